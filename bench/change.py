@@ -1,13 +1,13 @@
-"""Measures what a change costs: processor time per message of this checkout's build beside an earlier one's.
+"""Measures the cost of a change: CPU time per message of this checkout, compared with an earlier one.
 
     git worktree add ../before COMMIT && make -C ../before compile && make compile
     python -m bench.change --before ../before [--rounds 9] [--count 72000] [--only WORKLOAD]
 
-Four workloads (`bench/support/workloads.py`): a plain queue, a partitioned queue, a partitioned queue of a server with
-two processes, and the syphon. In each round both builds run, with new processes, and have the same load at the same
-time on the same processor, in turns of milliseconds. A figure is the median of its rounds, a ratio the
-median of the rounds' ratios: wall-clock time says little on a machine that does other things, processor time says more.
-Writes docs/benchmarks/change.md and change.json; exits 1 where a ratio is above what is allowed.
+There are four workloads (`bench/support/workloads.py`): a plain queue, a partitioned queue, a partitioned queue of a
+server with two processes, and the syphon. In each round, new processes of both builds have the same load at the same
+time and share one processor, in time slices of milliseconds. A figure is the median of its rounds; a ratio is the
+median of the rounds' ratios. CPU time is used because wall-clock time is unreliable on a shared machine. Writes
+docs/benchmarks/change.md and change.json; exits with 1 if a ratio is too high.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ AFTER: Final = "after"
 MAX_RATIO: Final = 1.03
 WARM_UP: Final = 10_000
 ROUND_ORDER_PERIOD: Final = 6
-"""Of each build in a round."""
+"""Number of turns of each build in a round."""
 Steps = dict[str, list[float]]
-"""Microseconds of each round, by workload and step."""
+"""Microseconds per message of each round, by workload and step."""
 
 
 class Arguments(argparse.Namespace):
-    """The options."""
+    """Options of the program."""
 
     before: Path
     rounds: int
@@ -64,8 +64,8 @@ def compare(
 ) -> dict[str, Steps]:
     """Run all rounds of one group of workloads, each round with new processes of both builds.
 
-    Where a process has its memory changes what it costs by some percent, for as long as it lives: with the same
-    processes in all rounds, one build would have that advantage in all of them.
+    The memory layout of a process changes its speed by a few percent for its whole life. With the same processes in all
+    rounds, one build would have that advantage in all of them.
     """
     found: dict[str, Steps] = {version: {} for version in builds}
     for number in range(arguments.rounds):
@@ -88,16 +88,16 @@ def compare(
 
 
 def in_turn(number: int) -> tuple[str, str]:
-    """Return who comes first this time, and who second."""
+    """Return the builds in the order in which they start this turn."""
     return (BEFORE, AFTER) if number % 2 == 0 else (AFTER, BEFORE)
 
 
 def one_round(builds: dict[str, dict[str, Workload]], names: Sequence[str], count: int) -> dict[str, dict[str, float]]:
-    """Give both builds the same load at the same time, in short turns, started by turns.
+    """Run one round: both builds have the same load at the same time, in several turns.
 
-    They share one processor, which the kernel gives to one and to the other for milliseconds: what slows the machine
-    slows both. With turns of half a second one after the other, the ratio of two equal builds varied by 10 to 24 %
-    from turn to turn; so it varies by 4 to 8 %.
+    Both share one processor, and the kernel switches between them every few milliseconds, so that anything that slows
+    down the machine slows down both. In this way, the ratio of two equal builds varies by 4 to 8 % between turns. With
+    alternating turns of half a second, it varied by 10 to 24 %.
     """
     sums: dict[str, dict[str, float]] = {version: {} for version in (BEFORE, AFTER)}
     with ThreadPoolExecutor(len(sums)) as pool:
@@ -116,7 +116,7 @@ def one_round(builds: dict[str, dict[str, Workload]], names: Sequence[str], coun
 
 
 def ratios(found: dict[str, Steps]) -> dict[str, float]:
-    """Return what each step costs now, of what it cost before."""
+    """Return the cost of each step after the change, relative to its cost before."""
     return {
         name: round(statistics.median(_quotients(spent, found[BEFORE][name])), 3)
         for name, spent in found[AFTER].items()
@@ -124,13 +124,13 @@ def ratios(found: dict[str, Steps]) -> dict[str, float]:
 
 
 def spreads(found: dict[str, Steps]) -> dict[str, tuple[float, float]]:
-    """Return the lowest and the highest ratio of any round, by step."""
+    """Return the lowest and the highest ratio of all rounds, by step."""
     all_ratios = {name: _quotients(spent, found[BEFORE][name]) for name, spent in found[AFTER].items()}
     return {name: (min(each), max(each)) for name, each in all_ratios.items()}
 
 
 def relative_to_plain(steps: Steps) -> Steps:
-    """Return what each step costs on a partitioned queue, of what it costs on a plain one, round by round."""
+    """Return the cost of each step on a partitioned queue relative to a plain queue, for each round."""
     partitioned = {name.removeprefix(f"{PARTITIONED}: "): spent for name, spent in steps.items()}
     return {
         step: _quotients(partitioned[step], spent)
@@ -144,7 +144,7 @@ def _quotients(these: list[float], those: list[float]) -> list[float]:
 
 
 def find_bars(found: dict[str, Steps]) -> list[Threshold]:
-    """Return what is needed of every ratio."""
+    """Return the thresholds of all ratios."""
     bars = [
         Threshold(f"{name}: processor time, of what it was", ratio, MAX_RATIO, "x", is_ceiling=True)
         for name, ratio in ratios(found).items()
@@ -157,7 +157,7 @@ def find_bars(found: dict[str, Steps]) -> list[Threshold]:
 
 
 def page(found: dict[str, Steps], thresholds: list[Threshold], before: Build, arguments: Arguments) -> str:
-    """Write what people read."""
+    """Return the page."""
     spread = spreads(found)
     rows = [
         f"| {name} | {statistics.median(then):.1f} | {statistics.median(found[AFTER][name]):.1f} | "
@@ -169,15 +169,15 @@ def page(found: dict[str, Steps], thresholds: list[Threshold], before: Build, ar
         f"| {step} | {statistics.median(then[step]):.2f}x | {statistics.median(now[step]):.2f}x |" for step in then
     ]
     measured = (
-        f"Processor time per message of 1 KB, without RocksDB's flushes and compactions: commit {before.commit} "
-        f"before, this one after. Medians of {arguments.rounds} rounds of {arguments.count:,} messages, in which "
-        "both builds have the same load and share a processor "
-        "(`python -m bench.change`). With two processes it is the sum over the server's processes; of the syphon, "
-        "that of the process that hosts it."
+        "Generated by `python -m bench.change`. The benchmark compares the CPU time per message of 1 KB of commit "
+        f"{before.commit} (before) and of the commit below (after), without RocksDB's flushes and compactions. Figures "
+        f"are medians of {arguments.rounds} rounds of {arguments.count:,} messages, in which both builds have the same "
+        "load and share a processor. For two processes, the CPU time is the sum over the server's processes; for the "
+        'syphon, it is that of the process that hosts it. In the last table, "of what it was" means relative to before.'
     )
     return "\n".join(
         [
-            "# What a change costs",
+            "# Benchmark: cost of a change",
             "",
             measured,
             "",
@@ -195,7 +195,7 @@ def page(found: dict[str, Steps], thresholds: list[Threshold], before: Build, ar
 
 
 def measure(builds: dict[str, Build], folder: Path, arguments: Arguments) -> dict[str, Steps]:
-    """Run the workloads that are asked for, group by group."""
+    """Run the selected workloads, group by group."""
     binary = build(folder)
     found: dict[str, Steps] = {version: {} for version in builds}
     for number, group in enumerate(GROUPS):
@@ -206,12 +206,12 @@ def measure(builds: dict[str, Build], folder: Path, arguments: Arguments) -> dic
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the bench; the exit code."""
+    """Run the benchmark, and return the exit code."""
     known = [name for group in GROUPS for name in group]
     parser = argparse.ArgumentParser(prog="python -m bench.change", description=__doc__.splitlines()[0])
     parser.add_argument("--before", type=Path, required=True, help="a compiled checkout of the earlier commit")
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--count", type=int, default=72_000, help="messages of one step in a round")
+    parser.add_argument("--count", type=int, default=72_000, help="messages per step in a round")
     parser.add_argument("--only", choices=known, action="append", help="a workload (default: all; may be repeated)")
     add_results_option(parser)
     asked = parser.parse_args(argv, Arguments())

@@ -1,12 +1,12 @@
-"""Measures what idle connections cost: memory of the server, and speed of the one that is busy.
+"""Measures the cost of idle connections: memory of the server, and speed of a busy sender.
 
     python -m bench.connections [--connections 5000] [--queues 500] [--rounds 3] [--count 150000]
 
-Each connection has a receiver with credit: all of them on one queue, and spread over many. A busy sender is measured
-without them, with the first kind and with the second, in turns; a figure is the median of its rounds, a ratio the
-median of the rounds' ratios. The connections are held by a process of their own (idle.py). The server is started with
-the limit on open files that a login shell gives, and has to raise it. Writes docs/benchmarks/connections.md and
-connections.json; exits 1 where a bar is missed.
+Each idle connection has a receiver with credit: first all on one queue, then spread over many queues. A busy sender is
+measured without idle connections and with both kinds, alternately. A figure is the median of its rounds; a ratio is the
+median of the rounds' ratios. A separate process holds the connections (`bench.support.idle_connections`). The server is
+started with the open-file limit of a login shell, and must raise it. Writes docs/benchmarks/connections.md and
+connections.json; exits with 1 if a threshold is missed.
 """
 
 from __future__ import annotations
@@ -40,37 +40,36 @@ if TYPE_CHECKING:
 
 MAX_GROWTH_MIB: Final = 1024
 MIN_RATIO: Final = 0.8
-NO_CONNECTIONS: Final = "without"
+NO_CONNECTIONS: Final = "without idle connections"
 SETTLE_S: Final = 1.0
-"""Between the last attach and the first look."""
+"""Time between the last attach and the first measurement."""
 WATCH_S: Final = 65.0
-"""So long the server's processor time is watched while nobody does anything, in the first round: heartbeats are due
-every 60 s."""
+"""Duration of the measurement of the idle server's CPU time, in the first round. Heartbeats are sent every 60 s."""
 CLOSED_S: Final = 30.0
 
 
 @dataclass
 class State:
-    """What was found with one kind of idle connections, round by round."""
+    """Results with one kind of idle connections, for each round."""
 
     queues: list[str]
-    """That they receive from; none where there are no idle connections."""
+    """Queues of the receivers; empty if there are no idle connections."""
     send: list[float] = field(default_factory=list)
     receive: list[float] = field(default_factory=list)
     growth_mib: list[float] = field(default_factory=list)
     idle_cpu: list[float] = field(default_factory=list)
-    """Share of one processor."""
+    """CPU usage of the idle server, as a share of one processor."""
     opening_s: list[float] = field(default_factory=list)
     lost: int = 0
 
     def ratio(self, reference: State) -> float:
-        """How fast the busy sender is, beside one that is alone."""
+        """Return the speed of the busy sender relative to one without idle connections."""
         return statistics.median(ours / alone for ours, alone in zip(self.send, reference.send, strict=True))
 
 
 @contextlib.contextmanager
 def hold_connections(server: Server, connections: int, state: State) -> Iterator[None]:
-    """Idle connections, from when all are attached until the block ends."""
+    """Hold idle connections for the duration of the block."""
     asked: dict[str, Any] = {"port": server.amqp_port, "key_name": server.key_name, "key": server.key}
     asked |= {"connections": connections, "queues": state.queues}
     words = [sys.executable, "-m", "bench.support.idle_connections"]
@@ -91,18 +90,18 @@ def hold_connections(server: Server, connections: int, state: State) -> Iterator
                 print(f"{ended['lost']} connections were lost: {ended['first_reason']}")
             holder.wait(CLOSED_S)
         finally:
-            holder.kill()  # of no effect on one that has ended
+            holder.kill()  # no effect if it has ended
 
 
 def _said(line: str, server: Server) -> dict[str, Any]:
     if not line:
-        sys.exit(f"the idle connections could not be held; the server says:\n{server.log_tail()}")
+        sys.exit(f"the idle connections could not be opened; log of the server:\n{server.log_tail()}")
     said: dict[str, Any] = json.loads(line)
     return said
 
 
 def watch(server: Server, load: LoadClient, count: int, base_bytes: int, state: State, watch_s: float) -> None:
-    """One round of one state."""
+    """Measure one round of one state."""
     time.sleep(SETTLE_S)
     process = server.process
     if watch_s:
@@ -115,7 +114,7 @@ def watch(server: Server, load: LoadClient, count: int, base_bytes: int, state: 
 
 
 def measure(folder: Path, arguments: argparse.Namespace) -> tuple[dict[str, State], dict[str, str], int]:
-    """All rounds; the states, what explains them, and how many files the server allowed itself."""
+    """Run all rounds. Return the states, further figures, and the server's open-file limit."""
     many = [f"idle-{number}" for number in range(arguments.queues)]
     states = {
         NO_CONNECTIONS: State([]),
@@ -126,7 +125,7 @@ def measure(folder: Path, arguments: argparse.Namespace) -> tuple[dict[str, Stat
         for name in ("busy", "idle", *many):
             server.create_queue(name)
         load = LoadClient(build(folder), server, arguments.size)
-        for _ in range(2):  # to warm up: memory that only the busy sender needs is there afterwards
+        for _ in range(2):  # warm-up, after which the memory for the busy sender is allocated
             load.send("busy", arguments.count)
             load.receive("busy", arguments.count)
         base_bytes = server.process.resident_bytes
@@ -139,16 +138,16 @@ def measure(folder: Path, arguments: argparse.Namespace) -> tuple[dict[str, Stat
                 rate, growth = state.send[-1], state.growth_mib[-1]
                 print(f"round {number + 1}, {name}: {rate:,.0f} sends/s, {growth:+,.0f} MiB", flush=True)
         figures = {
-            "resident before any of them": f"{base_bytes / MIB:,.0f} MiB",
-            "resident after the last had gone": f"{server.process.resident_bytes / MIB:,.0f} MiB",
-            "peak": f"{server.process.peak_resident_bytes / MIB:,.0f} MiB",
+            "resident memory before the idle connections": f"{base_bytes / MIB:,.0f} MiB",
+            "resident memory after they were closed": f"{server.process.resident_bytes / MIB:,.0f} MiB",
+            "peak resident memory": f"{server.process.peak_resident_bytes / MIB:,.0f} MiB",
             "warnings in the server's log": str(len(server.log_errors())),
         }
         return states, figures, server.process.max_open_files
 
 
 def find_thresholds(states: dict[str, State], connections: int, max_open_files: int) -> list[Threshold]:
-    """What is needed of them."""
+    """Return the thresholds."""
     alone = states[NO_CONNECTIONS]
     bars = [Threshold("open files that the server allows itself", max_open_files, connections)]
     for name, state in states.items():
@@ -156,36 +155,40 @@ def find_thresholds(states: dict[str, State], connections: int, max_open_files: 
             growth = max(state.growth_mib)
             bars += [
                 Threshold(
-                    f"memory of {connections:,} idle ones {name}", growth, MAX_GROWTH_MIB, " MiB", is_ceiling=True
+                    f"memory of {connections:,} idle connections {name}",
+                    growth,
+                    MAX_GROWTH_MIB,
+                    " MiB",
+                    is_ceiling=True,
                 ),
-                Threshold(f"busy sender beside them, {name}", state.ratio(alone), MIN_RATIO, "x"),
+                Threshold(f"speed of the busy sender, {name}", state.ratio(alone), MIN_RATIO, "x"),
                 Threshold(f"connections lost, {name}", state.lost, 0, is_ceiling=True),
             ]
     return bars
 
 
 def describe(states: dict[str, State]) -> dict[str, str]:
-    """What explains the bars."""
+    """Return further figures, which explain the thresholds."""
     rows = {}
     for name, state in states.items():
         rates = ", ".join(f"{rate:,.0f}" for rate in state.send)
-        rows[f"sends/s {name}"] = f"{statistics.median(state.send):,.0f} of {rates}"
+        rows[f"sends/s {name}"] = f"{statistics.median(state.send):,.0f} (rounds: {rates})"
         rows[f"receives/s {name}"] = f"{statistics.median(state.receive):,.0f}"
-        rows[f"processor while all are idle, {name}"] = f"{100 * max(state.idle_cpu, default=0):.1f} %"
+        rows[f"CPU usage while all are idle, {name}"] = f"{100 * max(state.idle_cpu, default=0):.1f} %"
         if state.opening_s:
-            rows[f"time to open them, {name}"] = f"{statistics.median(state.opening_s):.1f} s"
+            rows[f"time to open the connections, {name}"] = f"{statistics.median(state.opening_s):.1f} s"
     return rows
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure, write, judge."""
+    """Run the benchmark, write the results, and return the exit code."""
     cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_argument("--connections", type=int, default=5000)
     cli.add_argument("--queues", type=int, default=500)
     cli.add_argument("--rounds", type=int, default=3)
     cli.add_argument("--count", type=int, default=150_000)
     cli.add_argument("--size", type=int, default=1024)
-    cli.add_argument("--watch", type=float, default=WATCH_S, help="seconds of doing nothing")
+    cli.add_argument("--watch", type=float, default=WATCH_S, help="seconds of idle time to measure")
     add_results_option(cli)
     asked = cli.parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="twinbus-bench-") as folder:
@@ -193,9 +196,10 @@ def main(argv: list[str] | None = None) -> int:
     bars, figures = find_thresholds(states, asked.connections, max_open_files), describe(states) | figures
     where = environment_facts("uvloop", "rocksdict")
     page = (
-        "# Idle connections, measured\n\n"
-        f"Made by `python -m bench.connections`: {asked.connections:,} connections with a receiver each, and one busy\n"
-        f"sender of {asked.size}-byte messages, with and without them in turns.\n\n"
+        "# Benchmark: idle connections\n\n"
+        f"Generated by `python -m bench.connections`. The server has {asked.connections:,} idle connections, each\n"
+        f"with a receiver. A busy sender of {asked.size}-byte messages is measured with and without them,\n"
+        f"alternately. The receivers are on one queue, or spread over {asked.queues} queues.\n\n"
         f"{thresholds_table(bars)}\n\n{figures_table(figures)}\n\n{environment_lines(where)}\n"
     )
     measured = {

@@ -1,13 +1,13 @@
-"""Measures a server that holds millions of messages, and one that held them: memory, restart, and speed.
+"""Measures memory, restarts and speed of a server that holds millions of messages, and after they were received.
 
     python -m bench.depth [--messages 5000000] [--chunk 100000] [--rounds 3] [--folder DIR]
 
-All messages lie in one store, in as few queues as their size limit allows. The reference is a second server with an
-empty queue, on the same disk. Each speed is measured on a queue that is deep itself: while RocksDB still compacts what
-was just written or deleted, and when it has come to rest, then in turns with the reference. Everything is sent and
-received in chunks of one size, so that each receive gets exactly what one send sent, and the load client tells if a
-message is missing or comes twice. A rate includes the wait for the first message. Writes docs/benchmarks/depth.md and
-depth.json; exits 1 where a bar is missed. Needs, at times, 4 KB of disk a message.
+All messages are in one store, in as few queues as their size limit allows. The reference is a second server with an
+empty queue on the same disk. Speed is measured on one of the deep queues: while RocksDB still compacts the data that
+was just written or deleted, and when RocksDB is idle, alternating with the reference. All messages are sent and
+received in chunks of one size, so that each receive gets exactly the messages of one send, and the load client detects
+missing and duplicated messages. A rate includes the wait for the first message. Writes docs/benchmarks/depth.md and
+depth.json; exits with 1 if a threshold is missed. Needs up to 4 KB of disk space per message.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
 
 QUEUE_MAX_MB: Final = 5120
 QUEUE_USABLE: Final = 0.9
-"""Of a queue's size: a chunk more than the fill has to fit."""
+"""Share of a queue's size that is filled: another chunk must fit."""
 HEADERS_BYTES: Final = 130
-"""What a stored message has beside its body, about."""
+"""Approximate size of a stored message without its body."""
 DISK_FACTOR: Final = 3.5
-"""Data, what compaction writes beside it, and the log."""
+"""Disk space relative to the data: data, output of compactions, and write-ahead log."""
 DISK_SPARE_BYTES: Final = 2 * 2**30
 MAX_RESIDENT_MIB: Final = 1024
 MAX_RESTART_S: Final = 10.0
@@ -58,17 +58,17 @@ QUIET_S: Final = 5.0
 
 @dataclass
 class Rates:
-    """Messages a second, round by round, and what RocksDB did meanwhile."""
+    """Messages per second of each round, and RocksDB's background work meanwhile."""
 
     send: list[float] = field(default_factory=list)
     receive: list[float] = field(default_factory=list)
     wait_s: list[float] = field(default_factory=list)
-    """For the first message of each receive."""
+    """Seconds until the first message of each receive."""
     background_mb_s: list[float] = field(default_factory=list)
-    """Read and written by flushes and compactions."""
+    """Megabytes per second read and written by flushes and compactions."""
 
     def add_round(self, load: LoadClient, queue: str, chunk: int) -> None:
-        """Send a chunk to the end of a queue, and receive one from its beginning."""
+        """Send a chunk to a queue, and receive a chunk from it."""
         started, before = time.monotonic(), load.server.process.background
         sent, received = load.send(queue, chunk), load.receive(queue, chunk)
         moved = load.server.process.background.bytes - before.bytes
@@ -78,25 +78,25 @@ class Rates:
         self.background_mb_s.append(moved / 1e6 / (time.monotonic() - started))
 
     def text(self) -> str:
-        """For a table."""
+        """Return the text for a table."""
         send, receive = statistics.median(self.send), statistics.median(self.receive)
         wait_ms, background = 1e3 * max(self.wait_s), statistics.median(self.background_mb_s)
         return (
-            f"{send:,.0f} sends/s, {receive:,.0f} receives/s, first message after {wait_ms:,.0f} ms at most, "
+            f"{send:,.0f} sends/s, {receive:,.0f} receives/s, first message within {wait_ms:,.0f} ms, "
             f"compaction {background:,.0f} MB/s"
         )
 
 
 class DepthBench:
-    """One run: the server under test, the reference, and what was found so far."""
+    """A run of the benchmark: the server under test, the reference, and the results so far."""
 
     def __init__(self, deep: LoadClient, reference: LoadClient, arguments: argparse.Namespace) -> None:
-        """Both serve."""
+        """Create a run. Both servers are running."""
         self.thresholds: list[Threshold] = []
         self.figures: dict[str, str] = {}
         self.rates: dict[str, Rates] = {}
         self.curves: dict[str, list[float]] = {}
-        """The rate of each chunk of the fill and of the emptying."""
+        """Rate of each chunk while the queues are filled and emptied."""
         self._load = deep
         self._server = deep.server
         self._reference = reference
@@ -108,15 +108,15 @@ class DepthBench:
         fits = usable_bytes / (arguments.size + HEADERS_BYTES)
         self.queues = [f"deep-{number}" for number in range(math.ceil(self.messages / fits))]
         self._at = self.queues[0]
-        """Where speed is measured."""
+        """Queue on which speed is measured."""
 
     @property
     def messages(self) -> int:
-        """In whole chunks."""
+        """Number of messages, rounded to whole chunks."""
         return self._chunks * self._chunk
 
     def run(self) -> None:
-        """All of it, in order."""
+        """Run all steps."""
         self._measure_reference()
         for name in self.queues:
             self._server.create_queue(name, QUEUE_MAX_MB)
@@ -128,15 +128,15 @@ class DepthBench:
 
     def _measure_reference(self) -> None:
         self._reference.server.create_queue("empty", QUEUE_MAX_MB)
-        Rates().add_round(self._reference, "empty", self._chunk)  # to warm up
+        Rates().add_round(self._reference, "empty", self._chunk)  # warm-up
         rates = Rates()
         for _ in range(self._rounds):
             rates.add_round(self._reference, "empty", self._chunk)
         self._record_rates("an empty queue", rates)
-        self.figures["resident, an empty queue"] = _mib(self._reference.server.process.resident_bytes)
+        self.figures["resident memory, an empty queue"] = _mib(self._reference.server.process.resident_bytes)
 
     def _pass_through(self, what: str, step: Callable[[str, int], LoadRun]) -> None:
-        """Send or receive everything, the queues in turn."""
+        """Send or receive all messages, one queue after the other."""
         curve, last = self.curves.setdefault(what, []), time.monotonic()
         for number in range(self._chunks):
             curve.append(step(self.queues[number % len(self.queues)], self._chunk).whole_rate)
@@ -144,13 +144,13 @@ class DepthBench:
                 last = time.monotonic()
                 done, resident = (number + 1) * self._chunk, self._server.process.resident_bytes
                 print(f"{what}: {done:,} at {curve[-1]:,.0f}/s, resident {_mib(resident)}", flush=True)
-        self.figures[what] = f"{statistics.median(curve):,.0f} messages/s, the slowest chunk {min(curve):,.0f}"
+        self.figures[what] = f"{statistics.median(curve):,.0f} messages/s, slowest chunk {min(curve):,.0f}"
 
     def _measure(self, when: str, expected: int) -> None:
-        """Memory, speed while RocksDB works and when it rests, and restarts."""
+        """Measure memory, speed while RocksDB compacts and while it is idle, and restarts."""
         busy = self._measure_busy(when)
         rest_s = self._server.process.wait_for_idle_background(self._still_s)
-        self.figures[f"compaction came to rest, {when}"] = f"after {rest_s:,.0f} s" if rest_s is not None else "never"
+        self.figures[f"end of compaction, {when}"] = f"after {rest_s:,.0f} s" if rest_s is not None else "never"
         idle, reference = self._measure_idle(when)
         self._check_rates(when, busy, idle, reference)
         self._record_memory(when)
@@ -172,12 +172,12 @@ class DepthBench:
                 found.add_round(load, queue, self._chunk)
                 load.server.process.wait_for_idle_background(min(self._still_s, 1.0), timeout_s=60.0)
         self._record_rates(f"{when}, at rest", rates)
-        self._record_rates(f"an empty queue, in turns, {when}", reference)
+        self._record_rates(f"an empty queue, measured alternately, {when}", reference)
         return rates, reference
 
     def _check_rates(self, when: str, busy: Rates, idle: Rates, reference: Rates) -> None:
         for mode in ("send", "receive"):
-            # Not in turns with these: the compaction of the one would slow the other, too.
+            # Not measured alternately: the compaction of one server would slow down the other, too.
             ratio = statistics.median(getattr(busy, mode)) / statistics.median(getattr(reference, mode))
             self.thresholds.append(
                 Threshold(f"{mode} rate of an empty queue's, {when}, compacting", ratio, MIN_BUSY_RATIO, "x")
@@ -189,12 +189,12 @@ class DepthBench:
             )
 
     def _restart(self, when: str) -> None:
-        """In good order, and then by a kill in the midst of work."""
+        """Restart the server cleanly, and then after a kill under load."""
         server = self._server
         stop_s, start_s = server.stop(), server.start()
         self.figures[f"clean restart, {when}"] = f"{stop_s:.2f} s to stop, {start_s:.2f} s to serve"
         self.thresholds.append(Threshold(f"restart, {when}", stop_s + start_s, MAX_RESTART_S, " s", is_ceiling=True))
-        self.figures[f"resident after the restart, {when}"] = _mib(server.process.resident_bytes)
+        self.figures[f"resident memory after the restart, {when}"] = _mib(server.process.resident_bytes)
         self._load.send(self._at, self._chunk)
         server.kill()
         start_s = server.start()
@@ -202,11 +202,11 @@ class DepthBench:
             Threshold(f"restart after SIGKILL, {when}", start_s, MAX_RESTART_S, " s", is_ceiling=True)
         )
         first = self._load.receive(self._at, self._chunk)
-        self.figures[f"first message after that restart, {when}"] = f"{1e3 * first.wait_s:,.0f} ms"
+        self.figures[f"first message after the restart, {when}"] = f"{1e3 * first.wait_s:,.0f} ms"
 
     def _record_memory(self, when: str) -> None:
         process = self._server.process
-        self.figures[f"resident, {when}"] = _mib(process.resident_bytes)
+        self.figures[f"resident memory, {when}"] = _mib(process.resident_bytes)
         peak = process.peak_resident_bytes / MIB
         self.thresholds.append(Threshold(f"resident at most, {when}", peak, MAX_RESIDENT_MIB, " MiB", is_ceiling=True))
 
@@ -221,22 +221,22 @@ def _mib(size: int) -> str:
 
 
 def check_disk(folder: Path, messages: int, size: int) -> None:
-    """A bench must not fill the disk."""
+    """Exit if the disk has not enough free space."""
     needed = int(messages * (size + HEADERS_BYTES) * DISK_FACTOR) + DISK_SPARE_BYTES
     free = shutil.disk_usage(folder).free
     if free < needed:
-        sys.exit(f"{folder} has {free / 2**30:,.0f} GiB free; this needs {needed / 2**30:,.0f} at times: give --folder")
+        sys.exit(f"{folder} has {free / 2**30:,.0f} GiB free, {needed / 2**30:,.0f} are needed: use --folder")
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure, write, judge."""
+    """Run the benchmark, write the results, and return the exit code."""
     cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_argument("--messages", type=int, default=5_000_000)
-    cli.add_argument("--chunk", type=int, default=100_000, help="messages of one run of the load client")
+    cli.add_argument("--chunk", type=int, default=100_000, help="messages per run of the load client")
     cli.add_argument("--rounds", type=int, default=3)
     cli.add_argument("--size", type=int, default=1024)
-    cli.add_argument("--still", type=float, default=QUIET_S, help="seconds without background work that are rest")
-    cli.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="on the disk to be measured")
+    cli.add_argument("--still", type=float, default=QUIET_S, help="seconds without background work that count as idle")
+    cli.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="folder on the disk to measure")
     add_results_option(cli)
     asked = cli.parse_args(argv)
     check_disk(asked.folder, asked.messages, asked.size)
@@ -251,9 +251,11 @@ def main(argv: list[str] | None = None) -> int:
             depth.run()
     where = environment_facts("uvloop", "rocksdict")
     page = (
-        "# Many messages waiting, measured\n\n"
-        f"Made by `python -m bench.depth`: {depth.messages:,} incompressible messages of {asked.size} bytes in one\n"
-        f"store (queues: {len(depth.queues)}), beside a server with an empty queue.\n\n"
+        "# Benchmark: deep queues\n\n"
+        f"Generated by `python -m bench.depth`. One store holds {depth.messages:,} incompressible messages of\n"
+        f"{asked.size} bytes (queues: {len(depth.queues)}). A server with an empty queue on the same disk is the\n"
+        "reference: rates are relative to those of its empty queue. Rates are measured while RocksDB compacts the\n"
+        "data (compacting), and when it is idle (at rest).\n\n"
         f"{thresholds_table(depth.thresholds)}\n\n{figures_table(depth.figures)}\n\n{environment_lines(where)}\n"
     )
     measured = {

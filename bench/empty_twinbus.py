@@ -1,6 +1,6 @@
-"""An empty queue server on twinbus's engine and adapter, no disk: what they cost. Usage: empty_twinbus.py PORT.
+"""An in-memory queue server on twinbus's AMQP engine and adapter, to measure these. Usage: empty_twinbus.py PORT.
 
-One queue in memory for every address, all limits on: the counterpart of peer/empty_proton.py.
+All addresses share one queue in memory, and all limits are on. peer/empty_proton.py is the same on qpid-proton.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ waiting: collections.deque[bytes] = collections.deque()
 
 
 class Empty:
-    """Takes every message into one queue, and gives it to whoever has credit."""
+    """A connection that queues every message, and delivers messages to any link with credit."""
 
     def __init__(self, peer: Peer) -> None:
-        """For one connection."""
+        """Create the handler of one connection."""
         self.peer = peer
 
     def on_event(self, event: Event) -> None:
-        """Accept what comes, hand out what is asked for."""
+        """Accept incoming messages, and deliver messages when there is credit."""
         if isinstance(event, DeliveriesReceived):
             waiting.extend([delivery.payload for delivery in event.deliveries])
             event.link.settle(event.deliveries, ACCEPTED)
@@ -56,14 +56,14 @@ class Empty:
             self.peer.connection.send_sasl_outcome()
 
     def on_writable(self) -> None:
-        """Go on handing out."""
+        """Continue to deliver messages."""
         for session in self.peer.connection.sessions.values():
             for link in session.links.values():
                 if isinstance(link, Sender):
                     self.pump(link)
 
     def pump(self, link: Sender) -> None:
-        """Send what there is, within the link's credit and the socket's patience."""
+        """Send queued messages while the link has credit and the socket accepts data."""
         if self.peer.is_writable:
             for _ in range(min(link.sendable, len(waiting))):
                 link.send(waiting.popleft())
@@ -72,7 +72,7 @@ class Empty:
 
 
 async def main(port: int) -> None:
-    """Serve until told to stop."""
+    """Serve until the process is stopped."""
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     listener = await listen(Empty, lambda now: Connection.server(SETTINGS, now=now), port=port)

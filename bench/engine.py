@@ -1,11 +1,11 @@
-"""Measures the AMQP engine beside qpid-proton's Python binding: two empty queue servers, one client, one run.
+"""Measures the AMQP engine, compared with qpid-proton's Python binding: two in-memory queue servers with one client.
 
     python -m bench.engine [--rounds 5] [--count 200000] [--size 1024]
 
-Both servers keep messages in memory only, so what is measured is the protocol: peer/empty_proton.py on the binding,
-empty_twinbus.py on our engine and our adapter with all limits on. peer/load.c drives each in turn. Only the ratios of
-one run mean anything on a machine that does other things too; a figure is the median of its rounds, a ratio the median
-of the rounds' ratios. Writes docs/benchmarks/engine.md and engine.json; exits 1 where a ratio is below what is needed.
+Both servers keep messages in memory only, so that only the protocol is measured: peer/empty_proton.py uses the binding,
+empty_twinbus.py uses twinbus's engine and adapter with all limits on. peer/load.c is the client of both, alternately. A
+figure is the median of its rounds; a ratio is the median of the rounds' ratios. On a shared machine, only the ratios of
+one run are meaningful. Writes docs/benchmarks/engine.md and engine.json; exits with 1 if a ratio is too low.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 SERVERS = {"twinbus": HERE / "empty_twinbus.py", "proton": HERE / "peer" / "empty_proton.py"}
 MIN_RATIOS = {"send": 12.0, "recv": 8.0}
 PROTON_DIVISOR = 8
-"""The slower server gets so many times fewer messages, so that both take seconds."""
+"""The slower server gets fewer messages by this factor, so that both run for some seconds."""
 
 
 def free_port() -> int:
-    """A loopback port that nobody listens on now."""
+    """Return a free loopback port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -43,7 +43,7 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def run_server(script: Path) -> Iterator[int]:
-    """One of the servers, from when it listens until the block ends."""
+    """Run one of the servers for the duration of the block, and yield its port."""
     port = free_port()
     server = subprocess.Popen([sys.executable, script, str(port)])
     try:
@@ -52,7 +52,7 @@ def run_server(script: Path) -> Iterator[int]:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
                 break
             if server.poll() is not None or time.monotonic() > deadline:
-                sys.exit(f"{script.name} does not listen")
+                sys.exit(f"{script.name} did not start listening")
             time.sleep(0.05)
         yield port
     finally:
@@ -61,7 +61,7 @@ def run_server(script: Path) -> Iterator[int]:
 
 
 def measure(load: Path, mode: str, port: int, count: int, size: int, **environment: str) -> float:
-    """Messages a second of one run of the load client; it must have missed none."""
+    """Run the load client, and return messages per second. Exit if messages are missing."""
     try:
         return run_load([str(load), mode, "127.0.0.1", str(port), "queue", str(count), str(size)], **environment).rate
     except LoadClientFailed as error:
@@ -69,7 +69,7 @@ def measure(load: Path, mode: str, port: int, count: int, size: int, **environme
 
 
 def run_rounds(load: Path, rounds: int, count: int, size: int) -> dict[str, list[float]]:
-    """Each server in turn, every round; the first round warms up and does not count."""
+    """Measure both servers in each round. The first round is a warm-up and does not count."""
     figures: dict[str, list[float]] = {}
     with run_server(SERVERS["twinbus"]) as ours, run_server(SERVERS["proton"]) as theirs:
         for number in range(rounds + 1):
@@ -77,11 +77,11 @@ def run_rounds(load: Path, rounds: int, count: int, size: int) -> dict[str, list
             for name, port, share in (("twinbus", ours, count), ("proton", theirs, count // PROTON_DIVISOR)):
                 for mode in ("send", "recv"):
                     fresh[f"{name} {mode}"] = measure(load, mode, port, share, size)
-            # Settlements confirmed by the server, as the Azure SDKs ask for; the other server has no such mode.
+            # Settlements confirmed by the server, as the Azure SDKs request; the other server has no such mode.
             measure(load, "send", ours, count, size)
             fresh["twinbus recv-second"] = measure(load, "recv", ours, count, size, SECOND="1")
             print(
-                f"round {number or 'to warm up'}:", {name: f"{rate:,.0f}" for name, rate in fresh.items()}, flush=True
+                f"round {number or '0, warm-up'}:", {name: f"{rate:,.0f}" for name, rate in fresh.items()}, flush=True
             )
             if number:
                 for name, rate in fresh.items():
@@ -90,7 +90,7 @@ def run_rounds(load: Path, rounds: int, count: int, size: int) -> dict[str, list
 
 
 def ratios(figures: dict[str, list[float]]) -> dict[str, float]:
-    """How many times as fast as the other server, by the median of the rounds."""
+    """Return the speed relative to the other server, as the median of the rounds' ratios."""
     return {
         mode: statistics.median(
             ours / theirs for ours, theirs in zip(figures[f"twinbus {mode}"], figures[f"proton {mode}"], strict=True)
@@ -100,26 +100,27 @@ def ratios(figures: dict[str, list[float]]) -> dict[str, float]:
 
 
 def table(figures: dict[str, list[float]], found: dict[str, float], where: dict[str, str], size: int) -> str:
-    """All of it as a page."""
+    """Return the page."""
     rows = "\n".join(
         f"| {name} | {statistics.median(rates):,.0f} | {', '.join(f'{rate:,.0f}' for rate in rates)} |"
         for name, rates in sorted(figures.items())
     )
     checks = "\n".join(f"| {mode} | {ratio:.1f}x | {MIN_RATIOS[mode]:.0f}x |" for mode, ratio in found.items())
     return (
-        "# The AMQP engine, measured\n\n"
-        "Made by `make bench`. An empty queue server (`bench/empty_twinbus.py`: engine, adapter, all limits on, no\n"
-        "disk) beside the same on qpid-proton's Python binding (`bench/peer/empty_proton.py`), driven in turns.\n"
-        f"Messages of {size} bytes, each accepted; only the ratios mean anything.\n\n"
-        f"| | ratio | needed |\n|---|---|---|\n{checks}\n\n"
+        "# Benchmark: the AMQP engine\n\n"
+        "Generated by `make bench`. The benchmark compares an in-memory queue server on twinbus's AMQP engine\n"
+        "(`bench/empty_twinbus.py`, with the asyncio adapter and all limits on) with the same server on qpid-proton's\n"
+        "Python binding (`bench/peer/empty_proton.py`). One client measures them alternately. Messages have\n"
+        f"{size} bytes, and each is accepted. Only the ratios are meaningful.\n\n"
+        f"| | ratio | required |\n|---|---|---|\n{checks}\n\n"
         f"| server and mode | messages/s, median | each round |\n|---|---|---|\n{rows}\n\n"
-        "`recv-second`: each settlement confirmed by the server, as the Azure SDKs ask for.\n\n"
+        "With `recv-second`, the server confirms each settlement, as the Azure SDKs request.\n\n"
         f"{environment_lines(where)}\n"
     )
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure, write, judge."""
+    """Run the benchmark, write the results, and return the exit code."""
     cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_argument("--rounds", type=int, default=5)
     cli.add_argument("--count", type=int, default=200_000)
@@ -133,7 +134,7 @@ def main(argv: list[str] | None = None) -> int:
     write(asked.results, "engine", table(figures, found, where, asked.size), measured)
     missed = [mode for mode, ratio in found.items() if ratio < MIN_RATIOS[mode]]
     for mode in missed:
-        print(f"{mode}: {found[mode]:.1f}x is below the {MIN_RATIOS[mode]:.0f}x needed")
+        print(f"{mode}: {found[mode]:.1f}x is below the required {MIN_RATIOS[mode]:.0f}x")
     return bool(missed)
 
 

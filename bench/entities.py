@@ -1,11 +1,11 @@
-"""Measures a namespace that is full of entities: how soon it serves, and what memory it takes while nothing happens.
+"""Measures the start time and the idle memory of a namespace with the maximum number of entities.
 
     python -m bench.entities [--partitioned 100] [--entities 10000] [--workers 1 ...] [--folder DIR]
 
-Makes a hundred partitioned queues of sixteen fragments and as many plain ones as a namespace may have, through the HTTP
-API. One more of each is asked for on the way, and has to be refused with QuotaExceeded. Then the server is stopped and
-started again, once for each number of processes, and looked at when it has been idle for a while. Writes
-docs/benchmarks/entities.md and entities.json; exits 1 where a bar is missed.
+Creates a hundred partitioned queues of sixteen fragments, and the maximum number of plain queues, through the HTTP API.
+One more of each must be refused with QuotaExceeded. Then the server is restarted, once for each number of processes,
+and measured after it has been idle for a while. Writes docs/benchmarks/entities.md and entities.json; exits with 1 if a
+threshold is missed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from twinbus.model.errors import QuotaExceeded
 MAX_START_S: Final = 15.0
 MAX_RESIDENT_MIB: Final = 1024
 CONCURRENT_REQUESTS: Final = 8
-"""Requests under way at a time."""
+"""Number of concurrent requests."""
 IDLE_S: Final = 5.0
 WATCH_S: Final = 10.0
 PROGRESS_EVERY: Final = 1_000
@@ -46,19 +46,19 @@ PROGRESS_EVERY: Final = 1_000
 
 @dataclass
 class ServerRun:
-    """One start of the full namespace, with so many processes."""
+    """The result of one start of the full namespace."""
 
     workers: int
     start_s: float = 0.0
     stop_s: float = 0.0
     resident_mib: list[float] = field(default_factory=list)
-    """When it has been idle for a while; of each process, the supervisor first."""
+    """Resident memory of each idle process, the supervisor first."""
     idle_cpu: float = 0.0
     entities: int = 0
 
 
 async def make_queues(server: Server, names: list[str], description: QueueDescription) -> float:
-    """Make them all; the seconds that took."""
+    """Create all queues, and return the seconds that this took."""
     waiting, started, made = iter(names), time.monotonic(), 0
     async with NamespaceManager.from_connection_string(server.management_string) as manager:
 
@@ -68,14 +68,14 @@ async def make_queues(server: Server, names: list[str], description: QueueDescri
                 await manager.create_queue(name, description)
                 made += 1
                 if made % PROGRESS_EVERY == 0:
-                    print(f"{made:,} queues made in {time.monotonic() - started:,.0f} s", flush=True)
+                    print(f"{made:,} queues created in {time.monotonic() - started:,.0f} s", flush=True)
 
         await asyncio.gather(*[work() for _ in range(CONCURRENT_REQUESTS)])
     return time.monotonic() - started
 
 
 async def refusal(server: Server, name: str, description: QueueDescription) -> str | None:
-    """What is said to one too many; None if it was made, or refused with something else."""
+    """Create one queue too many. Return the error text, or None if the error is not QuotaExceeded."""
     async with NamespaceManager.from_connection_string(server.management_string) as manager:
         try:
             await manager.create_queue(name, description)
@@ -85,23 +85,23 @@ async def refusal(server: Server, name: str, description: QueueDescription) -> s
 
 
 async def count_entities(server: Server) -> int:
-    """As listed by the server."""
+    """Return the number of entities that the server lists."""
     async with NamespaceManager.from_connection_string(server.management_string) as manager:
         return len([queue async for queue in manager.get_queues()])
 
 
 async def fill(server: Server, arguments: argparse.Namespace, figures: dict[str, str]) -> list[Threshold]:
-    """All that a namespace may have, and one more of each kind."""
+    """Create the maximum number of entities, and try to create one more of each kind."""
     plain, partitioned = QueueDescription(), QueueDescription(enable_partitioning=True)
     names = [f"partitioned-{number}" for number in range(arguments.partitioned)]
     took_s = await make_queues(server, names, partitioned)
-    figures[f"{arguments.partitioned:,} partitioned queues made"] = f"in {took_s:,.1f} s"
+    figures[f"{arguments.partitioned:,} partitioned queues created"] = f"in {took_s:,.1f} s"
     over_partitioned = await refusal(server, "partitioned-more", partitioned)
     rest = arguments.entities - arguments.partitioned
     took_s = await make_queues(server, [f"plain-{number}" for number in range(rest)], plain)
-    figures[f"{rest:,} plain queues made"] = f"in {took_s:,.1f} s"
+    figures[f"{rest:,} plain queues created"] = f"in {took_s:,.1f} s"
     over_plain = await refusal(server, "plain-more", plain)
-    for what, said in (("one partitioned more", over_partitioned), ("one entity more", over_plain)):
+    for what, said in (("one more partitioned queue", over_partitioned), ("one more entity", over_plain)):
         figures[what] = f"refused: {said}" if said is not None else "not refused with QuotaExceeded"
     return [
         Threshold(
@@ -114,7 +114,7 @@ async def fill(server: Server, arguments: argparse.Namespace, figures: dict[str,
 
 
 def run_server(folder: Path, workers: int, idle_s: float, watch_s: float) -> ServerRun:
-    """Start what is there, look at it, and stop it."""
+    """Start the server on the existing data, measure it, and stop it."""
     life = ServerRun(workers)
     server = Server(folder, *options_of(workers))
     life.start_s = server.start()
@@ -135,12 +135,12 @@ def run_server(folder: Path, workers: int, idle_s: float, watch_s: float) -> Ser
 
 
 def options_of(workers: int) -> list[str]:
-    """Nothing is said of workers where there is one: that is the default."""
+    """Return the options for a number of processes; one is the default."""
     return [] if workers == 1 else ["--workers", str(workers)]
 
 
 def check_run(life: ServerRun, entities: int) -> list[Threshold]:
-    """What is needed of it."""
+    """Return the thresholds of one start."""
     who = "one process" if life.workers == 1 else f"{life.workers} processes"
     return [
         Threshold(f"start, {who}", life.start_s, MAX_START_S, " s", is_ceiling=True),
@@ -150,11 +150,11 @@ def check_run(life: ServerRun, entities: int) -> list[Threshold]:
 
 
 def measure(folder: Path, arguments: argparse.Namespace) -> tuple[list[Threshold], list[ServerRun], dict[str, str]]:
-    """Fill it, then start it with each number of processes."""
+    """Fill the namespace, then start it with each number of processes."""
     figures: dict[str, str] = {}
     with Server.started(folder) as server:
         bars = uvloop.run(fill(server, arguments, figures))
-        figures["resident after all were made"] = f"{server.process.resident_bytes / MIB:,.0f} MiB"
+        figures["resident memory after creation"] = f"{server.process.resident_bytes / MIB:,.0f} MiB"
         server.stop()
     lives = []
     for workers in arguments.workers:
@@ -162,32 +162,33 @@ def measure(folder: Path, arguments: argparse.Namespace) -> tuple[list[Threshold
         lives.append(life)
         bars += check_run(life, arguments.entities)
         who = "one process" if workers == 1 else f"{workers} processes"
-        figures[f"resident, {who}"] = ", ".join(f"{size:,.0f} MiB" for size in life.resident_mib)
-        figures[f"processor while nothing happens, {who}"] = f"{100 * life.idle_cpu:.1f} %"
+        figures[f"resident memory, {who}"] = ", ".join(f"{size:,.0f} MiB" for size in life.resident_mib)
+        figures[f"CPU usage while idle, {who}"] = f"{100 * life.idle_cpu:.1f} %"
         figures[f"clean stop, {who}"] = f"{life.stop_s:.1f} s"
         print(f"{who}: {life.start_s:.1f} s to start, {sum(life.resident_mib):,.0f} MiB", flush=True)
     return bars, lives, figures
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure, write, judge."""
+    """Run the benchmark, write the results, and return the exit code."""
     cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_argument("--partitioned", type=int, default=100)
-    cli.add_argument("--entities", type=int, default=10_000, help="in all")
-    cli.add_argument("--workers", type=int, nargs="+", default=[1], help="processes of each start")
-    cli.add_argument("--idle", type=float, default=IDLE_S, help="seconds between the start and the look")
-    cli.add_argument("--watch", type=float, default=WATCH_S, help="seconds of doing nothing")
-    cli.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="on the disk to be measured")
+    cli.add_argument("--entities", type=int, default=10_000, help="total number of entities")
+    cli.add_argument("--workers", type=int, nargs="+", default=[1], help="number of processes of each start")
+    cli.add_argument("--idle", type=float, default=IDLE_S, help="seconds between the start and the measurement")
+    cli.add_argument("--watch", type=float, default=WATCH_S, help="seconds of idle time to measure")
+    cli.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="folder on the disk to measure")
     add_results_option(cli)
     asked = cli.parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="twinbus-bench-", dir=asked.folder) as name:
         bars, lives, figures = measure(Path(name), asked)
     where = environment_facts("uvloop", "rocksdict")
     page = (
-        "# A namespace full of entities, measured\n\n"
-        f"Made by `python -m bench.entities`: {asked.partitioned:,} partitioned queues (16 fragments each) and\n"
-        f"{asked.entities - asked.partitioned:,} plain ones, made over HTTP; then the server is started anew. Memory\n"
-        f"is what all processes have resident {asked.idle + asked.watch:.0f} s after the start; no client is there.\n\n"
+        "# Benchmark: the maximum number of entities\n\n"
+        f"Generated by `python -m bench.entities`. The benchmark creates {asked.partitioned:,} partitioned queues (16\n"
+        f"fragments each) and {asked.entities - asked.partitioned:,} plain queues over HTTP, and restarts the server.\n"
+        f"Memory is the resident memory of all processes {asked.idle + asked.watch:.0f} s after the start, without\n"
+        "any client.\n\n"
         f"{thresholds_table(bars)}\n\n{figures_table(figures)}\n\n{environment_lines(where)}\n"
     )
     measured: dict[str, Any] = {

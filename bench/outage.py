@@ -1,11 +1,11 @@
-"""Measures what an application sees of an outage: how long its sends take, and how many fail.
+"""Measures the effect of an outage on an application: how long its sends take, and how many fail.
 
     python -m bench.outage [--rate 1000] [--seconds 6] [--rounds 3] [--folder DIR]
 
-A pair of servers, and a program that begins so many sends a second, whatever became of those before. Failover is at
-once, a ping goes out every second, a silent primary is waited for for two. The primary is killed and started again,
-stopped and continued, and cut off by a network that falls silent. Writes docs/benchmarks/outage.md and outage.json;
-exits 1 where a bar is missed.
+A program sends at a fixed rate to a pair of servers, without waiting for earlier sends. It fails over at once, pings
+every second, and waits two seconds for a silent primary. The primary is killed and restarted, stopped and continued,
+and disconnected by a silent network. Writes docs/benchmarks/outage.md and outage.json; exits with 1 if a threshold is
+missed.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ OPERATION_TIMEOUT_S: Final = 20.0
 ATTEMPT_TIMEOUT_S: Final = 2.0
 PING_S: Final = 1.0
 PING_TAKES_S: Final = 0.1
-"""What a ping may take beside the interval."""
+"""Maximum duration of a ping, in addition to the interval."""
 STEP_S: Final = 0.005
-"""Sends begin in little heaps, so often."""
+"""Interval at which groups of sends start."""
 WARM_S: Final = 2.0
 RETURN_S: Final = 20.0
 MAX_RETURN_S: Final = 1.0
 SHOWN_FAILURES: Final = 5
-"""Kinds of failures that are kept of one outage."""
+"""Maximum number of different errors that are recorded per outage."""
 
 
 class Namespace(Server):
@@ -66,21 +66,21 @@ class Namespace(Server):
 
     @property
     def http_port(self) -> int:
-        """Where it is managed."""
+        """Port for management over HTTP."""
         return self._http_port
 
     def start(self) -> float:
-        """Start it: the second time on the ports of the first."""
+        """Start the server; a restart uses the same ports."""
         if self.amqp_port:
             self._options = (*self._options, f"--amqp-port={self.amqp_port}", f"--http-port={self._http_port}")
         return super().start()
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Stop it, or let it go on."""
+        """Send a signal to the server's process."""
         os.kill(self.process.pid, number)
 
     def string_for(self, port: int) -> str:
-        """For what listens at that port."""
+        """Return the connection string with another port."""
         return (
             f"Endpoint=sb://127.0.0.1:{port};SharedAccessKeyName={self.key_name};SharedAccessKey={self.key}"
             ";UseDevelopmentEmulator=true"
@@ -89,7 +89,7 @@ class Namespace(Server):
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """One send of the application."""
+    """A send of the application."""
 
     began_s: float
     took_s: float
@@ -99,27 +99,27 @@ class Send:
 
 @dataclass
 class OutageMeasurement:
-    """One outage."""
+    """The result of one outage."""
 
     kind: str
     sends: int
     parked: int
     failed: int
     longest_s: float
-    """Of all sends."""
+    """Duration of the longest send."""
     longest_after_failover_s: float
-    """Of those that began after it."""
+    """Duration of the longest send that started after the failover."""
     failover_s: float
-    """From the outage to failover."""
+    """Time from the outage to the failover."""
     back_s: float
-    """From the return of the primary to the first send that it took."""
+    """Time from the return of the primary to the first send that it accepted."""
     failures: dict[str, int]
-    """What the sends that failed were told, and how many were."""
+    """Errors of failed sends, with their numbers."""
 
 
 @dataclass
 class Application:
-    """A program that sends at a rate of its own."""
+    """A program that sends at a fixed rate."""
 
     pairing: Pairing
     sends: list[Send] = field(default_factory=list)
@@ -127,14 +127,14 @@ class Application:
     _parked: set[object] = field(default_factory=set)
 
     def listen(self, event: PairingEvent) -> None:
-        """What the pairing tells."""
+        """Record the events of the pair."""
         if event.kind is EventKind.PARKED:
             self._parked.add(event.message_id)
         elif event.kind is EventKind.FAILED_OVER:
             self.failed_over_s.append(time.monotonic())
 
     async def send_at(self, rate: float, is_over: asyncio.Event) -> None:
-        """Begin so many sends a second until it is over; then wait for the last of them."""
+        """Start `rate` sends per second until `is_over` is set; then wait for the last of them."""
         client, body = self.pairing.primary.create_queue_client(QUEUE), os.urandom(BODY_BYTES)
         started_s, count = time.monotonic(), 0
         sending: set[asyncio.Task[None]] = set()
@@ -161,7 +161,7 @@ class Application:
 
 @contextlib.asynccontextmanager
 async def application(primary: Namespace, secondary: Namespace, port: int) -> AsyncIterator[Application]:
-    """A program that has paired, and finds the primary at that port."""
+    """Create a paired application that connects to the primary through `port`."""
     async with (
         MessagingFactory.from_connection_string(primary.string_for(port), operation_timeout=OPERATION_TIMEOUT_S) as one,
         MessagingFactory.from_connection_string(
@@ -191,7 +191,7 @@ async def measure(
     begin: Callable[[], object],
     end: Callable[[], Awaitable[object]],
 ) -> OutageMeasurement:
-    """Send, have an outage for so long, and wait until the primary takes messages again."""
+    """Send during an outage, and wait until the primary accepts messages again."""
     is_over = asyncio.Event()
     sending = asyncio.ensure_future(app.send_at(rate, is_over))
     await asyncio.sleep(WARM_S)
@@ -224,7 +224,7 @@ async def measure(
 
 
 async def measure_all(primary: Namespace, secondary: Namespace, rate: float, seconds: float) -> list[OutageMeasurement]:
-    """One round: each kind of outage once."""
+    """Run one round: each kind of outage once."""
 
     async def start() -> None:
         await asyncio.to_thread(primary.start)
@@ -236,7 +236,7 @@ async def measure_all(primary: Namespace, secondary: Namespace, rate: float, sec
     async with application(primary, secondary, primary.amqp_port) as app:
         found.append(await measure("killed", app, rate, seconds, primary.kill, start))
     async with application(primary, secondary, primary.amqp_port) as app:
-        stop = lambda: primary.send_signal(signal.SIGSTOP)  # noqa: E731  # one word for one call
+        stop = lambda: primary.send_signal(signal.SIGSTOP)  # noqa: E731  # short, used once
         found.append(await measure("stopped", app, rate, seconds, stop, proceed))
     async with Relay("127.0.0.1", primary.amqp_port) as relay, application(primary, secondary, relay.port) as app:
         found.append(await measure("network silent", app, rate, seconds, relay.drop_silently, relay.restore))
@@ -246,25 +246,23 @@ async def measure_all(primary: Namespace, secondary: Namespace, rate: float, sec
 
 
 def find_thresholds(found: Sequence[OutageMeasurement]) -> list[Threshold]:
-    """The worst of all rounds counts."""
+    """Return the thresholds, for the worst of all rounds."""
     bars = []
     for kind in ("killed", "stopped", "network silent"):
         of_kind = [measured for measured in found if measured.kind == kind]
         longest_s = MAX_RETURN_S if kind == "killed" else ATTEMPT_TIMEOUT_S + 1
         bars += [
-            Threshold(f"{kind}: sends that failed", max(one.failed for one in of_kind), 0, is_ceiling=True),
+            Threshold(f"{kind}: failed sends", max(one.failed for one in of_kind), 0, is_ceiling=True),
+            Threshold(f"{kind}: longest send", max(one.longest_s for one in of_kind), longest_s, " s", is_ceiling=True),
             Threshold(
-                f"{kind}: the longest send", max(one.longest_s for one in of_kind), longest_s, " s", is_ceiling=True
-            ),
-            Threshold(
-                f"{kind}: the longest send that began after failover",
+                f"{kind}: longest send that started after failover",
                 max(one.longest_after_failover_s for one in of_kind),
                 MAX_RETURN_S,
                 " s",
                 is_ceiling=True,
             ),
             Threshold(
-                f"{kind}: from the return of the primary to the first send it took",
+                f"{kind}: time from the return of the primary to its first accepted send",
                 max(one.back_s for one in of_kind),
                 PING_S + PING_TAKES_S,
                 " s",
@@ -275,7 +273,7 @@ def find_thresholds(found: Sequence[OutageMeasurement]) -> list[Threshold]:
 
 
 def row(measured: OutageMeasurement) -> str:
-    """A line of a table."""
+    """Return a row of the table."""
     return (
         f"| {measured.kind} | {measured.sends:,} | {measured.parked:,} | {measured.failed:,} | "
         f"{measured.failover_s:.2f} s | {measured.longest_s:.2f} s | {measured.longest_after_failover_s:.2f} s | "
@@ -284,12 +282,12 @@ def row(measured: OutageMeasurement) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure, write, judge."""
+    """Run the benchmark, write the results, and return the exit code."""
     cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    cli.add_argument("--rate", type=float, default=1_000.0, help="sends a second")
-    cli.add_argument("--seconds", type=float, default=6.0, help="of each outage")
+    cli.add_argument("--rate", type=float, default=1_000.0, help="sends per second")
+    cli.add_argument("--seconds", type=float, default=6.0, help="duration of each outage")
     cli.add_argument("--rounds", type=int, default=3)
-    cli.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="on the disk to be measured")
+    cli.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="folder on the disk to measure")
     add_results_option(cli)
     asked = cli.parse_args(argv)
     with (
@@ -304,17 +302,17 @@ def main(argv: list[str] | None = None) -> int:
         for _ in range(asked.rounds):
             found += uvloop.run(measure_all(primary, secondary, asked.rate, asked.seconds))
     bars, where = find_thresholds(found), environment_facts("uvloop", "rocksdict")
-    where["load average"] = f"{os.getloadavg()[0]:.1f}"  # other work on the machine is in every figure
+    where["load average"] = f"{os.getloadavg()[0]:.1f}"  # other load on the machine affects every figure
     page = (
-        "# An outage, as an application sees it\n\n"
-        f"Made by `python -m bench.outage`: {asked.rate:,.0f} sends a second of {BODY_BYTES:,} bytes, begun whatever\n"
-        f"became of those before, through outages of {asked.seconds:g} s; {asked.rounds} rounds, of which the worst\n"
-        f"counts. `failover_interval` 0, `ping_primary_interval` {PING_S:g} s, `primary_attempt_timeout`"
-        f" {ATTEMPT_TIMEOUT_S:g} s,\noperation timeout {OPERATION_TIMEOUT_S:g} s. The return of a primary "
-        "that was killed is when it\n"
-        f"serves again; a ping may take {PING_TAKES_S:g} s beside its interval.\n\n"
+        "# Benchmark: an outage from the application's view\n\n"
+        f"Generated by `python -m bench.outage`. An application starts {asked.rate:,.0f} sends of {BODY_BYTES:,}\n"
+        f"bytes per second, without waiting for earlier sends, during outages of {asked.seconds:g} s. The worst of\n"
+        f"{asked.rounds} rounds counts. Settings: `failover_interval` 0, `ping_primary_interval` {PING_S:g} s, "
+        f"`primary_attempt_timeout`\n{ATTEMPT_TIMEOUT_S:g} s, operation timeout {OPERATION_TIMEOUT_S:g} s. "
+        "A killed primary returns when it serves again.\n"
+        f"A ping may take {PING_TAKES_S:g} s in addition to its interval.\n\n"
         f"{thresholds_table(bars)}\n\n"
-        "| the primary | sends | parked | failed | until failover | longest send | after failover | back |\n"
+        "| primary | sends | parked | failed | time to failover | longest send | longest after failover | return |\n"
         "|---|---|---|---|---|---|---|---|\n"
         + "\n".join(row(one) for one in found)
         + f"\n\n{environment_lines(where)}\n"

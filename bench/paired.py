@@ -1,11 +1,11 @@
-"""Measures what pairing costs while nothing is wrong: processor time of a paired sender beside an unpaired one's.
+"""Measures the cost of pairing without an outage: CPU time of a paired sender, compared with an unpaired one.
 
     python -m bench.paired [--runs 9] [--count 40000]
 
-Each run is a process of its own that sends messages of 1 KB, 100 at a time, to one `twinbus serve`; paired runs have
-another one as their secondary. Paired and unpaired take turns. What counts is the processor time of the sending
-process between its first send and its last, of which the median is taken. Writes docs/benchmarks/paired.md and
-paired.json; exits 1 where a bar is missed.
+Each run is a separate process that sends messages of 1 KB, 100 at a time, to one `twinbus serve`; paired runs have
+another one as their secondary. Paired and unpaired runs alternate. The figure is the CPU time of the sending process
+between its first and last send, as the median of all runs. Writes docs/benchmarks/paired.md and paired.json; exits with
+1 if a threshold is missed.
 """
 
 from __future__ import annotations
@@ -52,19 +52,19 @@ QUEUE: Final = "orders"
 TIMEOUT_S: Final = 300.0
 
 
-# --- one run: a program of its own ------------------------------------------------------------------------------------
+# --- one run, in a separate process -----------------------------------------------------------------------------------
 
 
 def cpu_s() -> float:
-    """Processor time of this process so far."""
+    """Return the CPU time of this process so far."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 
 
 async def send(sender: MessageSender, count: int) -> dict[str, float]:
-    """Send so many; microseconds of processor time for one, and messages a second."""
+    """Send `count` messages. Return microseconds of CPU time per message, and messages per second."""
     body = os.urandom(SIZE)
-    await asyncio.gather(*[sender.send(BrokeredMessage(body)) for _ in range(CONCURRENT_SENDS)])  # the link is attached
+    await asyncio.gather(*[sender.send(BrokeredMessage(body)) for _ in range(CONCURRENT_SENDS)])  # attaches the link
     used_s, started_s = cpu_s(), time.monotonic()
     for _ in range(count // CONCURRENT_SENDS):
         await asyncio.gather(*[sender.send(BrokeredMessage(body)) for _ in range(CONCURRENT_SENDS)])
@@ -74,7 +74,7 @@ async def send(sender: MessageSender, count: int) -> dict[str, float]:
 
 @contextlib.asynccontextmanager
 async def factory_of(primary: str, secondary: str | None, management: str) -> AsyncIterator[MessagingFactory]:
-    """A factory, paired if there is a secondary."""
+    """Create a factory, paired if there is a secondary."""
     async with MessagingFactory.from_connection_string(primary) as factory:
         if secondary is None:
             yield factory
@@ -90,7 +90,7 @@ async def factory_of(primary: str, secondary: str | None, management: str) -> As
 
 
 async def run_in_child(told: dict[str, str], count: int) -> dict[str, float]:
-    """What one run does."""
+    """Perform one run in the child process."""
     async with factory_of(told["primary"], told.get("secondary"), told["management"]) as factory:
         return await send(factory.create_message_sender(QUEUE), count)
 
@@ -99,7 +99,7 @@ async def run_in_child(told: dict[str, str], count: int) -> dict[str, float]:
 
 
 def run_child(primary: Server, secondary: Server, count: int, *, is_paired: bool) -> dict[str, float]:
-    """One run, in a process of its own."""
+    """Start a child process for one run."""
     told = {"primary": primary.connection_string, "management": secondary.management_string}
     if is_paired:
         told["secondary"] = secondary.connection_string
@@ -117,7 +117,7 @@ def run_child(primary: Server, secondary: Server, count: int, *, is_paired: bool
 
 
 def measure(primary: Server, secondary: Server, runs: int, count: int) -> dict[str, list[dict[str, float]]]:
-    """Both kinds in turns; which of them is first changes each time, and one of each comes before, uncounted."""
+    """Measure both kinds alternately, in changing order, after a warm-up run of each that does not count."""
     found: dict[str, list[dict[str, float]]] = {"unpaired": [], "paired": []}
     primary.create_queue(QUEUE, 5120)
     for kind in found:
@@ -131,41 +131,41 @@ def measure(primary: Server, secondary: Server, runs: int, count: int) -> dict[s
 
 
 def median(runs: list[dict[str, float]], name: str) -> float:
-    """Of one figure."""
+    """Return the median of one figure."""
     return statistics.median(one[name] for one in runs)
 
 
 def find_thresholds(found: dict[str, list[dict[str, float]]]) -> list[Threshold]:
-    """What is needed."""
+    """Return the thresholds."""
     more = median(found["paired"], "cpu_us") / median(found["unpaired"], "cpu_us") - 1
-    what = "processor time of a paired sender's message, beyond an unpaired one's"
+    what = "processor time per message that pairing adds"
     return [Threshold(what, 100 * more, MAX_OVERHEAD_PERCENT, " %", is_ceiling=True)]
 
 
 def make_page(
     found: dict[str, list[dict[str, float]]], thresholds: list[Threshold], where: dict[str, str], count: int
 ) -> str:
-    """All of it, for people."""
+    """Return the page."""
     rows = [
         f"| {kind} | {median(runs, 'cpu_us'):.2f} us | {median(runs, 'rate'):,.0f} | "
         f"{', '.join(format(one['cpu_us'], '.2f') for one in runs)} |"
         for kind, runs in found.items()
     ]
     return (
-        "# What pairing costs, measured\n\n"
-        f"Made by `make bench` (`python -m bench.paired`): {count:,} messages of {SIZE:,} bytes a run, "
-        f"{CONCURRENT_SENDS} at a\n"
-        "time, to a namespace that takes them; each run is a process of its own, paired and unpaired in turns. Only\n"
-        "the sending process is counted, from its first send to its last.\n\n"
+        "# Benchmark: cost of pairing\n\n"
+        f"Generated by `make bench` (`python -m bench.paired`). Each run is a separate process that sends {count:,}\n"
+        f"messages of {SIZE:,} bytes, {CONCURRENT_SENDS} at a time, to an available namespace. "
+        "Paired and unpaired runs\n"
+        "alternate. The processor time is that of the sending process, from its first to its last send.\n\n"
         f"{thresholds_table(thresholds)}\n\n"
-        "| sender | processor time for a message | messages/s | each run, us |\n|---|---|---|---|\n"
+        "| sender | processor time per message | messages/s | each run, us |\n|---|---|---|---|\n"
         + "\n".join(rows)
         + f"\n\n{environment_lines(where)}\n"
     )
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure, write, judge."""
+    """Run the benchmark, write the results, and return the exit code."""
     cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_argument("--runs", type=int, default=9)
     cli.add_argument("--count", type=int, default=40_000)

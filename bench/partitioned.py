@@ -1,16 +1,16 @@
-"""Measures partitioned queues: beside plain ones, over several processes, and with more and fewer fragments.
+"""Measures partitioned queues, compared with plain queues, with several processes, and by number of fragments.
 
     python -m bench.partitioned [--rounds 3] [--count 150000] [--processes 1 2 3 4] [--folder DIR]
 
-Three measurements, each in rounds that take turns, with the load client in C:
+There are three measurements with the load client in C, each in several rounds:
 
-- beside a plain queue: one client, one process, the stores that a server has if nothing is said;
-- two processes beside one: two clients at a time on one queue, without keys, held by different processes; with two
-  processes a plain queue as well, which one of them serves;
-- how it grows: the same with keys that lead to 1, 2, 4, 8 and 16 fragments, for each number of processes.
+- compared with a plain queue: one client, one process, the default number of stores;
+- two processes compared with one: two clients at the same time on one queue, without keys, connected to different
+  processes; with two processes also a plain queue, which belongs to one of them;
+- growth: the same with keys that map to 1, 2, 4, 8 and 16 fragments, for each number of processes.
 
-Processor time is what all processes of the server had, the supervisor's included, from before the first send until all
-is received and settled. Writes docs/benchmarks/partitioned.md, .json and .svg; exits 1 where a bar is missed.
+CPU time is that of all processes of the server, including the supervisor, from before the first send until all messages
+are received and settled. Writes docs/benchmarks/partitioned.md, .json and .svg; exits with 1 if a threshold is missed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ PARTITIONED: Final = "partitioned"
 FRAGMENTS: Final = (1, 2, 4, 8, 16)
 CLIENTS: Final = 2
 QUIET_S: Final = 0.5
-"""Without background work: then one round does not pay for another."""
+"""Idle time of RocksDB before a round, so that no round includes the background work of an earlier one."""
 QUIET_TIMEOUT_S: Final = 20.0
 EMPTY_TIMEOUT_S: Final = 20.0
 POLL_INTERVAL_S: Final = 0.05
@@ -58,39 +58,39 @@ QUEUE_MB: Final = 5120
 
 @dataclass
 class Rates:
-    """Round by round."""
+    """Results of each round."""
 
     send: list[float] = field(default_factory=list)
     receive: list[float] = field(default_factory=list)
     cpu_us: list[float] = field(default_factory=list)
-    """Of all processes, for one message that is sent, received and settled."""
+    """CPU time of all processes per message that is sent, received and settled."""
     holders: list[int] = field(default_factory=list)
-    """How many processes held the clients' connections; the fewer of sending and receiving."""
+    """Number of processes with a client's connection: the lower one of sending and receiving."""
     hung_up: int = 0
 
     @property
     def through(self) -> list[float]:
-        """Messages a second that were sent and then received: what an application gets of the queue in all."""
+        """Return the throughput of each round: messages per second that are sent and then received."""
         return [1 / (1 / send + 1 / receive) for send, receive in zip(self.send, self.receive, strict=True)]
 
     def median(self, what: str) -> float:
-        """Of all rounds."""
+        """Return the median of all rounds."""
         values: list[float] = getattr(self, what)
         return statistics.median(values)
 
     def ratio(self, other: Rates, what: str) -> float:
-        """Of each round to the other's in the same round, the median: what else the machine did is in both."""
+        """Return the median of the rounds' ratios, because other load on the machine affects both of a round."""
         ratios: list[float] = [a / b for a, b in zip(getattr(self, what), getattr(other, what), strict=True)]
         return statistics.median(ratios)
 
     def text(self, what: str) -> str:
-        """With what it is the median of."""
+        """Return the median with the values of all rounds."""
         values: list[float] = getattr(self, what)
-        return f"{statistics.median(values):,.0f} of {', '.join(f'{value:,.0f}' for value in values)}"
+        return f"{statistics.median(values):,.0f} (rounds: {', '.join(f'{value:,.0f}' for value in values)})"
 
 
 def keys_of(fragments: int) -> list[str]:
-    """One key for each of the first fragments."""
+    """Return one key for each of the first `fragments` fragments."""
     found: dict[int, str] = {}
     for number in numbers_from():
         if len(found) == fragments:
@@ -103,7 +103,7 @@ def keys_of(fragments: int) -> list[str]:
 
 
 def wait_until_quiet(server: MultiProcessServer) -> None:
-    """Wait until RocksDB rests."""
+    """Wait until RocksDB is idle."""
     deadline, still_since, last = time.monotonic() + QUIET_TIMEOUT_S, time.monotonic(), server.processes.background
     while time.monotonic() < min(deadline, still_since + QUIET_S):
         time.sleep(POLL_INTERVAL_S)
@@ -112,7 +112,7 @@ def wait_until_quiet(server: MultiProcessServer) -> None:
 
 
 def wait_until_empty(server: MultiProcessServer, queue: str) -> None:
-    """All that was received is settled. Exits where it never is: then a message was lost, or came twice."""
+    """Wait until all received messages are settled. Exit on time-out: a message was lost or duplicated."""
     deadline = time.monotonic() + EMPTY_TIMEOUT_S
     while (left := server.message_count(queue)) != 0:
         if time.monotonic() > deadline:
@@ -120,13 +120,13 @@ def wait_until_empty(server: MultiProcessServer, queue: str) -> None:
         time.sleep(POLL_INTERVAL_S)
 
 
-# --- beside a plain queue ---------------------------------------------------------------------------------------------
+# --- compared with a plain queue --------------------------------------------------------------------------------------
 
 
 def measure_beside_plain(load: LoadClient, arguments: argparse.Namespace) -> dict[str, Rates]:
-    """One client, in turns."""
+    """Measure both kinds of queues alternately with one client."""
     found = {PLAIN: Rates(), PARTITIONED: Rates()}
-    for number in range(-1, arguments.rounds):  # one to warm up
+    for number in range(-1, arguments.rounds):  # the first is a warm-up
         for name in (PLAIN, PARTITIONED) if number % 2 else (PARTITIONED, PLAIN):
             send, receive = load.send(name, arguments.count).rate, load.receive(name, arguments.count).rate
             if number >= 0:
@@ -142,7 +142,7 @@ def measure_beside_plain(load: LoadClient, arguments: argparse.Namespace) -> dic
 def measure_once(
     clients: LoadClients, count: int, fragments: int | None, rates: Rates, queue: str = PARTITIONED
 ) -> None:
-    """Send, receive and settle so many messages; None: without keys."""
+    """Send, receive and settle `count` messages; None: without keys."""
     server = clients.server
     wait_until_quiet(server)
     before_s = server.processes.cpu_s
@@ -157,19 +157,19 @@ def measure_once(
 
 
 Table = dict[int, dict[int | None, Rates]]
-"""By processes, then by fragments that keys lead to; None: no keys."""
+"""Rates by number of processes, then by number of fragments that the keys map to (None: no keys)."""
 
 
 def measure_growth(many: dict[int, LoadClients], arguments: argparse.Namespace) -> tuple[Table, Rates]:
-    """Every number of processes with every number of fragments, in each round; and a plain queue of two processes."""
+    """Measure every number of processes with every number of fragments, and a plain queue with two processes."""
     plain = Rates()
     cells: tuple[int | None, ...] = (None, *FRAGMENTS)
     table: Table = {processes: {fragments: Rates() for fragments in cells} for processes in many}
     for clients in many.values():
-        measure_once(clients, arguments.grid_count, None, Rates())  # to warm up
+        measure_once(clients, arguments.grid_count, None, Rates())  # warm-up
     if 2 in many:
         measure_once(many[2], arguments.grid_count, None, Rates(), PLAIN)
-    for number in range(2 * arguments.rounds):  # twice as many without keys: two bars depend on these
+    for number in range(2 * arguments.rounds):  # twice as many without keys, because two thresholds depend on these
         for fragments in cells if number < arguments.rounds else (None,):
             for processes in many if number % 2 else reversed(many):
                 rates = table[processes][fragments]
@@ -187,11 +187,11 @@ def measure_growth(many: dict[int, LoadClients], arguments: argparse.Namespace) 
     return table, plain
 
 
-# --- what is told -----------------------------------------------------------------------------------------------------
+# --- results ----------------------------------------------------------------------------------------------------------
 
 
 def find_thresholds(beside: dict[str, Rates], table: Table, plain_of_two: Rates) -> list[Threshold]:
-    """What is needed."""
+    """Return the thresholds."""
     plain, divided = beside[PLAIN], beside[PARTITIONED]
     bars = [
         Threshold(
@@ -229,7 +229,7 @@ def find_thresholds(beside: dict[str, Rates], table: Table, plain_of_two: Rates)
 
 
 def describe(beside: dict[str, Rates], table: Table, plain_of_two: Rates) -> dict[str, str]:
-    """What explains the bars."""
+    """Return further figures, which explain the thresholds."""
     rows = {}
     for queue, rates in beside.items():
         rows[f"sends/s, {queue} queue, one process, one client"] = rates.text("send")
@@ -242,18 +242,16 @@ def describe(beside: dict[str, Rates], table: Table, plain_of_two: Rates) -> dic
         rates = row[None]
         rows[f"sends/s, {who}, two clients"] = rates.text("send")
         rows[f"receives/s, {who}, two clients"] = rates.text("receive")
-        rows[f"processor time for a message, {who}"] = f"{rates.text('cpu_us')} us"
+        rows[f"processor time per message, {who}"] = f"{rates.text('cpu_us')} us"
         everything = [cell for cell in row.values() if cell.holders]
         held, hung_up = min(min(cell.holders) for cell in everything), sum(cell.hung_up for cell in everything)
-        rows[f"the two clients' connections, {who}"] = f"in {held} processes; {hung_up} hung up until it was so"
+        rows[f"processes with a client's connection, {who}"] = f"{held} ({hung_up} connections closed to get there)"
     return rows
 
 
 def growth_table(table: Table) -> str:
-    """Rates and processor time, by processes and fragments."""
-    head = (
-        "| processes | fragments used | sends/s | receives/s | processor time for a message |\n|---|---|---|---|---|\n"
-    )
+    """Return a table of rates and CPU time by processes and fragments."""
+    head = "| processes | fragments used | sends/s | receives/s | processor time per message |\n|---|---|---|---|---|\n"
     return head + "\n".join(
         f"| {processes} | {fragments or 'all, without keys'} | {rates.median('send'):,.0f} | "
         f"{rates.median('receive'):,.0f} | {rates.median('cpu_us'):.1f} us |"
@@ -263,7 +261,7 @@ def growth_table(table: Table) -> str:
 
 
 def plot(table: Table) -> str:
-    """The same, as a picture."""
+    """Return the same as a picture."""
     kinds = (("sends", "messages/s, two clients", "send"), ("receives", "messages/s, two clients", "receive"))
     panels = [*kinds, ("processor time", "us for a message: send, receive, settle", "cpu_us")]
     return picture(
@@ -284,7 +282,7 @@ def _line(row: dict[int | None, Rates], what: str) -> list[tuple[float, float]]:
 
 
 def measure(folder: Path, arguments: argparse.Namespace) -> tuple[dict[str, Rates], Table, Rates]:
-    """Start the servers, which stay idle while others are measured, and measure them."""
+    """Start all servers, and measure them; servers that are not measured stay idle."""
     binary = build(folder)
     with MultiProcessServer.started(folder / "beside") as server:
         server.create_queue(PLAIN, QUEUE_MB)
@@ -308,14 +306,14 @@ def measure(folder: Path, arguments: argparse.Namespace) -> tuple[dict[str, Rate
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure, write, judge."""
+    """Run the benchmark, write the results, and return the exit code."""
     cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_argument("--rounds", type=int, default=3)
     cli.add_argument("--count", type=int, default=150_000)
-    cli.add_argument("--grid-count", type=int, default=60_000, help="messages of one cell of the table")
+    cli.add_argument("--grid-count", type=int, default=60_000, help="messages per cell of the table")
     cli.add_argument("--processes", type=int, nargs="+", default=[1, 2, 3, 4])
     cli.add_argument("--size", type=int, default=1024)
-    cli.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="on the disk to be measured")
+    cli.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="folder on the disk to measure")
     add_results_option(cli)
     asked = cli.parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="twinbus-bench-", dir=asked.folder) as name:
@@ -323,16 +321,19 @@ def main(argv: list[str] | None = None) -> int:
     bars, figures = find_thresholds(beside, table, plain), describe(beside, table, plain)
     where = environment_facts("uvloop", "rocksdict")
     page = (
-        "# Partitioned queues, measured\n\n"
-        f"Made by `python -m bench.partitioned`: incompressible messages of {asked.size} bytes, each accepted when\n"
-        f"it is on disk; medians of {asked.rounds} rounds that take turns (without keys, of twice as many), a ratio\n"
-        "that of the rounds' ratios. Where two clients are measured, both send to one partitioned queue, or receive\n"
-        "from it, at a time, and their connections are held by different processes where there are several: the\n"
-        "kernel chooses who accepts, so a client whose connection came to the other's process hung up and tried\n"
-        "again. Throughput is messages a second that are sent, then received and settled. Processor time is that\n"
-        "of all broker processes with their supervisor; the clients need the same two cores.\n\n"
+        "# Benchmark: partitioned queues\n\n"
+        f"Generated by `python -m bench.partitioned`. Messages have {asked.size} incompressible bytes, and are\n"
+        f"accepted when they are on disk. Figures are medians of {asked.rounds} alternating rounds (without keys,\n"
+        "of twice as many); ratios are medians of the rounds' ratios. In the first table, \"of a plain queue's\"\n"
+        'means relative to a plain queue, and "of one\'s" relative to one process.\n\n'
+        "With two clients, both send to one partitioned queue, or receive from it, at the same time. If there are\n"
+        "several processes, the clients are connected to different ones. The kernel chooses the process that accepts\n"
+        "a connection, so a client that got the other client's process disconnected and tried again.\n\n"
+        "Throughput is the number of messages per second that are sent, then received and settled. Processor time is\n"
+        "that of all broker processes and their supervisor. The clients share the same two cores.\n\n"
         f"{thresholds_table(bars)}\n\n"
-        "How both grow, two clients, four stores; a fragment is used if a key leads to it:\n\n"
+        "Rates by number of processes and fragments, with two clients and four stores. A fragment is used if a key\n"
+        "maps to it:\n\n"
         f"{growth_table(table)}\n\n![Rates and processor time by fragments and processes](partitioned.svg)\n\n"
         f"{figures_table(figures)}\n\n{environment_lines(where)}\n"
     )

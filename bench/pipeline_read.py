@@ -1,14 +1,13 @@
-"""Measures how fast Spark reads a partitioned queue into Parquet files, beside our plain client and the client in C.
+"""Measures how fast Spark reads a partitioned queue into Parquet files, compared with the twinbus and the C client.
 
     python -m bench.pipeline_read [--rounds 3] [--count 500000] [--sizes 50000 100000 250000]
 
-One `twinbus serve` with one partitioned queue, one Spark session (`local[2]`) that is started, and has read a little,
-before anything is measured. In each round the queue is filled in steps, and at each of these sizes Spark reads all of
-it into Parquet, which takes nothing from the queue. With all messages there our client reads the same queue as it is (a
-browser), then receives and deletes all of it; and the C client receives and accepts as many again. The faster of our
-client's two ways is what Spark is compared with.
+There is one `twinbus serve` with one partitioned queue, and one Spark session (`local[2]`), which is warmed up first.
+In each round the queue is filled in steps, and at each of these sizes Spark reads all of it into Parquet, without
+removing messages. When the queue is full, the twinbus client browses it, then receives and deletes all messages; the C
+client receives and accepts the same number. Spark is compared with the faster of the twinbus client's two modes.
 
-Writes docs/benchmarks/pipeline_read.md and .json; exits 1 where a bar is missed.
+Writes docs/benchmarks/pipeline_read.md and .json; exits with 1 if a threshold is missed.
 """
 
 from __future__ import annotations
@@ -54,32 +53,32 @@ PAGE: Final = 1_000
 TIMEOUT_S: Final = 30.0
 WARM_UP: Final = 20_000
 SPARK: Final = "Spark, to Parquet"
-BROWSING: Final = "our client, browsing"
-DELETING: Final = "our client, receive and delete"
-IN_C: Final = "the C client, receive and accept"
+BROWSING: Final = "twinbus client, browse"
+DELETING: Final = "twinbus client, receive and delete"
+IN_C: Final = "C client, receive and accept"
 
 
 @dataclass(frozen=True, slots=True)
 class ReadRun:
-    """One reading of so many messages."""
+    """The result of reading a number of messages."""
 
     who: str
     count: int
     took_s: float
     server_us: float
-    """Processor time of the server for a message."""
+    """CPU time of the server per message."""
 
     @property
     def rate(self) -> float:
-        """Messages a second."""
+        """Messages per second."""
         return self.count / self.took_s
 
 
 class ReadBench:
-    """The queue, and those who read it."""
+    """The queue and its readers."""
 
     def __init__(self, server: MultiProcessServer, load: LoadClient, spark: SparkSession, folder: Path) -> None:
-        """All of them are there already."""
+        """Create the benchmark with a running server and Spark session."""
         self._server = server
         self._load = load
         self._spark = spark
@@ -87,7 +86,7 @@ class ReadBench:
         self.held = 0
 
     def fill(self, count: int) -> None:
-        """Have so many messages in the queue."""
+        """Fill the queue up to `count` messages."""
         self._load.send(QUEUE, count - self.held)
         self.held = count
         wait_until_quiet(self._server)
@@ -98,12 +97,12 @@ class ReadBench:
         took_s, used_s = time.monotonic() - started_s, self._server.processes.cpu_s - used_s
         assert found == count, f"{who} read {found:,} of {count:,} messages"
         ran = ReadRun(who, count, took_s, used_s / count * 1e6)
-        print(f"{who}: {count:,} at {ran.rate:,.0f}/s, {ran.server_us:.1f} us of the server", flush=True)
+        print(f"{who}: {count:,} at {ran.rate:,.0f}/s, {ran.server_us:.1f} us of server CPU", flush=True)
         wait_until_quiet(self._server)
         return ran
 
     def spark_reads(self) -> ReadRun:
-        """All that is there, into files."""
+        """Read all messages into files with Spark."""
         rows = self._spark.read.format("servicebus").options(
             connectionString=self._server.connection_string, entity=QUEUE
         )
@@ -119,7 +118,7 @@ class ReadBench:
         return ran
 
     def client_browses(self) -> ReadRun:
-        """All that is there."""
+        """Browse all messages with the twinbus client."""
 
         async def work() -> int:
             async with self._factory() as factory:
@@ -132,7 +131,7 @@ class ReadBench:
         return self._measure(BROWSING, self.held, lambda: uvloop.run(work()))
 
     def client_takes(self) -> ReadRun:
-        """All that is there: the queue is empty then."""
+        """Receive and delete all messages with the twinbus client."""
 
         async def work() -> int:
             async with self._factory() as factory:
@@ -148,7 +147,7 @@ class ReadBench:
         return ran
 
     def c_takes(self) -> ReadRun:
-        """All that is there."""
+        """Receive and accept all messages with the C client."""
         took_s: list[float] = []
 
         def work() -> int:
@@ -157,14 +156,14 @@ class ReadBench:
 
         ran = self._measure(IN_C, self.held, work)
         self.held = 0
-        return ReadRun(ran.who, ran.count, took_s[0], ran.server_us)  # without its start, and its wait at the end
+        return ReadRun(ran.who, ran.count, took_s[0], ran.server_us)  # without the start, and the wait at the end
 
     def _factory(self) -> MessagingFactory:
         return MessagingFactory.from_connection_string(self._server.connection_string)
 
 
 def measure(site: ReadBench, arguments: argparse.Namespace) -> list[list[ReadRun]]:
-    """In each round all of them."""
+    """Run all readers in each round."""
     rounds = []
     for number in range(arguments.rounds):
         print(f"round {number + 1}", flush=True)
@@ -180,12 +179,12 @@ def measure(site: ReadBench, arguments: argparse.Namespace) -> list[list[ReadRun
 
 
 def rates(rounds: list[list[ReadRun]], who: str, count: int) -> list[float]:
-    """Of one of them, round by round."""
+    """Return the rate of one reader for each round."""
     return [next(ran.rate for ran in found if (ran.who, ran.count) == (who, count)) for found in rounds]
 
 
 def find_thresholds(rounds: list[list[ReadRun]], count: int) -> list[Threshold]:
-    """What is needed: the medians of the rounds' ratios."""
+    """Return the thresholds, for the medians of the rounds' ratios."""
     spark, in_c = rates(rounds, SPARK, count), rates(rounds, IN_C, count)
     plain = [max(two) for two in zip(rates(rounds, BROWSING, count), rates(rounds, DELETING, count), strict=True)]
 
@@ -194,17 +193,20 @@ def find_thresholds(rounds: list[list[ReadRun]], count: int) -> list[Threshold]:
 
     return [
         Threshold(
-            f"Spark reads {count:,} messages into Parquet, of our client's rate", ratio(plain), MIN_CLIENT_RATIO, "x"
+            f"Spark, {count:,} messages into Parquet, relative to the twinbus client",
+            ratio(plain),
+            MIN_CLIENT_RATIO,
+            "x",
         ),
         Threshold(
-            f"Spark reads {count:,} messages into Parquet, of the C client's rate", ratio(in_c), MIN_C_CLIENT_RATIO, "x"
+            f"Spark, {count:,} messages into Parquet, relative to the C client", ratio(in_c), MIN_C_CLIENT_RATIO, "x"
         ),
     ]
 
 
 def growth_table(rounds: list[list[ReadRun]]) -> str:
-    """Spark, by how much there is."""
-    head = "| messages | read into Parquet | messages/s | the server's processor time for one |\n|---|---|---|---|\n"
+    """Return a table of Spark's rates by number of messages."""
+    head = "| messages | time | messages/s | server CPU time per message |\n|---|---|---|---|\n"
     sizes = sorted({ran.count for ran in rounds[0] if ran.who == SPARK})
     rows = []
     for size in sizes:
@@ -215,22 +217,24 @@ def growth_table(rounds: list[list[ReadRun]]) -> str:
 
 
 def describe(rounds: list[list[ReadRun]], count: int) -> dict[str, str]:
-    """What explains the bars."""
+    """Return further figures, which explain the thresholds."""
     found = {}
     for who in (SPARK, BROWSING, DELETING, IN_C):
         values = rates(rounds, who, count)
-        found[f"messages/s, {who}"] = f"{statistics.median(values):,.0f} of {', '.join(f'{v:,.0f}' for v in values)}"
+        found[f"messages/s, {who}"] = (
+            f"{statistics.median(values):,.0f} (rounds: {', '.join(f'{v:,.0f}' for v in values)})"
+        )
     return found
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure, write, judge."""
+    """Run the benchmark, write the results, and return the exit code."""
     cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_argument("--rounds", type=int, default=3)
     cli.add_argument("--count", type=int, default=500_000)
     cli.add_argument("--sizes", type=int, nargs="*", default=[50_000, 100_000, 250_000])
     cli.add_argument("--size", type=int, default=1024)
-    cli.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="on the disk to be measured")
+    cli.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="folder on the disk to measure")
     add_results_option(cli)
     asked = cli.parse_args(argv)
     with (
@@ -248,13 +252,14 @@ def main(argv: list[str] | None = None) -> int:
         server.stop()
     bars, where = find_thresholds(rounds, asked.count), environment_facts("pyspark", "pyarrow", "uvloop", "rocksdict")
     page = (
-        "# Spark reading a queue, measured\n\n"
-        f"Made by `make bench` (`python -m bench.pipeline_read`): incompressible messages of {asked.size:,} bytes in\n"
-        'a partitioned queue of one process, read by `spark.read.format("servicebus")` on `local[2]` into Parquet,\n'
-        "from the query's start to its end, without the start of the session; beside our client, which reads or takes\n"
-        "the same messages and does nothing with them, and the C client, which receives and accepts them. Medians of\n"
-        f"{asked.rounds} rounds; a ratio is that of a round, to the faster of our client's two ways. Two processors\n"
-        "have to do for server, Spark, its Python workers and the clients; only ratios mean anything.\n\n"
+        "# Benchmark: reading a queue with Spark\n\n"
+        "Generated by `make bench` (`python -m bench.pipeline_read`). A partitioned queue of a server with one\n"
+        f"process has incompressible messages of {asked.size:,} bytes. Spark on `local[2]` reads them into Parquet\n"
+        'with `spark.read.format("servicebus")`; the time is that of the query, without the start of the session.\n\n'
+        "The twinbus client reads the same messages without processing them: it browses them, then receives and\n"
+        "deletes them. The C client receives and accepts the same number. Ratios compare Spark with the faster mode\n"
+        f"of the twinbus client; figures are medians of {asked.rounds} rounds. The server, Spark, its Python workers\n"
+        "and the clients share two processors. Only the ratios are meaningful.\n\n"
         f"{thresholds_table(bars)}\n\n{growth_table(rounds)}\n\n{figures_table(describe(rounds, asked.count))}\n\n"
         f"{environment_lines(where)}\n"
     )

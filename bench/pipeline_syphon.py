@@ -1,11 +1,11 @@
-"""The syphon on Spark beside the in-process one: how fast each brings parked messages back, in turns.
+"""Measures the syphon on Spark, compared with the syphon in a program.
 
     python -m bench.pipeline_syphon [--rounds 3] [--count 100000] [--sizes 25000 50000 200000] [--master local[2,4]]
 
-Between two `twinbus serve` processes lie the same messages in the same backlog queues as in bench/syphon.py. One syphon
-is hosted by a program of its own, the other by tasks of a Spark that was started before. Both are measured from the
-first message that has arrived until all have, and have left; and with the start, which for Spark is that of its job.
-Writes docs/benchmarks/pipeline_syphon.md and pipeline_syphon.json; exits 1 where the bar is missed.
+Two `twinbus serve` have the same messages in the same backlog queues as in bench/syphon.py. A separate program hosts
+one syphon, and tasks of a running Spark session host the other, alternately. Both are measured from the arrival of the
+first message until all have arrived and left the backlog; and including the start, which for Spark is that of its job.
+Writes docs/benchmarks/pipeline_syphon.md and pipeline_syphon.json; exits with 1 if the threshold is missed.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ if TYPE_CHECKING:
 MIN_RATIO: Final = 0.7
 MASTER: Final = "local[2,4]"
 SIZES: Final = (25_000, 50_000, 200_000)
-"""That are moved as well, to see how it grows."""
+"""Further numbers of messages, to measure the growth."""
 
 
 class SparkSyphonBench(Syphon):
-    """By tasks of a Spark that runs for as long as this is entered."""
+    """The syphon on Spark. As a context manager, it runs the Spark session."""
 
     def __init__(self, primary: Server, secondary: Server, master: str) -> None:
-        """Both servers run."""
+        """Create the syphon of two running servers."""
         super().__init__(primary, secondary)
         self._master = master
         self._strings = (primary.connection_string, secondary.connection_string, secondary.management_string)
@@ -58,17 +58,17 @@ class SparkSyphonBench(Syphon):
         self._host = subprocess.Popen(words, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._tell("\n".join(self._strings))
         if self._answer() != "ready":
-            sys.exit("Spark does not start")
+            sys.exit("Spark did not start")
         return self
 
     def __exit__(self, *_: object) -> None:
         assert self._host.stdin is not None
-        self._host.stdin.close()  # its end
+        self._host.stdin.close()  # ends the host
         self._host.wait()
 
     @contextlib.contextmanager
-    def run_host(self) -> Iterator[subprocess.Popen[str]]:  # type: ignore[override]  # this one speaks
-        """Have the job started; it has ended when the block ends."""
+    def run_host(self) -> Iterator[subprocess.Popen[str]]:  # type: ignore[override]  # text, not bytes
+        """Start the job. It has ended when the block ends."""
         self._tell("go")
         yield self._host
         self._answer()
@@ -84,25 +84,25 @@ class SparkSyphonBench(Syphon):
 
 @dataclass
 class SparkSyphonMeasurement:
-    """All rounds."""
+    """Results of all rounds."""
 
     in_process: list[Moved] = field(default_factory=list)
     on_spark: list[Moved] = field(default_factory=list)
 
     @property
     def thresholds(self) -> list[Threshold]:
-        """What is needed of the ratio."""
+        """The thresholds."""
         ratio = rate_of(self.on_spark) / rate_of(self.in_process)
-        return [Threshold("messages a second on Spark, of the in-process syphon's", ratio, MIN_RATIO, "x")]
+        return [Threshold("rate on Spark, relative to the syphon in a program", ratio, MIN_RATIO, "x")]
 
     @property
     def rows(self) -> dict[str, list[Moved]]:
-        """Both by their names."""
-        return {"in a program of its own": self.in_process, "on Spark": self.on_spark}
+        """Results by name of the host."""
+        return {"in a program": self.in_process, "on Spark": self.on_spark}
 
 
 def measure(in_process: Syphon, on_spark: Syphon, rounds: int, count: int) -> SparkSyphonMeasurement:
-    """In turns."""
+    """Measure both alternately."""
     measured = SparkSyphonMeasurement()
     for number in range(1, rounds + 1):
         for name, syphon in (("in-process", in_process), ("Spark", on_spark)):
@@ -114,9 +114,9 @@ def measure(in_process: Syphon, on_spark: Syphon, rounds: int, count: int) -> Sp
 
 
 def growth_table(grown: dict[int, SparkSyphonMeasurement]) -> str:
-    """How it grows with what is parked."""
+    """Return a table of rates by number of parked messages."""
     lines = [
-        "| messages | in a program of its own | on Spark | of that | on Spark, with the start |",
+        "| messages | in a program | on Spark | ratio | on Spark, with the start |",
         "|---|---|---|---|---|",
     ]
     for count, found in sorted(grown.items()):
@@ -127,7 +127,7 @@ def growth_table(grown: dict[int, SparkSyphonMeasurement]) -> str:
 
 
 def make_page(grown: dict[int, SparkSyphonMeasurement], where: dict[str, str], count: int, master: str) -> str:
-    """All of it, for people."""
+    """Return the page."""
     measured = grown[count]
     lines = [
         f"| {name} | {rate_of(moves):,.0f} | {whole_rate_of(moves):,.0f} | "
@@ -136,28 +136,28 @@ def make_page(grown: dict[int, SparkSyphonMeasurement], where: dict[str, str], c
     ]
     start_s = statistics.median(move.whole_s - move.moving_s for move in measured.on_spark)
     return (
-        "# The syphon on Spark, measured\n\n"
-        f"Made by `python -m bench.pipeline_syphon`: {count:,} parked messages of {SIZE:,} bytes in {BACKLOG_QUEUES}\n"
-        f"backlog queues are brought back to two queues of the primary, half of them in {SESSIONS} sessions, in\n"
-        "order, and with a time to live. The same pumps move them, in a program of their own (as in\n"
-        f"[syphon.md](syphon.md)) and in tasks of Spark (`{master}`, started before). Both took turns on one\n"
-        "machine; only the ratio means anything.\n\n"
+        "# Benchmark: the syphon on Spark\n\n"
+        f"Generated by `python -m bench.pipeline_syphon`. The syphon moves {count:,} parked messages of {SIZE:,}\n"
+        f"bytes from {BACKLOG_QUEUES} backlog queues to two queues of the primary. Half of the messages belong to\n"
+        f"{SESSIONS} sessions, arrive in order, and have a time to live. The same pumps run in a program (as in\n"
+        f"[syphon.md](syphon.md)) and in tasks of a running Spark session (`{master}`), alternately on one machine.\n"
+        "Only the ratio is meaningful.\n\n"
         f"{thresholds_table(measured.thresholds)}\n\n"
         "| messages/s | median | with the start | each round |\n|---|---|---|---|\n"
         + "\n".join(lines)
         + f"\n\nFrom the start of a job to its first message took {start_s:,.1f} s.\n\n"
-        f"How it grows, messages a second:\n\n{growth_table(grown)}\n\n"
+        f"Messages per second by number of parked messages:\n\n{growth_table(grown)}\n\n"
         f"{environment_lines(where)}\n"
     )
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure, write, judge."""
+    """Run the benchmark, write the results, and return the exit code."""
     cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_argument("--rounds", type=int, default=3)
     cli.add_argument("--count", type=int, default=100_000)
-    cli.add_argument("--sizes", type=int, nargs="*", default=SIZES, help="moved once each; default: %(default)s")
-    cli.add_argument("--master", default=MASTER, help="default: %(default)s")
+    cli.add_argument("--sizes", type=int, nargs="*", default=SIZES, help="further numbers of messages")
+    cli.add_argument("--master", default=MASTER, help="(default: %(default)s)")
     add_results_option(cli)
     asked = cli.parse_args(argv)
     with (

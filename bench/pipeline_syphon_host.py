@@ -1,10 +1,10 @@
-"""A program that runs the syphon on Spark, again and again: what bench/pipeline_syphon.py starts and measures.
+"""A program that runs the syphon on Spark repeatedly, for bench/pipeline_syphon.py.
 
     python -m bench.pipeline_syphon_host MASTER PRIMARY_NAME
 
-It reads three connection strings, one a line: the primary's, the secondary's, and the one for the secondary's
-management; starts Spark and says `ready`. For each further line it reads it drains the backlog queues and says how many
-messages were moved.
+The program reads three connection strings, one per line: of the primary, of the secondary, and for management of the
+secondary. It starts Spark and prints `ready`. For each further line of input, it drains the backlog queues and prints
+the number of moved messages.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from twinbus.pipeline.syphon import SETTINGS, Pair, SparkSyphon, Wanted
 
 
 def main(master: str, primary_name: str) -> None:
-    """Until there are no more lines."""
+    """Run the syphon for each line of input."""
     primary, secondary, management = [sys.stdin.readline().strip() for _ in range(3)]
     wanted = Wanted(pair=Pair.of(primary, secondary, management, name=primary_name), available_now=True)
     with session("bench of the syphon", master=master, settings=SETTINGS) as spark:

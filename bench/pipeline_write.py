@@ -1,12 +1,12 @@
-"""Measures how fast Spark's rows become messages, beside our plain client that sends as many.
+"""Measures how fast Spark sends rows as messages, compared with the twinbus client.
 
     python -m bench.pipeline_write [--rounds 3] [--count 200000]
 
-Rows of 1 KB lie in Parquet files; a session of Spark on this machine's processors writes them to a queue of one
-`twinbus serve`, through the data source. Beside it a process of its own sends as many messages by `send`, 100 at a
-time, and another by `send_batch`, 16 batches of 100 at a time. They take turns, each with a queue of its own. The start
-of Spark and of processes is not counted. Writes docs/benchmarks/pipeline_write.md and pipeline_write.json; exits 1
-where a bar is missed.
+Rows of 1 KB are in Parquet files. A Spark session on all processors of this machine writes them to a queue of one
+`twinbus serve`, through the data source. For comparison, a separate process sends the same number of messages with
+`send`, 100 at a time, and another one with `send_batch`, 16 batches of 100 at a time. The three alternate, each with
+its own queue. Times do not include the start of Spark and of processes. Writes docs/benchmarks/pipeline_write.md and
+pipeline_write.json; exits with 1 if a threshold is missed.
 """
 
 from __future__ import annotations
@@ -53,20 +53,20 @@ AT_ONCE: Final = 100
 BATCHES: Final = 16
 FILES: Final = 4
 GROWTH: Final = (0.25, 1.0, 4.0)
-"""Parts of the count that the table of growth has."""
+"""Multiples of the count in the table of growth."""
 WARM_UP: Final = 5_000
 QUEUE_MB: Final = 5_120
 TIMEOUT_S: Final = 600.0
 SPARK: Final = "Spark, data source"
-SINGLE: Final = "plain client, send"
-BATCHED: Final = "plain client, send_batch"
+SINGLE: Final = "twinbus client, send"
+BATCHED: Final = "twinbus client, send_batch"
 
 
-# --- the plain client: a program of its own ---------------------------------------------------------------------------
+# --- the twinbus client, in a separate process ------------------------------------------------------------------------
 
 
 async def run_in_child(told: dict[str, str], count: int) -> float:
-    """Messages a second."""
+    """Send messages in the child process, and return messages per second."""
     async with MessagingFactory.from_connection_string(told["connection_string"]) as factory:
         sender = factory.create_message_sender(told["queue"])
         await sender.open()
@@ -76,14 +76,14 @@ async def run_in_child(told: dict[str, str], count: int) -> float:
 
 
 async def send_single(sender: MessageSender, count: int) -> None:
-    """As many applications do."""
+    """Send messages with concurrent single sends, as many applications do."""
     body = os.urandom(SIZE)
     for _ in range(count // AT_ONCE):
         await asyncio.gather(*[sender.send(BrokeredMessage(body)) for _ in range(AT_ONCE)])
 
 
 async def send_batches(sender: MessageSender, count: int) -> None:
-    """As fast as it goes."""
+    """Send messages in concurrent batches, which is the fastest way."""
     body, room = os.urandom(SIZE), asyncio.Semaphore(BATCHES)
 
     async def send() -> None:
@@ -99,7 +99,7 @@ async def send_batches(sender: MessageSender, count: int) -> None:
 
 
 def run_child(server: Server, queue: str, kind: str, count: int) -> float:
-    """One run, in a process of its own."""
+    """Start a child process for one run."""
     told = {"connection_string": server.connection_string, "queue": queue, "kind": kind}
     done = subprocess.run(
         [sys.executable, "-m", "bench.pipeline_write", "--child", "--count", str(count)],
@@ -117,7 +117,7 @@ def run_child(server: Server, queue: str, kind: str, count: int) -> float:
 
 
 def make_rows(folder: Path, count: int) -> Path:
-    """So many rows of random bytes, in some files."""
+    """Write rows of random bytes to several files."""
     place = folder / f"rows-{count}"
     place.mkdir()
     for number in range(FILES):
@@ -128,7 +128,7 @@ def make_rows(folder: Path, count: int) -> Path:
 
 
 def run_spark(spark: SparkSession, server: Server, queue: str, place: Path, count: int) -> float:
-    """One job; rows a second."""
+    """Run one job, and return rows per second."""
     rows = spark.read.parquet(str(place))
     started_s = time.monotonic()
     rows.write.format("servicebus").options(connectionString=server.connection_string, entity=queue).mode(
@@ -136,7 +136,7 @@ def run_spark(spark: SparkSession, server: Server, queue: str, place: Path, coun
     ).save()
     rate = count / (time.monotonic() - started_s)
     if (found := server.message_count(queue)) != count:
-        sys.exit(f"{count} rows were written, and {found} messages are there")
+        sys.exit(f"{count} rows were written, but the queue has {found} messages")
     return rate
 
 
@@ -144,17 +144,17 @@ def run_spark(spark: SparkSession, server: Server, queue: str, place: Path, coun
 
 
 class WriteBench:
-    """All of it, on one server."""
+    """The benchmark on one server."""
 
     def __init__(self, spark: SparkSession, server: Server, folder: Path) -> None:
-        """Nothing was measured yet."""
+        """Create the benchmark with a running server and Spark session."""
         self._spark = spark
         self._server = server
         self._folder = folder
         self._numbers: Iterator[int] = iter(range(1_000_000))
 
     def rates(self, count: int, rounds: int) -> dict[str, list[float]]:
-        """All three in turns; which of them is first changes each time."""
+        """Measure all three alternately, in changing order."""
         place = make_rows(self._folder, count)
         ways: dict[str, Callable[[str], float]] = {
             SPARK: lambda queue: run_spark(self._spark, self._server, queue, place, count),
@@ -174,10 +174,10 @@ class WriteBench:
 
 
 def find_thresholds(found: dict[str, list[float]]) -> list[Threshold]:
-    """What is needed: also of our client's faster way."""
+    """Return the thresholds, relative to both modes of the twinbus client."""
     rates = {kind: statistics.median(runs) for kind, runs in found.items()}
     return [
-        Threshold(f"rows that Spark writes, beside `{kind}`", rates[SPARK] / rates[kind], MIN_RATIO, "x")
+        Threshold(f"Spark, relative to {kind}", rates[SPARK] / rates[kind], MIN_RATIO, "x")
         for kind in (SINGLE, BATCHED)
     ]
 
@@ -189,7 +189,7 @@ def make_page(
     count: int,
     rounds: int,
 ) -> str:
-    """All of it, for people."""
+    """Return the page."""
     kinds = (SPARK, SINGLE, BATCHED)
     lines = []
     for rows, found in grown.items():
@@ -199,21 +199,21 @@ def make_page(
         lines.append(f"| {' | '.join(cells)} |")
     runs = "\n".join(f"| {kind} | {', '.join(format(rate, ',.0f') for rate in grown[count][kind])} |" for kind in kinds)
     return (
-        "# Writing from Spark, measured\n\n"
-        f"Made by `make bench` (`python -m bench.pipeline_write`): rows of {SIZE:,} bytes in Parquet files, written\n"
-        f"to a queue through the data source by a session on {os.cpu_count()} processors, which the server shares;\n"
-        f"beside it our client in a process of its own, with `send` ({AT_ONCE} at a time) and with `send_batch`\n"
-        f"({BATCHES} batches of {AT_ONCE} at a time). Medians of {rounds} rounds, in turns; the start of Spark is not\n"
-        f"counted.\n\n"
+        "# Benchmark: writing with Spark\n\n"
+        "Generated by `make bench` (`python -m bench.pipeline_write`). A Spark session writes rows of\n"
+        f"{SIZE:,} bytes from Parquet files to a queue, through the data source, on {os.cpu_count()} processors that\n"
+        "it shares with the server. It is compared with the twinbus client in a separate process, with `send`\n"
+        f"({AT_ONCE} at a time) and with `send_batch` ({BATCHES} batches of {AT_ONCE} at a time). Figures are\n"
+        f"medians of {rounds} alternating rounds, without the start of Spark.\n\n"
         f"{thresholds_table(thresholds)}\n\n"
-        f"How it grows, messages a second:\n\n| rows | {' | '.join(kinds)} | beside send | beside send_batch |\n"
+        f"Messages per second by number of rows:\n\n| rows | {' | '.join(kinds)} | Spark/send | Spark/send_batch |\n"
         "|---|---|---|---|---|---|\n" + "\n".join(lines) + "\n\n"
-        f"Each run of {count:,}:\n\n| | messages/s |\n|---|---|\n{runs}\n\n{environment_lines(where)}\n"
+        f"All runs with {count:,} rows:\n\n| | messages/s |\n|---|---|\n{runs}\n\n{environment_lines(where)}\n"
     )
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure, write, judge."""
+    """Run the benchmark, write the results, and return the exit code."""
     cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_argument("--rounds", type=int, default=3)
     cli.add_argument("--count", type=int, default=200_000)
@@ -223,7 +223,7 @@ def main(argv: list[str] | None = None) -> int:
     if asked.child:
         print(json.dumps(uvloop.run(run_in_child(json.load(sys.stdin), asked.count))))
         return 0
-    from twinbus.pipeline.spark import session  # noqa: PLC0415  # the child does without Spark
+    from twinbus.pipeline.spark import session  # noqa: PLC0415  # the child does not need Spark
 
     with (
         tempfile.TemporaryDirectory(prefix="twinbus-bench-") as folder,

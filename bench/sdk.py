@@ -1,10 +1,10 @@
-"""Measures our client beside azure-servicebus, sync and aio, in the same uses of the same server, in turns.
+"""Measures the twinbus client, compared with azure-servicebus (sync and aio) in the same use cases.
 
     python -m bench.sdk [--rounds 3] [--count 3000]
 
-One `twinbus serve`, one queue, one connection, messages of 1 KB, each made when it is sent and read when it is
-received. A use is what both libraries offer in the same form: as many messages in a call, as many calls under way.
-Writes docs/benchmarks/sdk.md and sdk.json; exits 1 where a bar is missed.
+The libraries alternate on one `twinbus serve`, with one queue, one connection, and messages of 1 KB, which are created
+when they are sent and read when they are received. In a use case, both libraries have the same number of messages per
+call and of concurrent calls. Writes docs/benchmarks/sdk.md and sdk.json; exits with 1 if a threshold is missed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 MIN_RATIO: Final = 5.0
 REQUIRED_USES: Final = (UseCase.SEND_LISTS, UseCase.SEND_AT_ONCE, UseCase.RECEIVE_AT_ONCE, UseCase.RECEIVE_AND_DELETE)
-"""The others are told, without a bar: what goes one by one waits for the server most of the time, whoever sends it."""
+"""Use cases with a threshold. With one message at a time, every library mostly waits for the server."""
 BEST_OF: Final = {
     "send, each in its fastest use": (UseCase.SEND_ONE, UseCase.SEND_LISTS, UseCase.SEND_AT_ONCE),
     "receive and complete, each in its fastest use": (
@@ -48,28 +48,28 @@ BEST_OF: Final = {
 }
 ONE_BY_ONE: Final = (UseCase.SEND_ONE, UseCase.RECEIVE_ONE, UseCase.RECEIVE_LISTS)
 OURS_TIMES: Final = 5
-"""We are given more messages, so that all take about as long."""
+"""The twinbus client gets more messages by this factor, so that all runs take about the same time."""
 ONE_BY_ONE_PART: Final = 5
-"""And each of them fewer where they go one by one."""
+"""Use cases with one message at a time get fewer messages by this factor."""
 
 _queues: Final = (f"queue-{number}" for number in itertools.count())
 
 
 @dataclass(frozen=True, slots=True)
 class ClientRun:
-    """One use, once."""
+    """The result of one run of a use case."""
 
     rate: float
-    """Messages a second."""
+    """Messages per second."""
     cpu_us: float
-    """Processor time of this process for a message."""
+    """CPU time of this process per message."""
 
 
 Results = dict[UseCase, dict[str, list[ClientRun]]]
 
 
 def measure_one(client: str, use: UseCase, server: Server, count: int) -> ClientRun:
-    """One use of one library, on a queue of its own; a receiving one finds as many messages as it takes."""
+    """Run a use case of one library on a new queue, which is filled first if the use case receives."""
     queue = next(_queues)
     server.create_queue(queue)
     if use.receives:
@@ -79,12 +79,12 @@ def measure_one(client: str, use: UseCase, server: Server, count: int) -> Client
         work(count)
         took_s, used_s = time.monotonic() - started_s, time.process_time() - used_s
     left, expected = server.message_count(queue), 0 if use.receives else count
-    assert left == expected, f"{client}, {use.value}: {left} messages are in the queue, not {expected}"
+    assert left == expected, f"{client}, {use.value}: the queue has {left} messages instead of {expected}"
     return ClientRun(count / took_s, used_s / count * 1e6)
 
 
 def measure(server: Server, rounds: int, count: int) -> Results:
-    """In each round every use, by each library that has it."""
+    """Run every use case with each library that supports it, in each round."""
     results: Results = {use: {} for use in UseCase}
     for number, use, client in itertools.product(range(1, rounds + 1), UseCase, CLIENTS):
         if offers(client, use):
@@ -97,30 +97,30 @@ def measure(server: Server, rounds: int, count: int) -> Results:
 
 
 def rate_of(runs: list[ClientRun]) -> float:
-    """The median."""
+    """Return the median rate."""
     return statistics.median(ran.rate for ran in runs)
 
 
 def ratio_of(by_client: dict[str, list[ClientRun]]) -> float:
-    """Ours to the faster of azure's."""
+    """Return the rate of the twinbus client relative to the faster azure-servicebus client."""
     return rate_of(by_client[OURS]) / max(rate_of(runs) for client, runs in by_client.items() if client != OURS)
 
 
 def best_ratio(results: Results, uses: Sequence[UseCase]) -> float:
-    """Ours to azure's, each in the fastest of these uses."""
+    """Return the rate of the twinbus client relative to azure-servicebus, each in its fastest use case."""
     ours = max(rate_of(results[use][OURS]) for use in uses)
     others = [rate_of(runs) for use in uses for client, runs in results[use].items() if client != OURS]
     return ours / max(others)
 
 
 def find_thresholds(results: Results) -> list[Threshold]:
-    """What is needed."""
+    """Return the thresholds."""
     alike = [Threshold(use.value, ratio_of(results[use]), MIN_RATIO, "x") for use in REQUIRED_USES]
     return alike + [Threshold(what, best_ratio(results, uses), MIN_RATIO, "x") for what, uses in BEST_OF.items()]
 
 
 def make_page(results: Results, thresholds: list[Threshold], where: dict[str, str]) -> str:
-    """All of it, for people."""
+    """Return the page."""
     rows = []
     for use, by_client in results.items():
         figures = [
@@ -131,24 +131,25 @@ def make_page(results: Results, thresholds: list[Threshold], where: dict[str, st
         ]
         rows.append(f"| {use.value} | {' | '.join(figures)} | {ratio_of(by_client):.2f}x |")
     return (
-        "# Our client beside azure-servicebus, measured\n\n"
-        f"Made by `make bench` (`python -m bench.sdk`): messages of {SIZE:,} bytes to and from one `twinbus serve`,\n"
-        "by each library in turn, used in the same way: as many messages in a call, as many calls under way. Each\n"
-        "message is on disk when a send returns, and gone when its completion does. In brackets: processor time of\n"
-        "the client for a message. The ratio is ours to the faster of azure's two; only ratios mean anything.\n\n"
+        "# Benchmark: the twinbus client and azure-servicebus\n\n"
+        f"Generated by `make bench` (`python -m bench.sdk`). The libraries send and receive messages of {SIZE:,}\n"
+        "bytes with one `twinbus serve`, alternately and in the same way: with the same number of messages per call\n"
+        "and of concurrent calls. When a send returns, the message is on disk; when a completion returns, the message\n"
+        "is deleted. The CPU time of the client per message is in parentheses. The ratio is that of the twinbus\n"
+        "client to the faster azure-servicebus client. Only the ratios are meaningful.\n\n"
         f"{thresholds_table(thresholds)}\n\n"
         f"| messages/s | {' | '.join(CLIENTS)} | ratio |\n|{'---|' * (len(CLIENTS) + 2)}\n"
         + "\n".join(rows)
-        + "\n\nWhere messages go one by one everybody waits for the server most of the time: that has no bar. The\n"
-        f"sync library can only wait for one call at a time.\n\n{environment_lines(where)}\n"
+        + "\n\nUse cases with one message at a time have no threshold, because every library mostly waits for the\n"
+        f"server. The sync library supports only one call at a time.\n\n{environment_lines(where)}\n"
     )
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure, write, judge."""
+    """Run the benchmark, write the results, and return the exit code."""
     cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_argument("--rounds", type=int, default=3)
-    cli.add_argument("--count", type=int, default=3_000, help="messages of each run of azure's")
+    cli.add_argument("--count", type=int, default=3_000, help="messages per run of azure-servicebus")
     add_results_option(cli)
     asked = cli.parse_args(argv)
     with (

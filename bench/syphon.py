@@ -1,12 +1,13 @@
-"""Measures the syphon beside RabbitMQ 4's shovel: who moves a backlog sooner, on one machine, in one run, in turns.
+"""Measures how fast the syphon moves a backlog, compared with the shovel of RabbitMQ 4 on the same machine.
 
     python -m bench.syphon [--rabbitmq DIR] [--rounds 3] [--count 100000]
 
-The syphon: two `twinbus serve`, a pair; ten backlog queues of the secondary hold the messages, parked as a paired
-sender parks them, half of them of 100 sessions and with a time to live, half plain; a process of its own hosts the
-syphon. The shovel: as many messages, plain, all inside one RabbitMQ (bench/support/shovel.py), in each of several
-arrangements; the best of them counts. Both are measured from the first message that has arrived until all have, and
-have left; and with the start. Writes docs/benchmarks/syphon.md and syphon.json; exits 1 where a bar is missed.
+For the syphon, two `twinbus serve` are a pair. Ten backlog queues of the secondary hold messages, parked like those of
+a paired sender: half of them belong to 100 sessions and have a time to live, half are plain. A separate process hosts
+the syphon. The shovel moves the same number of plain messages inside one RabbitMQ (bench/support/shovel.py), in several
+queue layouts, of which the fastest counts. Both are measured from the arrival of the first message until all have
+arrived and left their sources; and including the start. Writes docs/benchmarks/syphon.md and syphon.json; exits with 1
+if a threshold is missed.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ TIMEOUT_S: Final = 300.0
 
 
 def parked_messages(count: int) -> Iterator[bytes]:
-    """What ten paired senders would have parked, each in its backlog queue: of every session, and plain ones."""
+    """Yield messages as ten paired senders would park them, each in its backlog queue, with and without sessions."""
     now_ms, life = int(time.time() * 1000), dt.timedelta(days=1)
     for number in range(count):
         turn, is_plain = divmod(number // BACKLOG_QUEUES, 2)
@@ -88,13 +89,13 @@ def parked_messages(count: int) -> Iterator[bytes]:
 
 
 async def fill(primary: Server, secondary: Server, count: int) -> None:
-    """Make the queues of both namespaces anew, and park the messages in those of the secondary."""
+    """Recreate the queues of both namespaces, and park the messages in those of the secondary."""
     await make_queues(primary, secondary)
     await park_messages(secondary, count)
 
 
 async def make_queues(primary: Server, secondary: Server) -> None:
-    """Make the destinations in the primary and the backlog queues in the secondary anew."""
+    """Recreate the destinations in the primary and the backlog queues in the secondary."""
     async with (
         NamespaceManager.from_connection_string(primary.management_string) as there,
         NamespaceManager.from_connection_string(secondary.management_string) as here,
@@ -107,7 +108,7 @@ async def make_queues(primary: Server, secondary: Server) -> None:
 
 
 async def park_messages(secondary: Server, count: int) -> None:
-    """Send messages to the backlog queues as paired senders park them, by turns."""
+    """Send messages to the backlog queues in rotation, as paired senders park them."""
     async with MessagingFactory.from_connection_string(secondary.connection_string) as factory:
         senders = [factory.create_message_sender(path) for path in backlog_paths()]
         sends = zip(itertools.cycle(senders), parked_messages(count), strict=False)
@@ -130,20 +131,20 @@ async def _recreate_queue(manager: NamespaceManager, path: str, description: Que
 
 
 class Syphon:
-    """Ours, between two servers."""
+    """The syphon between two servers."""
 
     host_options: tuple[str, ...] = ()
-    """What the program that hosts it is told."""
+    """Options of the program that hosts the syphon."""
 
     def __init__(self, primary: Server, secondary: Server, checkout: Path = ROOT, python: str = sys.executable) -> None:
-        """Both servers run. The host is the program of that checkout, run by that interpreter (default: these)."""
+        """Create the syphon of two running servers. `checkout` and `python` are those of the host (default: these)."""
         self._primary = primary
         self._secondary = secondary
         self._checkout = checkout
         self._python = python
 
     def move(self, count: int) -> tuple[Moved, float]:
-        """Fill the backlog queues and have it drained by a program started now; the processor time that took."""
+        """Fill the backlog queues, and start a host that drains them. Return the result and the host's CPU time."""
         uvloop.run(fill(self._primary, self._secondary, count))
         started_s = time.monotonic()
         with self.run_host() as host:
@@ -152,12 +153,12 @@ class Syphon:
             last_s = self.wait(started_s, host, lambda: self.arrived() >= count and self.parked() == 0)
             cpu_s = ProcessStats(host.pid).cpu_s
         if self.arrived() != count:
-            sys.exit(f"the syphon brought {self.arrived():,} messages, not {count:,}")
+            sys.exit(f"the syphon moved {self.arrived():,} messages instead of {count:,}")
         return Moved(count, last_s - first_s, last_s - started_s), cpu_s
 
     @contextlib.contextmanager
     def run_host(self) -> Iterator[subprocess.Popen[bytes]]:
-        """Start the host; it is gone when the block ends."""
+        """Start the host. It ends with the block."""
         words = [self._python, "-m", "bench.syphon_host", PRIMARY, str(BACKLOG_QUEUES), *self.host_options]
         host = subprocess.Popen(words, cwd=self._checkout, stdin=subprocess.PIPE)
         assert host.stdin is not None
@@ -172,17 +173,17 @@ class Syphon:
             host.wait()
 
     def wait(self, started_s: float, host: subprocess.Popen[bytes], test: Callable[[], bool]) -> float:
-        """Wait until the test is true; the time at which it was. Exits if the host ends or takes too long."""
+        """Wait until the test is true, and return the time. Exit if the host ends or takes too long."""
         while not test():
             if host.poll() is not None or time.monotonic() > started_s + TIMEOUT_S:
-                sys.exit(f"the syphon has not moved all: {self.parked():,} parked, {self.arrived():,} arrived")
+                sys.exit(f"the syphon did not move all: {self.parked():,} parked, {self.arrived():,} arrived")
             time.sleep(POLL_INTERVAL_S)
         return time.monotonic()
 
     def _wait_for_most(self, first_s: float, count: int) -> None:
-        """Look seldom while the end is far: a look is a request that takes the servers and this program milliseconds.
+        """Wait for most of the messages with few polls, because each poll costs the servers some milliseconds.
 
-        RabbitMQ is asked from within, which costs it next to nothing.
+        The polls of the shovel run inside RabbitMQ, and cost next to nothing.
         """
         left_s = FIRST_LOOK_S
         while left_s > POLL_INTERVAL_S:
@@ -200,12 +201,12 @@ class Syphon:
         return sum(self._secondary.message_count(path) for path in backlog_paths())
 
 
-# --- both -------------------------------------------------------------------------------------------------------------
+# --- comparison -------------------------------------------------------------------------------------------------------
 
 
 @dataclass
 class SyphonMeasurement:
-    """All rounds."""
+    """Results of all rounds."""
 
     syphon: list[Moved] = field(default_factory=list)
     host_cpu_s: list[float] = field(default_factory=list)
@@ -213,16 +214,16 @@ class SyphonMeasurement:
 
     @property
     def best(self) -> str:
-        """The arrangement in which the shovel is fastest."""
+        """The queue layout in which the shovel is fastest."""
         return max(self.shovels, key=lambda name: rate_of(self.shovels[name]))
 
     @property
     def thresholds(self) -> list[Threshold]:
-        """What is needed of the ratio."""
+        """The thresholds."""
         ours, theirs = self.syphon, self.shovels[self.best]
         return [
             Threshold(
-                f"messages a second, of the shovel's (aim: {TARGET_RATIO:g}x)",
+                f"rate, relative to the shovel (target: {TARGET_RATIO:g}x)",
                 rate_of(ours) / rate_of(theirs),
                 MIN_RATIO,
                 "x",
@@ -231,17 +232,17 @@ class SyphonMeasurement:
 
 
 def rate_of(moves: list[Moved]) -> float:
-    """The median."""
+    """Return the median rate."""
     return statistics.median(move.rate for move in moves)
 
 
 def whole_rate_of(moves: list[Moved]) -> float:
-    """The same with the start."""
+    """Return the median rate including the start."""
     return statistics.median(move.whole_rate for move in moves)
 
 
 def measure(syphon: Syphon, shovel: Shovel, rounds: int, count: int) -> SyphonMeasurement:
-    """In each round both, all arrangements."""
+    """Measure the syphon, and the shovel in all queue layouts, in each round."""
     measured = SyphonMeasurement()
     for number in range(1, rounds + 1):
         moved, cpu_s = syphon.move(count)
@@ -256,7 +257,7 @@ def measure(syphon: Syphon, shovel: Shovel, rounds: int, count: int) -> SyphonMe
 
 
 def make_page(measured: SyphonMeasurement, where: dict[str, str], count: int) -> str:
-    """All of it, for people."""
+    """Return the page."""
     rows = {"syphon": measured.syphon, **{f"shovel, {name}": moves for name, moves in measured.shovels.items()}}
     lines = [
         f"| {name} | {rate_of(moves):,.0f} | {whole_rate_of(moves):,.0f} | "
@@ -265,23 +266,25 @@ def make_page(measured: SyphonMeasurement, where: dict[str, str], count: int) ->
     ]
     cpu_us = statistics.median(measured.host_cpu_s) / count * 1e6
     return (
-        "# The syphon, measured\n\n"
-        f"Made by `make bench` (`python -m bench.syphon`): {count:,} messages of {SIZE:,} bytes are moved, each\n"
-        "deleted where it was only after it was on disk where it went. The syphon brings parked messages from\n"
-        f"{BACKLOG_QUEUES} backlog queues of one `twinbus serve` to two queues of another, half of them in {SESSIONS}\n"
-        "sessions, in order, and with a time to live. RabbitMQ 4's shovel moves plain messages within one broker,\n"
-        f"acknowledged on confirm, {PREFETCH:,} on their way for each; its best arrangement counts, which is\n"
-        f"{measured.best}. Both took turns on one machine; only the ratio means anything.\n\n"
+        "# Benchmark: the syphon and RabbitMQ's shovel\n\n"
+        f"Generated by `make bench` (`python -m bench.syphon`). Both move {count:,} messages of {SIZE:,} bytes, and\n"
+        "delete a message at its source only after it is on disk at its destination. They alternate on one machine.\n"
+        "Only the ratio is meaningful.\n\n"
+        f"The syphon moves parked messages from {BACKLOG_QUEUES} backlog queues of one `twinbus serve` to two queues\n"
+        f"of another. Half of them belong to {SESSIONS} sessions, arrive in order, and have a time to live. The\n"
+        f"shovel of RabbitMQ 4 moves plain messages within one broker (`on-confirm`, up to {PREFETCH:,} messages in\n"
+        "flight per shovel). Its fastest queue layout counts, which is\n"
+        f"{measured.best}.\n\n"
         f"{thresholds_table(measured.thresholds)}\n\n"
         "| messages/s | median | with the start | each round |\n|---|---|---|---|\n"
         + "\n".join(lines)
-        + f"\n\nThe host of the syphon took {cpu_us:,.0f} us of processor time for a message, its start included.\n\n"
+        + f"\n\nThe host of the syphon used {cpu_us:,.0f} us of CPU time per message, including its start.\n\n"
         f"{environment_lines(where)}\n"
     )
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure, write, judge."""
+    """Run the benchmark, write the results, and return the exit code."""
     cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_argument("--rabbitmq", type=Path, default=default_folder(), metavar="DIR", help="default: %(default)s")
     cli.add_argument("--rounds", type=int, default=3)

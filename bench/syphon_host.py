@@ -1,10 +1,10 @@
-"""A program that hosts the syphon, and does nothing else: what bench/syphon.py starts and measures.
+"""A program that only hosts the syphon, for bench/syphon.py.
 
     python -m bench.syphon_host PRIMARY_NAME BACKLOG_QUEUES [--defer]
 
-It reads three connection strings, one a line: the primary's, the secondary's, and the one for the secondary's
-management. It pairs the two and takes back what is parked until it is told to stop (SIGTERM).
-With `--defer` it defers messages that it sets aside, as with a server that cannot withhold them.
+The program reads three connection strings, one per line: of the primary, of the secondary, and for management of the
+secondary. It pairs the two namespaces and moves parked messages back until SIGTERM. With `--defer`, it defers messages
+that it sets aside, as with a server that cannot withhold them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from twinbus.client.pairing.syphon.withheld_messages import WithheldPaths
 
 
 async def main(primary_name: str, backlog_queues: int) -> None:
-    """Pair, and stay."""
+    """Pair the namespaces, and run until stopped."""
     primary, secondary, management = sys.stdin.read().split()
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)

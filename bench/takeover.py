@@ -1,12 +1,12 @@
-"""Measures how soon another host of the syphon takes over when the active one falls silent, is killed, or is closed.
+"""Measures the time until another host of the syphon takes over if the active one is silent, killed, or closed.
 
     python -m bench.takeover [--runs 20]
 
-Two servers, a pair, and two processes that host the syphon. At the moment when the active host is struck, a message is
-parked in each backlog queue; the takeover has happened when all of them have arrived in the primary, moved by the other
-host. The active host is stopped (SIGSTOP) and continued, cut off by a network that is silent towards the secondary,
-killed, and closed (SIGTERM). A host that is back stands by, and is the one that takes over next. Writes
-docs/benchmarks/takeover.md and takeover.json; exits 1 where a bar is missed.
+There is a pair of servers, and two processes that host the syphon. The active host is stopped (SIGSTOP) and continued,
+disconnected from the secondary by a silent network, killed, or closed (SIGTERM). At that moment, a message is parked in
+each backlog queue. The takeover is complete when the other host has moved all of them to the primary. A host that
+returns stands by, and takes over next. Writes docs/benchmarks/takeover.md and takeover.json; exits with 1 if a
+threshold is missed.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ if TYPE_CHECKING:
     from twinbus.client.sender import MessageSender
 
 MAX_TAKEOVER_S: Final = 10.0
-"""For a host that is silent: p95."""
+"""Maximum p95 if the host is silent."""
 MAX_CLEAN_TAKEOVER_S: Final = STANDBY_POLL_S + 1.0
-"""For a host whose connection has ended."""
+"""Maximum p95 if the connection of the host has ended."""
 PRIMARY: Final = "contoso"
 QUEUE: Final = "orders"
 BACKLOG_QUEUES: Final = 10
@@ -60,16 +60,16 @@ KINDS: Final = ("stopped", "network silent", "killed", "closed")
 SILENT_KINDS: Final = KINDS[:2]
 POLL_INTERVAL_S: Final = 0.05
 TIMEOUT_S: Final = 400.0
-"""Longer than any takeover: one that takes too long is to be measured."""
+"""Longer than any takeover, so that a slow takeover is measured and not cut off."""
 SETTLE_S: Final = 3.0
-"""How long a run waits for a host that is back before it counts what has arrived."""
+"""Time that a run waits for a returned host before it counts the messages that have arrived."""
 
 
 class SyphonHostProcess:
     """A process that hosts the syphon, and the network between it and the secondary."""
 
     def __init__(self, relay: Relay, log: Path) -> None:
-        """Not started."""
+        """Create a host that is not started."""
         self.relay = relay
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
@@ -77,7 +77,7 @@ class SyphonHostProcess:
     def start(self, primary: Server, secondary: Server) -> None:
         """Start the process."""
         words = [sys.executable, "-m", "bench.syphon_host", PRIMARY, str(BACKLOG_QUEUES)]
-        with self._log.open("ab") as log:  # of each outage
+        with self._log.open("ab") as log:  # one log for all starts
             self._process = subprocess.Popen(words, cwd=ROOT, stdin=subprocess.PIPE, stderr=log)
         assert self._process.stdin is not None
         through = secondary.connection_string.replace(f":{secondary.amqp_port}", f":{self.relay.port}", 1)
@@ -85,12 +85,12 @@ class SyphonHostProcess:
             told.write(f"{primary.connection_string}\n{through}\n{secondary.management_string}".encode())
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Strike it, or let it go on."""
+        """Send a signal to the process."""
         assert self._process is not None
         self._process.send_signal(number)
 
     async def end(self) -> None:
-        """Wait for its end, or make one."""
+        """Wait until the process ends, and kill it on time-out."""
         if self._process is not None:
             self._process.kill()
             await asyncio.to_thread(self._process.wait)
@@ -99,7 +99,7 @@ class SyphonHostProcess:
 
 @dataclass
 class TakeoverSetup:
-    """The pair, and the two hosts."""
+    """The pair and the two hosts."""
 
     primary: Server
     secondary: Server
@@ -116,11 +116,11 @@ class TakeoverSetup:
             self.parked += 1
 
     async def arrived(self) -> int:
-        """How many messages the primary has."""
+        """Return the number of messages in the primary."""
         return await asyncio.to_thread(self.primary.message_count, QUEUE)
 
     async def seconds_until_all_arrived(self, since_s: float) -> float:
-        """From then on."""
+        """Wait until all parked messages have arrived, and return the seconds since `since_s`."""
         while await self.arrived() < self.parked:
             if time.monotonic() > since_s + TIMEOUT_S:
                 sys.exit(f"after {TIMEOUT_S:g} s {await self.arrived():,} of {self.parked:,} messages have arrived")
@@ -140,8 +140,8 @@ class TakeoverSetup:
         await self.seconds_until_all_arrived(time.monotonic())
 
     async def take_over(self, kind: str) -> float:
-        """Strike the active host; the seconds until the other has done its work. Then it is the active one."""
-        await asyncio.sleep(random.uniform(0, SILENCE_LIMIT_S))  # whatever it was about to do
+        """Make the active host fail. Return the seconds until the other host, now active, has moved all messages."""
+        await asyncio.sleep(random.uniform(0, SILENCE_LIMIT_S))  # a random moment
         struck, since_s = self.active, time.monotonic()
         if kind == "stopped":
             struck.send_signal(signal.SIGSTOP)
@@ -162,25 +162,25 @@ class TakeoverSetup:
             await failed.relay.restore()
         else:
             await failed.end()
-            self.active, self.stand_by = failed, self.active  # the one that is started last drains
+            self.active, self.stand_by = failed, self.active  # the host that was started last is active
             await self._start(failed)
         await asyncio.sleep(SETTLE_S)
 
 
 @dataclass
 class TakeoverMeasurement:
-    """All runs."""
+    """Results of all runs."""
 
     took_s: dict[str, list[float]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
     twice: int = 0
-    """Messages beyond one of each that have arrived."""
+    """Number of duplicates that have arrived."""
 
     @property
     def thresholds(self) -> list[Threshold]:
-        """What is needed."""
+        """The thresholds."""
         bars = [
             Threshold(
-                f"{kind}: p95 of takeovers",
+                f"{kind}: p95 of the takeover time",
                 percentile(took_s, 95),
                 MAX_TAKEOVER_S if kind in SILENT_KINDS else MAX_CLEAN_TAKEOVER_S,
                 " s",
@@ -188,18 +188,18 @@ class TakeoverMeasurement:
             )
             for kind, took_s in self.took_s.items()
         ]
-        return [*bars, Threshold("messages that have arrived twice", self.twice, 0, is_ceiling=True)]
+        return [*bars, Threshold("messages that arrived twice", self.twice, 0, is_ceiling=True)]
 
 
 def percentile(values: Sequence[float], percent: int) -> float:
-    """Of so many values as there are: the smallest that so many percent of them do not exceed."""
+    """Return the smallest value that `percent` percent of the values do not exceed."""
     ordered = sorted(values)
     return ordered[max(0, -(-len(ordered) * percent // 100) - 1)]
 
 
 @contextlib.asynccontextmanager
 async def start_setup(primary: Server, secondary: Server, folder: Path) -> AsyncIterator[TakeoverSetup]:
-    """Both hosts, from their start to their end."""
+    """Run both hosts for the duration of the block."""
     async with (
         Relay("127.0.0.1", secondary.amqp_port) as one,
         Relay("127.0.0.1", secondary.amqp_port) as other,
@@ -220,7 +220,7 @@ async def start_setup(primary: Server, secondary: Server, folder: Path) -> Async
 
 
 async def measure(primary: Server, secondary: Server, runs: int, folder: Path) -> TakeoverMeasurement:
-    """So many takeovers of each kind, in turns."""
+    """Measure `runs` takeovers of each kind, alternately."""
     measured = TakeoverMeasurement()
     async with start_setup(primary, secondary, folder) as here:
         for number in range(1, runs + 1):
@@ -232,25 +232,25 @@ async def measure(primary: Server, secondary: Server, runs: int, folder: Path) -
 
 
 def make_page(measured: TakeoverMeasurement, where: dict[str, str], runs: int) -> str:
-    """All of it, for people."""
+    """Return the page."""
     rows = "\n".join(
         f"| {kind} | {statistics.median(took_s):.2f} s | {percentile(took_s, 95):.2f} s | {max(took_s):.2f} s |"
         for kind, took_s in measured.took_s.items()
     )
     return (
-        "# Takeover of the syphon, measured\n\n"
-        f"Made by `python -m bench.takeover`: two processes host the syphon of {BACKLOG_QUEUES} backlog queues. The\n"
-        f"active one is struck {runs} times in each way, at a random moment, and a message is parked in each queue\n"
-        "then. A takeover is over when all of these messages have arrived in the primary. A silent host loses its\n"
-        f"queues after {SILENCE_LIMIT_S:g} s; one that stands by asks for them every {STANDBY_POLL_S:g} s.\n\n"
+        "# Benchmark: takeover of the syphon\n\n"
+        f"Generated by `python -m bench.takeover`. Two processes host the syphon of {BACKLOG_QUEUES} backlog queues.\n"
+        f"The active host fails {runs} times in each way, at random moments. At that moment, a message is parked in\n"
+        "each queue. A takeover is complete when all of these messages have arrived in the primary. A silent host\n"
+        f"loses its queues after {SILENCE_LIMIT_S:g} s; a standby host asks for them every {STANDBY_POLL_S:g} s.\n\n"
         f"{thresholds_table(measured.thresholds)}\n\n"
-        "| the active host is | p50 | p95 | max |\n|---|---|---|---|\n"
+        "| failure of the active host | p50 | p95 | max |\n|---|---|---|---|\n"
         f"{rows}\n\n{environment_lines(where)}\n"
     )
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure, write, judge."""
+    """Run the benchmark, write the results, and return the exit code."""
     cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_argument("--runs", type=int, default=20, help="takeovers of each kind (default: %(default)s)")
     add_results_option(cli)
@@ -263,7 +263,7 @@ def main(argv: list[str] | None = None) -> int:
         primary.create_queue(QUEUE)
         measured = uvloop.run(measure(primary, secondary, asked.runs, Path(folder)))
     where = environment_facts("uvloop", "rocksdict")
-    where["load average"] = f"{os.getloadavg()[0]:.1f}"  # other work on the machine is in every figure
+    where["load average"] = f"{os.getloadavg()[0]:.1f}"  # other load on the machine affects every figure
     kept = {"bars": measured.thresholds, "took_s": measured.took_s, "surroundings": where}
     write(asked.results, "takeover", make_page(measured, where, asked.runs), kept)
     return check_thresholds(measured.thresholds)

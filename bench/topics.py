@@ -1,11 +1,11 @@
-"""Measures what subscriptions cost a topic: sends a second, by their number and by the kinds of their filters.
+"""Measures the cost of subscriptions: sends per second to a topic, by number of subscriptions and kind of filter.
 
     python -m bench.topics [--seconds 3] [--rounds 3] [--folder DIR]
 
-Each set of subscriptions is a topic of its own in one server with one store. Messages of 1 KB with three properties are
-sent one by one, up to 200 unanswered, and accepted when all their copies are on disk. In each round every topic is
-measured in turn, beside a queue; the median of the rounds counts. Writes docs/benchmarks/topics.md and topics.json;
-exits 1 where a bar is missed.
+Each set of subscriptions has its own topic in one server with one store. Messages of 1 KB with three properties are
+sent as single messages, with up to 200 in flight, and accepted when all their copies are on disk. Each round measures
+every topic, and a queue for comparison; figures are medians of the rounds. Writes docs/benchmarks/topics.md and
+topics.json; exits with 1 if a threshold is missed.
 """
 
 from __future__ import annotations
@@ -70,34 +70,34 @@ KINDS: Final[dict[str, Callable[[int], str]]] = {
         f"kind = 'order' AND region = 'r{number}' AND size > 3"
     ),
     "correlation: region": lambda number: _RULE.format("CorrelationFilter", _PROPERTY.format(number)),
-    "size > N (none is true)": lambda number: _sql(f"size > {1_000 + number}"),
-    "region LIKE '%-N' (none is true)": lambda number: _sql(f"region LIKE '%-{number}'"),
+    "size > N (no match)": lambda number: _sql(f"size > {1_000 + number}"),
+    "region LIKE '%-N' (no match)": lambda number: _sql(f"region LIKE '%-{number}'"),
 }
-"""The rule of each subscription, by what the messages have to be."""
+"""Functions that return the rule of a subscription, by the condition that messages must meet."""
 SETS: Final = (
     *[("all messages", count) for count in (0, 1, 3, 10, 100)],
     *[("region = 'rN'", count) for count in (1, 10, 100, MANY_SUBSCRIPTIONS)],
     ("kind = 'order' AND region = 'rN' AND size > 3", MANY_SUBSCRIPTIONS),
     ("correlation: region", MANY_SUBSCRIPTIONS),
-    *[("size > N (none is true)", count) for count in (1, 10, 100, MANY_SUBSCRIPTIONS)],
-    ("region LIKE '%-N' (none is true)", 100),
+    *[("size > N (no match)", count) for count in (1, 10, 100, MANY_SUBSCRIPTIONS)],
+    ("region LIKE '%-N' (no match)", 100),
 )
 REQUIRED_SET: Final = ("region = 'rN'", MANY_SUBSCRIPTIONS)
 
 
 @dataclass
 class Topic:
-    """One set of subscriptions."""
+    """A topic with one set of subscriptions."""
 
     kind: str
     count: int
     path: str
     rates: list[float] = field(default_factory=list)
-    """Sends a second, round by round."""
+    """Sends per second of each round."""
 
     @property
     def rate(self) -> float:
-        """The median."""
+        """Median of all rounds."""
         return statistics.median(self.rates)
 
 
@@ -105,12 +105,12 @@ class Namespace(Server):
     """A server with topics."""
 
     def make_topic(self, path: str) -> None:
-        """A topic that was not there before."""
+        """Create a topic that does not exist yet."""
         size = "<MaxSizeInMegabytes>5120</MaxSizeInMegabytes>"
         self._request("PUT", path, _ENTRY.format("TopicDescription", size), expected=201)
 
     def subscribe(self, topic: str, name: str, rule: str) -> None:
-        """A subscription with one rule."""
+        """Create a subscription with one rule."""
         path = f"{topic}/Subscriptions/{name}"
         self._request("PUT", path, _ENTRY.format("SubscriptionDescription", rule), expected=201)
 
@@ -120,7 +120,7 @@ class Namespace(Server):
 
 
 def messages() -> Iterator[bytes]:
-    """Each of another region, incompressible."""
+    """Yield incompressible messages, each of another region."""
     for number in itertools.count():
         yield build(
             properties=Properties(message_id=f"m{number}"),
@@ -130,7 +130,7 @@ def messages() -> Iterator[bytes]:
 
 
 async def rate_of(client: EngineClient, path: str, seconds: float) -> float:
-    """Sends a second, accepted."""
+    """Return accepted sends per second."""
     link = await client.attach_sender(path)
     made = list(itertools.islice(messages(), 2_000))
     count, started = 0, time.monotonic()
@@ -144,7 +144,7 @@ async def rate_of(client: EngineClient, path: str, seconds: float) -> float:
 
 
 async def measure(server: Namespace, seconds: float, rounds: int) -> tuple[list[Topic], list[float]]:
-    """All sets, in each round; and the queue beside them."""
+    """Measure all topics and the queue in each round."""
     server.create_queue(QUEUE, 5120)
     topics = [Topic(kind, count, f"topic-{number}") for number, (kind, count) in enumerate(SETS)]
     for topic in topics:
@@ -163,11 +163,11 @@ async def measure(server: Namespace, seconds: float, rounds: int) -> tuple[list[
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure, write, judge."""
+    """Run the benchmark, write the results, and return the exit code."""
     cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    cli.add_argument("--seconds", type=float, default=3.0, help="for each set and round")
+    cli.add_argument("--seconds", type=float, default=3.0, help="duration per set and round")
     cli.add_argument("--rounds", type=int, default=3)
-    cli.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="on the disk to be measured")
+    cli.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="folder on the disk to measure")
     add_results_option(cli)
     asked = cli.parse_args(argv)
     with (
@@ -188,12 +188,12 @@ def main(argv: list[str] | None = None) -> int:
     ]
     where = environment_facts("uvloop", "rocksdict", "lark")
     page = (
-        "# Topics, measured\n\n"
-        f"Made by `python -m bench.topics`: messages of {BODY_BYTES:,} bytes with three properties, sent one by one,\n"
-        f"up to {AT_ONCE} unanswered, by one client in Python; median of {asked.rounds} rounds. A queue beside them\n"
-        f"took {queue_rate:,.0f} a second from the same client.\n\n"
+        "# Benchmark: topics\n\n"
+        f"Generated by `python -m bench.topics`. One client in Python sends single messages of {BODY_BYTES:,} bytes\n"
+        f"with three properties, up to {AT_ONCE} in flight. Figures are medians of {asked.rounds} rounds. With the\n"
+        f"same client, a queue accepts {queue_rate:,.0f} messages per second.\n\n"
         f"{thresholds_table(bars)}\n\n"
-        "| each subscription gets | subscriptions | sends | of the queue's | for one send |\n|---|---|---|---|---|\n"
+        "| filter | subscriptions | sends | relative to the queue | time per send |\n|---|---|---|---|---|\n"
         + "\n".join(rows)
         + f"\n\n{environment_lines(where)}\n"
     )

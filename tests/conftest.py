@@ -1,10 +1,9 @@
-"""Tests may be coroutines: each runs on a loop of its own.
+"""Shared fixtures; tests may be coroutines, each of which runs on its own event loop.
 
-What a test imports are the sources. Servers that tests start run what is installed, compiled as its users have it;
-where that is older than the sources, they run the sources as well, and the head of the report says so.
+Tests import the sources. Servers that tests start run the installed, compiled package; if that is older than the
+sources, they run the sources, and the head of the report says so.
 
-Tests that need a server, and neither kill it nor change what others see, share one: `server`, with a `queue` of the
-test's own.
+Tests that neither kill a server nor affect other tests share one: `server`, with a `queue` for each test.
 """
 
 from __future__ import annotations
@@ -30,22 +29,22 @@ if TYPE_CHECKING:
 
 SOURCES = Path(__file__).parents[1] / "src"
 
-# How long an example takes says more of what else the machine does than of the code.
+# The time of an example depends more on the load of the machine than on the code.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 
 TIMEOUT_MARGIN_S = 10
-"""By so much a coroutine's time is over before pytest's own, which ends the whole process."""
+"""A coroutine times out so much earlier than pytest's timeout, which ends the whole process."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
-    wanted = inspect.signature(pyfuncitem.obj).parameters
-    test = pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in wanted})
-    own = pyfuncitem.get_closest_marker("timeout")
-    limit_s = float(own.args[0] if own is not None else pyfuncitem.config.getini("timeout"))
+    parameters = inspect.signature(pyfuncitem.obj).parameters
+    test = pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in parameters})
+    marker = pyfuncitem.get_closest_marker("timeout")
+    limit_s = float(marker.args[0] if marker is not None else pyfuncitem.config.getini("timeout"))
     uvloop.run(asyncio.wait_for(test, limit_s - TIMEOUT_MARGIN_S))
     return True
 
@@ -80,18 +79,18 @@ def running_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerP
 
 @pytest.fixture
 def server(running_server: ServerProcess) -> Iterator[ServerProcess]:
-    """The same server. Whatever a test did to it, it has not failed, and has logged no secret."""
+    """The shared server; after the test its log is checked for failures and secrets."""
     yield running_server
     running_server.check_log()
 
 
 @pytest.fixture
 def queue(server: ServerProcess) -> str:
-    """A queue of the test's own, as a plain create makes it."""
+    """A new queue with default properties."""
     return server.create_queue()
 
 
 @pytest.fixture
 def name() -> str:
-    """A name that no entity has."""
+    """A unique name for an entity."""
     return f"entity-{uuid.uuid4().hex}"

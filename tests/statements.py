@@ -26,7 +26,7 @@ NUMBERS: Final = (
     *(f"X{number:02}" for number in range(1, 10)),
 )
 OPEN: Final = {"R089": "the portal does not exist yet"}
-"""Statements that nothing shows yet, each with the reason; remove one when its test is there."""
+"""Statements without a test, each with the reason; remove an entry when its test exists."""
 LISTED: Final = 3
 """Files named per statement; more are counted."""
 
@@ -34,7 +34,7 @@ _ROW: Final = re.compile(r"\| (?P<number>[RQCX]\d{2,3}) \| (?P<text>.+) \| (?P<s
 _RANGE: Final = re.compile(r"(?<=_)r(\d{3})_to_r(\d{3})(?=_)")
 _NUMBER: Final = re.compile(r"(?<=_)[rqcx]\d{2,3}(?=_)")
 _CHECKS: Final = re.compile(r"assert|raises|expect|check|verify|fail")
-"""What a called helper has in its name if it checks something."""
+"""Pattern of the names of helpers that check something."""
 
 
 class Statement(NamedTuple):
@@ -61,7 +61,7 @@ def numbers_of(name: str) -> set[str]:
 
 def find_tests() -> dict[str, list[str]]:
     """Return the files and names of the tests that show each statement."""
-    found: dict[str, list[str]] = defaultdict(list)
+    tests: dict[str, list[str]] = defaultdict(list)
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         if "node_modules" in path.parts:
             continue
@@ -69,19 +69,19 @@ def find_tests() -> dict[str, list[str]]:
             if isinstance(test, ast.FunctionDef | ast.AsyncFunctionDef) and test.name.startswith("test_"):
                 for number in numbers_of(test.name):
                     if runs_in_make_test(test) and checks_something(test):
-                        found[number].append(f"{path.relative_to(ROOT)}::{test.name}")
-    return found
+                        tests[number].append(f"{path.relative_to(ROOT)}::{test.name}")
+    return tests
 
 
 def runs_in_make_test(test: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Return whether no marker of the test keeps it from running there."""
+    """Return whether `make test` runs the test: no marker excludes it."""
     marks = " ".join(ast.unparse(decorator) for decorator in test.decorator_list)
     is_long = "mark.cluster" in marks and "mark.brief" not in marks
     return not is_long and "mark.skip" not in marks and "mark.xfail" not in marks
 
 
 def checks_something(test: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Return whether the test has an assertion, or calls something that by its name has one."""
+    """Return whether the test has an assertion, or calls a helper whose name says that it checks something."""
     calls = (ast.unparse(node.func) for node in ast.walk(test) if isinstance(node, ast.Call))
     return any(isinstance(node, ast.Assert) for node in ast.walk(test)) or any(map(_CHECKS.search, calls))
 
@@ -106,7 +106,7 @@ def updated(page: str) -> str:
 
 
 def main() -> int:
-    """List, or write."""
+    """List the statements without a test, or update the page."""
     cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_argument("--write", action="store_true", help="bring the page up to date")
     if cli.parse_args().write:

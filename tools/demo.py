@@ -1,10 +1,11 @@
-"""An outage from end to end: what an application on a pair of namespaces sees of it, and what it was worth.
+"""Demonstration of an outage: its effects on an application with a pair of namespaces, and its costs.
 
     python tools/demo.py [--seconds 5]
 
-Serves a pair in a folder that is removed afterwards, sends from eight tasks, kills the primary with SIGKILL, goes on
-sending, starts it again, drains the backlog by the syphon on Spark, receives it all, audits that nothing was lost, and
-prices it. The last three are the commands that anybody has. Ends what it started.
+The demonstration serves a pair in a temporary folder and sends from eight tasks. It kills the primary with SIGKILL,
+keeps sending, and starts the primary again. Then it drains the backlog with the syphon on Spark, receives all messages,
+audits that none was lost, and computes the costs. Draining, audit and costs use the `twinbus pipeline` commands. At the
+end, it stops all processes that it started.
 """
 
 from __future__ import annotations
@@ -39,16 +40,16 @@ if TYPE_CHECKING:
 
 SENDERS: Final = 8
 RATE: Final = 50
-"""Sends a second of each."""
+"""Messages per second of each sender."""
 PING_S: Final = 2.0
 START_S: Final = 30.0
 TWINBUS: Final = str(Path(sys.executable).parent / "twinbus")
 MASTER: Final = "local[2,4]"
-"""Where Spark runs: here."""
+"""The Spark master: on this machine, with two threads."""
 
 
 class Namespace:
-    """A server in a process of its own, on the same ports in each of its lives."""
+    """A server in its own process, which keeps its ports across restarts."""
 
     def __init__(self, name: str, folder: Path) -> None:
         self.name = name
@@ -59,13 +60,13 @@ class Namespace:
         self.ready: dict[str, Any] = {}
 
     def start(self) -> None:
-        """Serve; back when it does."""
+        """Start the server and wait until it is ready."""
         ready_file = self._folder / f"{self.name}.json"
         ready_file.unlink(missing_ok=True)
         ports = [f"--{name}-port={port}" for name, port in self._ports.items()]
         command = [TWINBUS, "serve", self.name, "--log-level=error"]
         command += [f"--data={self.data}", f"--ready-file={ready_file}", *ports]
-        self._process = subprocess.Popen(command)  # noqa: S603  # our own
+        self._process = subprocess.Popen(command)  # noqa: S603  # our own command
         deadline = time.monotonic() + START_S
         while not ready_file.exists():
             if self._process.poll() is not None or time.monotonic() > deadline:
@@ -75,14 +76,14 @@ class Namespace:
         self._ports = {name: self.ready[f"{name}_port"] for name in self._ports}
 
     def end(self, how: signal.Signals) -> None:
-        """Stop serving, well or not."""
+        """Send a signal to the server and wait until it has exited."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(how)
             self._process.wait()
 
 
 class SendStatistics:
-    """What the senders saw."""
+    """Results of the senders."""
 
     def __init__(self) -> None:
         self.sent: set[str] = set()
@@ -91,13 +92,13 @@ class SendStatistics:
         self.events: Counter[EventKind] = Counter()
 
     def on_event(self, event: PairingEvent) -> None:
-        """Count what happened."""
+        """Count an event."""
         self.events[event.kind] += event.count
 
 
 @contextlib.asynccontextmanager
 async def paired(primary: Namespace, secondary: Namespace, journals: Path) -> AsyncIterator[Pairing]:
-    """An application on both, which writes down what becomes of its messages."""
+    """Pair the namespaces for an application that writes a journal of its messages."""
     admin, ca_file = secondary.ready["admin_connection_string"], secondary.ready["ca_file"]
     async with NamespaceManager.from_connection_string(admin, ca_file=ca_file) as manager:
         options = SendAvailabilityPairedNamespaceOptions(
@@ -114,7 +115,7 @@ async def paired(primary: Namespace, secondary: Namespace, journals: Path) -> As
 
 
 async def send(pairing: Pairing, number: int, tally: SendStatistics, stop: asyncio.Event) -> None:
-    """Send at a steady rate, one message after the other."""
+    """Send messages one by one, at a constant rate."""
     orders = pairing.primary.create_queue_client("orders")
     count = 0
     while not stop.is_set():
@@ -122,7 +123,7 @@ async def send(pairing: Pairing, number: int, tally: SendStatistics, stop: async
         started = time.monotonic()
         try:
             await orders.send(message)
-        except Exception as error:  # noqa: BLE001  # it is what is counted
+        except Exception as error:  # noqa: BLE001  # all errors are counted
             tally.failed[type(error).__name__] += 1
         else:
             tally.sent.add(str(message.message_id))
@@ -133,7 +134,7 @@ async def send(pairing: Pairing, number: int, tally: SendStatistics, stop: async
 
 
 async def receive_all(pairing: Pairing) -> Counter[str]:
-    """Everything that is in the queue, by message id."""
+    """Receive all messages of the queue, and count them by message id."""
     orders = pairing.primary.create_queue_client("orders")
     found: Counter[str] = Counter()
     while batch := await orders.receive_batch(500, 1.0):
@@ -143,25 +144,25 @@ async def receive_all(pairing: Pairing) -> Counter[str]:
 
 
 async def show(folder: Path, seconds: float, console: Console) -> bool:
-    """The outage, its audit and its bill; whether nothing was lost."""
+    """Show the outage, its audit and its costs; return whether no message was lost."""
     primary, secondary = Namespace("contoso", folder), Namespace("contoso-backup", folder)
     journals = folder / "journals"
     try:
-        console.print("[bold]1[/] a pair of namespaces: contoso, and contoso-backup")
+        console.print("[bold]1[/] starting a pair of namespaces: contoso and contoso-backup")
         primary.start()
         secondary.start()
         admin, ca_file = primary.ready["admin_connection_string"], primary.ready["ca_file"]
         async with NamespaceManager.from_connection_string(admin, ca_file=ca_file) as manager:
-            # What was on its way when contoso died may be in both namespaces: such a queue takes it once.
+            # Messages in flight when contoso is killed may be in both namespaces: the queue removes such duplicates.
             await manager.create_queue("orders", QueueDescription(requires_duplicate_detection=True))
         async with paired(primary, secondary, journals) as pairing:
             is_whole = await outage(pairing, (primary, secondary), journals, seconds, console)
-        console.print("[bold]6[/] the audit: what became of every message")
+        console.print("[bold]6[/] auditing every message")
         is_whole = await audit(primary, secondary, journals, console) and is_whole
     finally:
         for namespace in (primary, secondary):
             namespace.end(signal.SIGTERM)
-    console.print("[bold]7[/] the bill, from what both servers counted")
+    console.print("[bold]7[/] computing the costs from the usage that both servers recorded")
     words = [str(primary.data), str(secondary.data), f"--journals={journals}", f"--master={MASTER}"]
     return await command("costs", words, "DATA DATA --journals DIR", console, until="Entities") and is_whole
 
@@ -169,31 +170,31 @@ async def show(folder: Path, seconds: float, console: Console) -> bool:
 async def outage(
     pairing: Pairing, namespaces: tuple[Namespace, Namespace], journals: Path, seconds: float, console: Console
 ) -> bool:
-    """Before, during and after."""
+    """Send before, during and after the outage; return whether all messages arrived."""
     primary, secondary = namespaces
     tally, stop = SendStatistics(), asyncio.Event()
     pairing.on_event(tally.on_event)
     senders = [asyncio.ensure_future(send(pairing, number, tally, stop)) for number in range(SENDERS)]
-    console.print(f"[bold]2[/] {SENDERS} senders, {SENDERS * RATE} messages a second")
+    console.print(f"[bold]2[/] {SENDERS} senders send {SENDERS * RATE} messages per second")
     await asyncio.sleep(seconds)
     primary.end(signal.SIGKILL)
-    console.print("[bold]3[/] contoso is killed; sends go on")
+    console.print("[bold]3[/] contoso is killed; the senders continue")
     await asyncio.sleep(seconds)
     console.print(f"   {tally.events[EventKind.PARKED]:,} messages are parked in contoso-backup")
     await asyncio.to_thread(primary.start)
-    console.print("[bold]4[/] contoso is back, and is sent to again; the syphon on Spark drains the backlog")
+    console.print("[bold]4[/] contoso is back and gets new messages; the syphon on Spark drains the backlog")
     draining = asyncio.ensure_future(drain(primary, secondary, journals, console))
     await asyncio.sleep(seconds)
     stop.set()
     await asyncio.gather(*senders)
     is_drained = await draining
-    console.print("[bold]5[/] all is received from contoso")
+    console.print("[bold]5[/] receiving all messages from contoso")
     received = await receive_all(pairing)
     return summary(tally, received, console) and is_drained
 
 
 async def drain(primary: Namespace, secondary: Namespace, journals: Path, console: Console) -> bool:
-    """Bring back what is parked, by the command."""
+    """Move the parked messages back with `twinbus pipeline syphon`."""
     strings = [primary.ready["connection_string"], secondary.ready["connection_string"]]
     words = [*strings, secondary.ready["admin_connection_string"], f"--ca-file={secondary.ready['ca_file']}"]
     words += [f"--primary-name={primary.name}", "--available-now", f"--journal-dir={journals}", f"--master={MASTER}"]
@@ -201,23 +202,23 @@ async def drain(primary: Namespace, secondary: Namespace, journals: Path, consol
 
 
 async def audit(primary: Namespace, secondary: Namespace, journals: Path, console: Console) -> bool:
-    """Prove that nothing was lost, by the command."""
+    """Check with `twinbus pipeline audit` that no message was lost."""
     words = [str(journals), f"--primary={primary.ready['connection_string']}", "--covered=orders"]
     words += [f"--secondary={secondary.ready['connection_string']}", f"--master={MASTER}"]
     return await command("audit", words, "DIR --primary PRIMARY --secondary SECONDARY", console)
 
 
 async def command(name: str, words: list[str], shown: str, console: Console, *, until: str | None = None) -> bool:
-    """Run one of `twinbus pipeline`, and show what it says, up to a line; whether it ended well."""
+    """Run a command of `twinbus pipeline`, show its output up to the line `until`, and return whether it succeeded."""
     console.print(Text(f"$ twinbus pipeline {name} {shown}", style="bold"))
     environment = dict(os.environ)
-    if console.is_terminal:  # so it is for the command, too, but for what moves
+    if console.is_terminal:  # the command's output has colours, too, but no animations
         environment |= {"TTY_COMPATIBLE": "1", "TTY_INTERACTIVE": "0", "COLUMNS": str(console.width)}
     process = await asyncio.create_subprocess_exec(
         TWINBUS, "pipeline", name, *words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
     )
     try:
-        with console.status("Spark is at it"):
+        with console.status("Spark is running"):
             said, complaints = await process.communicate()
     finally:
         if process.returncode is None:
@@ -232,7 +233,7 @@ async def command(name: str, words: list[str], shown: str, console: Console, *, 
 
 
 def summary(tally: SendStatistics, received: Counter[str], console: Console) -> bool:
-    """What came of it."""
+    """Print the results; return whether no send failed and no message was lost."""
     lost = tally.sent - received.keys()
     twice = sum(count - 1 for count in received.values())
     table = Table("", "", title="The outage", show_header=False)
@@ -253,11 +254,16 @@ def summary(tally: SendStatistics, received: Counter[str], console: Console) -> 
 
 
 def main() -> int:
-    """0 if no send failed and nothing was lost."""
+    """Return 0 if no send failed and no message was lost."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=5.0, help="of each part: before, during and after")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=5.0,
+        help="duration of each phase: before, during and after the outage (default: 5)",
+    )
     arguments = parser.parse_args()
-    logging.getLogger("twinbus").setLevel(logging.CRITICAL)  # what is told is in the table
+    logging.getLogger("twinbus").setLevel(logging.CRITICAL)  # the table shows the results
     with tempfile.TemporaryDirectory(prefix="twinbus-demo-") as folder:
         return 0 if asyncio.run(show(Path(folder), arguments.seconds, Console())) else 1
 

@@ -1,4 +1,4 @@
-"""Draws docs/amqp-states.md from the tables of twinbus.amqp.states. Run it after changing a table: a test compares."""
+"""Draws docs/amqp-states.md from the tables in twinbus.amqp.states. Run it after changing a table; a test checks it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ PAGE: Final = Path(__file__).parent.parent / "docs" / "amqp-states.md"
 INTRODUCTION: Final = """\
 # The states of the AMQP engine
 
-Drawn from the tables in `src/twinbus/amqp/states.py` by `tools/draw_states.py`; the tables are the program.
+`tools/draw_states.py` draws this page from the tables in `src/twinbus/amqp/states.py`, which the engine executes.
 
-AMQP is symmetric, so each table holds for both ends: a connection, a session or a link has one state for what we have
-sent and one for what the peer has sent. A step without an arrow is illegal: from the peer it is answered with an error,
-from our own program it raises `LocalError`. Only a link that is over does not complain: what it is asked for is not
-done, because it may have ended while the program was about to answer. Once we have sent close, end or detach, what the
-peer still had on its way is dropped until its own arrives.
+AMQP is symmetric, so each table applies to both ends: a connection, session or link has one state for the frames that
+we have sent, and one for the frames that the peer has sent.
+
+- A step without an arrow is illegal. If the peer takes an illegal step, the engine answers with an error; if our own
+  program does, the engine raises `LocalError`.
+- A link that has ended is an exception: it ignores calls of the program, because the link may have ended just before.
+- After we have sent close, end or detach, the engine drops all frames of the peer until its own close, end or detach
+  arrives.
 """
 
 TABLES: Final[dict[str, tuple[str, Mapping[Any, Enum]]]] = {
@@ -40,20 +43,20 @@ TABLES: Final[dict[str, tuple[str, Mapping[Any, Enum]]]] = {
     ),
     "SASL": (
         """\
-In strict turns, so both ends share one state. Mechanisms, challenge and outcome are the server's steps, init and
-response the client's. An illegal step drops the connection.""",
+The ends take turns, so they share one state. Mechanisms, challenge and outcome are steps of the server; init and
+response are steps of the client. An illegal step drops the connection.""",
         states.SASL_TRANSITIONS,
     ),
 }
 
 
 def words(member: Enum) -> str:
-    """A state or step as it is spoken of."""
+    """Return the name of a state or step in lower case."""
     return member.name.lower()
 
 
 def diagram(table: Mapping[Any, Enum]) -> str:
-    """A table as a Mermaid diagram; the steps between the same two states share an arrow."""
+    """Return a table as a Mermaid diagram, in which steps between the same two states share an arrow."""
     arrows: dict[tuple[str, str], list[str]] = {}
     for (state, step), following in table.items():
         arrows.setdefault((words(state), words(following)), []).append(words(step))
@@ -63,7 +66,7 @@ def diagram(table: Mapping[Any, Enum]) -> str:
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     parts = [f"\n## {name}\n\n{about}\n\n{diagram(table)}\n" for name, (about, table) in TABLES.items()]
     return INTRODUCTION + "".join(parts)
 

@@ -1,9 +1,9 @@
-"""A year of usage, as servers write it: files of the same columns in the same places, by the same function.
+"""Generates a year of usage files, with the same columns, paths and function as a server.
 
     written = write_usage(Path("data"), days=365, rows_per_minute=96)
 
-Owns: what such a year is like. A pair: contoso, which is busy, and contoso-backup, in which backlog queues are polled
-and, for an hour each week, filled and drained. The clients' journals tell of these outages.
+Owns the contents of the year. There is one pair: contoso, which is busy, and contoso-backup, whose backlog queues are
+polled and, for an hour each week, filled and drained. The clients' journals record these outages.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 BEGINS: Final = dt.datetime(2025, 1, 1, tzinfo=dt.UTC)
 HOUR_S: Final = 3_600
 QUEUES: Final = 10
-"""Backlog queues."""
+"""Number of backlog queues."""
 DISTINCT_HOURS: Final = 24
-"""Hours that are made up; the year repeats them."""
+"""Number of generated hours, which the year repeats."""
 PARKED: Final = 500
-"""Messages a minute, while the primary is down."""
+"""Parked messages per minute while the primary is down."""
 _OF_QUEUES: Final = ("sends", "send_units", "receives", "receive_units", "settlements")
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenUsage:
-    """What there is now."""
+    """Numbers of what was written."""
 
     rows: int
     files: int
@@ -46,7 +46,7 @@ class WrittenUsage:
 
 
 def write_usage(folder: Path, *, days: int, rows_per_minute: int) -> WrittenUsage:
-    """Both namespaces, for so many days; by two processes."""
+    """Write the usage of both namespaces for some days, with two processes."""
     busy = rows_per_minute - QUEUES - 1
     jobs = [(folder, days, busy, part) for part in range(2)]
     with multiprocessing.get_context("spawn").Pool(2) as pool:
@@ -55,7 +55,7 @@ def write_usage(folder: Path, *, days: int, rows_per_minute: int) -> WrittenUsag
 
 
 def _write_part(folder: Path, days: int, busy: int, part: int) -> tuple[int, int, int]:
-    """Every other day."""
+    """Write every other day."""
     primary = [_busy_hour(busy, seed) for seed in range(DISTINCT_HOURS)]
     quiet, filled = _backlog_hour(is_down=False), _backlog_hour(is_down=True)
     rows = files = size = 0
@@ -76,7 +76,7 @@ def _write_part(folder: Path, days: int, busy: int, part: int) -> tuple[int, int
 
 
 def _with_time(columns: dict[str, pa.Array], begins: int, day: int, hour: int) -> dict[str, pa.Array]:
-    """The same hour at another time. A life is thirty days, and begins with a mark."""
+    """Return the same hour at another time. A process runs for thirty days, and its first row has a mark."""
     moved = {**columns, "minute": pc.add(columns["minute"], begins)}
     if day % 30 == 0 and hour == 0:
         marks = [BEGIN] + [""] * (len(columns["minute"]) - 1)
@@ -85,7 +85,7 @@ def _with_time(columns: dict[str, pa.Array], begins: int, day: int, hour: int) -
 
 
 def _busy_hour(busy: int, seed: int) -> dict[str, pa.Array]:
-    """Each pair of entity and client that there is, each minute, and the namespace's own row before them."""
+    """Return a row for the namespace and for each pair of entity and client, for each minute."""
     pairs = [("", "")] + [(_entity(number), f"client-{number % 7}") for number in range(busy - 1)]
     count = len(pairs) * 60
     columns = {
@@ -138,7 +138,7 @@ class _Clock:
 
 
 def write_journals(folder: Path, *, days: int) -> int:
-    """What clients saw of the outages; how many there were."""
+    """Write the clients' journals of the outages, and return the number of outages."""
     outages = 0
     for day in range(0, days, 7):
         begins = BEGINS + dt.timedelta(days=day, hours=12)

@@ -1,15 +1,15 @@
-"""When the host of this virtual machine kept a processor from it.
+"""Periods in which the host of this virtual machine took a processor away (steal time).
 
-    with watching() as host:
+    with watch_steal() as host:
         ...
-        host.overlap_s(start_s, end_s)      # of a stretch of time: how long some processor did not run
+        host.stolen_s(start_s, end_s)       # how long some processor did not run in this period
 
-A watcher sits on each processor and asks to be woken every millisecond, before anything else that runs here (with a
-real-time priority; needs root). If even so it wakes late, its processor was not there: nothing on it ran, and whoever
-waited for what ran on it waited too. Linux's own figure for that (steal) does not count a processor that was idle when
-the host took it, and is not told before the next tick.
+A watcher process runs on each processor and sleeps for a millisecond at a time, with a real-time priority (needs root).
+If it wakes up late even so, its processor was not available: nothing on it ran, and processes that waited for something
+on it were delayed, too. Linux's own steal time does not count a processor that was idle when the host took it, and is
+updated only at the next tick.
 
-Owns: the watchers, which are processes of their own, and what they saw. Times are of CLOCK_MONOTONIC.
+Owns the watcher processes and their records. Times are of CLOCK_MONOTONIC.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LATE_THRESHOLD_S: Final = 0.003
-"""What a watcher is late by even where nothing is wrong."""
+"""Delay of a watcher that is normal."""
 _WATCHER: Final = f"""
 import os, sys, time
 os.sched_setaffinity(0, {{int(sys.argv[1])}})
@@ -46,19 +46,19 @@ while os.getppid() != 1:
 
 
 class StealMonitor:
-    """What the watchers saw."""
+    """The records of the watchers."""
 
     def __init__(self, files: list[Path]) -> None:
-        """`files` is what each of them writes."""
+        """Create a monitor. `files` are the output files of the watchers."""
         self._files = files
 
     @property
     def has_priority(self) -> bool:
-        """The watchers come before all others; else they may have waited for these."""
+        """Whether the watchers have a real-time priority. Without it, other processes may have delayed them."""
         return not any("without" in file.read_text() for file in self._files)
 
     def steal_periods(self, start_s: float, end_s: float) -> list[tuple[float, float]]:
-        """When some processor was not there, within these bounds; in order, and none overlaps another."""
+        """Return the periods in which some processor was not available, in order and without overlaps."""
         found = sorted(
             (max(start_s, since), min(end_s, until))
             for file in self._files
@@ -74,7 +74,7 @@ class StealMonitor:
         return merged
 
     def stolen_s(self, start_s: float, end_s: float) -> float:
-        """How long some processor was not there."""
+        """Return how long some processor was not available."""
         return sum(until - since for since, until in self.steal_periods(start_s, end_s))
 
 

@@ -1,11 +1,12 @@
-"""A client on the project's own engine, for benches that need more of a server than sends and receives.
+"""A client on twinbus's own AMQP engine, for benchmarks that need more than sends and receives.
 
-    async with connected(server) as client:
+    async with connect_client(server) as client:
         await client.send(queue, batches(messages, 250))
-        numbers = await client.take(queue, 10_000, ACCEPTED)
+        numbers = await client.receive(queue, 10_000, ACCEPTED)
 
-Owns: one connection and its links, each waited for until the server has answered, and messages written by hand, since
-millions of them are needed. An answer that is no success is a `Refused`. What is measured is each bench's.
+Owns one connection and its links, and the encoding of messages, which is hand-written because benchmarks need millions
+of them. Each call waits for the server's response, and raises LinkRefused if the response is an error. Knows nothing of
+what a benchmark measures.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
     from bench.support.server import Server
     from twinbus.amqp.aio import Peer
-    from twinbus.amqp.composite import Composite
+    from twinbus.amqp.codec.composite import Composite
     from twinbus.amqp.delivery import IncomingDelivery
     from twinbus.amqp.events import Event
     from twinbus.amqp.link import Link
@@ -51,9 +52,9 @@ if TYPE_CHECKING:
 BATCH_FORMAT: Final = 0x80013700
 SESSION_FILTER: Final = Symbol("com.microsoft:session-filter")
 TIMEOUT_S: Final = 120.0
-"""For any one answer."""
+"""Time-out of any response."""
 MAX_UNSETTLED: Final = 16
-"""Batches on their way at a time."""
+"""Maximum number of batches in flight."""
 OK: Final = 200
 NO_CONTENT: Final = 204
 
@@ -61,7 +62,7 @@ _numbers: Final = itertools.count()
 
 
 class LinkRefused(Exception):
-    """The server said no, or said nothing."""
+    """The error if the server refuses a request or does not respond."""
 
 
 # --- messages ---------------------------------------------------------------------------------------------------------
@@ -85,7 +86,7 @@ def write_message(
     due_ms: int | None = None,
     expires_ms: int | None = None,
 ) -> bytes:
-    """A small message: of a session, for later, or one that expires."""
+    """Encode a small message, optionally with a session, a scheduled time, or an expiry time."""
     fields = [_text(message_id)]
     if expires_ms is not None or session is not None:
         fields += [_NULL] * 7 + [_timestamp(expires_ms)]
@@ -110,14 +111,14 @@ def _timestamp(when_ms: int | None) -> bytes:
 
 
 def batches(messages: Iterable[bytes], size: int) -> Iterator[bytes]:
-    """Messages, so many to a batch."""
+    """Encode messages as batches of `size` messages."""
     rest = iter(messages)
     while some := list(itertools.islice(rest, size)):
         yield b"".join([_LARGE_DATA.pack(b"\x00\x53\x75\xb0", len(message)) + message for message in some])
 
 
 def sequence_of(payload: bytes) -> int:
-    """The sequence number of a message that was received."""
+    """Return the sequence number of a received message."""
     at = payload.index(_SEQUENCE_NAME) + len(_SEQUENCE_NAME)
     number: int = _SEQUENCE.unpack_from(payload, at)[0]
     return number
@@ -127,14 +128,14 @@ def sequence_of(payload: bytes) -> int:
 
 
 class EngineClient:
-    """One connection with one session, and whatever links are asked for."""
+    """A connection with one session and any number of links."""
 
     def __init__(self, peer: Peer) -> None:
-        """The socket is there."""
+        """Create a client on a connected socket."""
         self.peer = peer
         self.is_open = False
         self.end: str | None = None
-        """Why the connection is over."""
+        """Why the connection has ended, or None."""
         self._changed = asyncio.Event()
         self._confirmed: set[Link] = set()
         self._ended: dict[Link, str] = {}
@@ -143,12 +144,12 @@ class EngineClient:
         self._received: dict[Link, list[IncomingDelivery]] = {}
         self._answers: dict[object, Message] = {}
         self._nodes: dict[str, tuple[Sender, Receiver]] = {}
-        """Links to ask on, and to hear on."""
+        """Links for requests and responses of each `$management` node."""
 
     # --- events -------------------------------------------------------------------------------------------------------
 
     def on_event(self, event: Event) -> None:
-        """Note what has happened; whoever waits looks."""
+        """Record an event, and wake up waiting calls."""
         if isinstance(event, DeliveriesReceived):
             self._received[event.link].extend(event.deliveries)
         elif isinstance(event, SendsUpdated | ReceiptsUpdated):
@@ -172,11 +173,11 @@ class EngineClient:
             self._unanswered.discard(delivery)
 
     def on_writable(self) -> None:
-        """There is room in the socket."""
+        """Wake up waiting calls: the socket accepts data again."""
         self._changed.set()
 
     async def wait_until(self, condition: Callable[[], object]) -> None:
-        """Wait for something."""
+        """Wait until a condition is true. Raise LinkRefused if the connection ends or the time-out passes."""
         try:
             while not condition():
                 if self.end is not None or self._fault is not None:
@@ -185,7 +186,7 @@ class EngineClient:
                 async with asyncio.timeout(TIMEOUT_S):
                     await self._changed.wait()
         except TimeoutError:
-            raise LinkRefused(f"nothing was heard for {TIMEOUT_S:.0f} s") from None
+            raise LinkRefused(f"no response for {TIMEOUT_S:.0f} s") from None
 
     async def _attached(self, link: Link) -> None:
         await self.wait_until(lambda: link in self._confirmed or link in self._ended)
@@ -194,7 +195,7 @@ class EngineClient:
             raise LinkRefused(self._ended.pop(link))
 
     async def detach(self, link: Link) -> None:
-        """End a link."""
+        """Detach a link."""
         link.detach()
         await self.wait_until(lambda: link in self._ended)
         del self._ended[link]
@@ -203,13 +204,13 @@ class EngineClient:
     # --- sending ------------------------------------------------------------------------------------------------------
 
     async def send(self, queue: str, payloads: Iterable[bytes], *, at_once: int = MAX_UNSETTLED) -> None:
-        """Send batches until all are accepted."""
+        """Send batches, and wait until all are accepted."""
         link = await self.attach_sender(queue)
         await self.send_on(link, payloads, at_once=at_once)
         await self.detach(link)
 
     async def attach_sender(self, queue: str) -> Sender:
-        """A link to send on."""
+        """Attach a sender."""
         link = self._session.attach_sender(f"send-{next(_numbers)}", target=Target(address=queue), source=Source())
         await self._attached(link)
         return link
@@ -222,7 +223,7 @@ class EngineClient:
         at_once: int = MAX_UNSETTLED,
         message_format: int = BATCH_FORMAT,
     ) -> None:
-        """... and how."""
+        """Send batches on a link, and wait until all are accepted."""
         unanswered = self._unanswered
         for payload in payloads:
             await self.wait_until(lambda: len(unanswered) < at_once and self.peer.is_writable and link.sendable)
@@ -232,7 +233,7 @@ class EngineClient:
     # --- receiving ----------------------------------------------------------------------------------------------------
 
     async def receive(self, queue: str, count: int, outcome: Composite = ACCEPTED, *, credit: int = 1_000) -> list[int]:
-        """Receive so many and settle them all alike, as they come; their sequence numbers."""
+        """Receive `count` messages, settle each with `outcome`, and return their sequence numbers."""
         link = await self._attach_receiver(queue)
         numbers: list[int] = []
         got = self._received[link]
@@ -255,7 +256,7 @@ class EngineClient:
         self._unanswered.update(deliveries)
         link.settle(deliveries, outcome, settled=False)
 
-    async def _attach_receiver(self, queue: str, **more: Any) -> Receiver:  # noqa: ANN401  # as attach_receiver takes it
+    async def _attach_receiver(self, queue: str, **more: Any) -> Receiver:  # noqa: ANN401  # like attach_receiver
         link = self._session.attach_receiver(
             f"receive-{next(_numbers)}",
             source=Source(address=queue, filter=more.pop("filter", None)),
@@ -268,13 +269,13 @@ class EngineClient:
         return link
 
     async def accept_session(self, queue: str, session: str | None = None) -> tuple[Receiver, str]:
-        """A link to the next session that is free, or to this one; and the session's id."""
+        """Accept the next available session, or the given one. Return the link and the session id."""
         link = await self._attach_receiver(queue, filter={SESSION_FILTER: session})
         source = link.remote_attach.source if link.remote_attach is not None else None
         return link, str((getattr(source, "filter", None) or {})[SESSION_FILTER])
 
     async def drain_session(self, link: Receiver, count: int) -> None:
-        """Receive and complete so many messages of a session, and let go of it."""
+        """Receive and complete `count` messages of a session, and release the session."""
         link.grant(count)
         got = self._received[link]
         await self.wait_until(lambda: len(got) >= count)
@@ -282,10 +283,10 @@ class EngineClient:
         await self.wait_until(lambda: not any(delivery in self._unanswered for delivery in got))
         await self.detach(link)
 
-    # --- asking -------------------------------------------------------------------------------------------------------
+    # --- requests -----------------------------------------------------------------------------------------------------
 
     async def request(self, queue: str, operation: str, body: dict[str, object]) -> dict[str, Any]:
-        """What `$management` answers; nothing where it has nothing."""
+        """Send a request to `$management` and return the response, which is empty if there is no content."""
         node = f"{queue}/$management"
         if node not in self._nodes:
             self._nodes[node] = await self._attach_node(node)
@@ -326,7 +327,7 @@ class EngineClient:
 
 @asynccontextmanager
 async def connect_client(server: Server) -> AsyncIterator[EngineClient]:
-    """A connection from its opening to its end."""
+    """Open a connection for the duration of the block."""
     settings = Settings(container_id=f"bench-{next(_numbers)}", hostname="localhost")
     credentials = Credentials.plain(server.key_name, server.key)
     client = await connect(

@@ -1,10 +1,10 @@
-"""Many connections that do nothing: each has one receiver with credit, on a queue where nothing comes.
+"""Many idle connections, each with one receiver with credit on an empty queue.
 
     python -m bench.support.idle_connections <<< '{"port": ..., "key_name": ..., "key": ..., "connections": 5000, ...}'
 
-Its own process, so that what it costs is not counted with the server it is connected to. It reads that one line, opens
-the connections (the queues in turn), says `{"open": 5000, "took_s": ...}` and holds them until its input ends; then it
-closes them in good order and says how many had been lost before: `{"lost": 0, "first_reason": null}`.
+This is a separate process, so that its costs are not counted with those of the server. It reads that line, opens the
+connections (distributed over the queues), prints `{"open": 5000, "took_s": ...}`, and holds them until its input ends.
+Then it closes them cleanly and prints how many had been lost before: `{"lost": 0, "first_reason": null}`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from twinbus.amqp.events import Event
 
 CONCURRENT_CONNECTS: Final = 100
-"""Connections that are being opened at the same time."""
+"""Maximum number of connections that are opened at the same time."""
 OPEN_S: Final = 60.0
 CLOSE_S: Final = 30.0
 CREDIT: Final = 10
@@ -38,23 +38,23 @@ OTHER_FILES: Final = 64
 
 
 class IdleConnection:
-    """One connection with one receiver."""
+    """A connection with one receiver."""
 
     def __init__(self, peer: Peer, queue: str) -> None:
-        """The socket is there."""
+        """Create the receiver on a connected socket."""
         self.peer = peer
         self.is_attached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.reason: str | None = None
-        """Why it is no more."""
+        """Why the connection has ended, or None."""
         self._queue = queue
 
     def on_event(self, event: Event) -> None:
-        """Attach, grant, and then be quiet."""
+        """Grant credit once attached; record why the connection ends."""
         if isinstance(event, ConnectionOpened):
             session = self.peer.connection.begin_session()
             session.attach_receiver("idle", source=Source(address=self._queue)).grant(CREDIT)
         elif isinstance(event, AttachConfirmed):
-            if event.attach.source is not None and not self.is_attached.done():  # without one it is a refusal
+            if event.attach.source is not None and not self.is_attached.done():  # no source: the link was refused
                 self.is_attached.set_result(None)
         elif isinstance(event, LinkDetached | ConnectionClosed) and self.reason is None:
             self.reason = f"{type(event).__name__}: {event.error}"
@@ -62,11 +62,11 @@ class IdleConnection:
                 self.is_attached.set_exception(ConnectionError(self.reason))
 
     def on_writable(self) -> None:
-        """Nothing waits to be written."""
+        """Do nothing: there is never pending output."""
 
 
 async def open_all(arguments: dict[str, Any]) -> list[IdleConnection]:
-    """All connections, attached."""
+    """Open all connections and attach their receivers."""
     settings = Settings(container_id="idle", hostname="localhost")
     credentials = Credentials.plain(arguments["key_name"], arguments["key"])
     queues = arguments["queues"]
@@ -88,29 +88,29 @@ async def open_all(arguments: dict[str, Any]) -> list[IdleConnection]:
 
 
 async def close_all(held: list[IdleConnection]) -> None:
-    """In good order, as far as the server goes along."""
+    """Close all connections cleanly, as far as the server responds."""
     for idle in held:
         idle.peer.close()
     await asyncio.wait([idle.peer.lost for idle in held], timeout=CLOSE_S)
 
 
 async def hold(arguments: dict[str, Any]) -> None:
-    """Open, wait, close."""
+    """Open the connections, hold them until the input ends, and close them."""
     started = time.monotonic()
     held = await open_all(arguments)
     print(json.dumps({"open": len(held), "took_s": time.monotonic() - started}), flush=True)
-    await asyncio.to_thread(sys.stdin.read)  # until whoever started us closes it, or is gone
+    await asyncio.to_thread(sys.stdin.read)  # until the parent process closes it or ends
     reasons = [idle.reason for idle in held if idle.reason is not None]
     await close_all(held)
     print(json.dumps({"lost": len(reasons), "first_reason": reasons[0] if reasons else None}), flush=True)
 
 
 def main() -> None:
-    """Read what is asked for, and do it."""
+    """Read the parameters and run."""
     asked = json.loads(sys.stdin.readline())
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard < asked["connections"] + OTHER_FILES:
-        sys.exit(f"only {hard} files may be open here: too few for {asked['connections']} connections")
+        sys.exit(f"the limit of {hard} open files is too low for {asked['connections']} connections: raise it")
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     uvloop.run(hold(asked))
 

@@ -1,14 +1,16 @@
-"""Several load clients side by side, their connections held by different processes of the server.
+"""Several load clients at the same time, with connections to different processes of the server.
 
-    clients = Clients(build(folder), server, 2)
+    clients = LoadClients(build(folder), server, 2)
     sent = clients.send("orders", 100_000)      # by all of them together
-    taken = clients.receive("orders", 100_000)
+    received = clients.receive("orders", 100_000)
 
-Which process accepts a connection is the kernel's choice. So a client connects and waits; if its connection is held by
-a process that has another client's while one has none, it hangs up, and another one tries. All start when all wait.
+The kernel chooses the process that accepts a connection. So a client connects and waits. If the process that accepted
+its connection has that of another client, while another process has none, the client disconnects and a new one tries
+again. All clients start when all are connected.
 
-Owns: the runs of the load client that belong together, and the server's end of them. A queue that several clients
-receive from has messages of all: the load client cannot tell a loss then, and the queue's count is looked at instead.
+Owns simultaneous runs of the load client, and the server's end of their connections. If several clients receive from a
+queue, each gets messages of all senders. The load client cannot detect lost messages then; the benchmark checks the
+queue's message count instead.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_CONNECTION_ATTEMPTS: Final = 200
-"""Connections that may hang up because they are held where another is already."""
+"""Maximum number of connections that are closed because their process already has a client."""
 HOLD_TIMEOUT_S: Final = 10.0
 POLL_INTERVAL_S: Final = 0.002
 _ENDED: Final = re.compile(r"(\d+) messages .* from ([\d.]+) to ([\d.]+)")
@@ -44,22 +46,22 @@ _DIVIDED: Final = (
 
 
 class MultiProcessServer(Server):
-    """A server of one or several processes."""
+    """A server with one or several processes."""
 
     @property
     def processes(self) -> ServerProcesses:
-        """All of them."""
+        """All processes of the server."""
         return ServerProcesses(self.process.pid)
 
     def create_partitioned_queue(self, name: str, max_size_mb: int = 1024) -> None:
-        """A partitioned queue that was not there before."""
+        """Create a partitioned queue that does not exist yet."""
         self._request("PUT", name, _DIVIDED.format(max_size_mb), expected=201)
 
     def kill(self) -> None:
-        """SIGKILL, all of them: workers outlive their supervisor."""
+        """Send SIGKILL to all processes, because workers outlive their supervisor."""
         pid = self.process.pid
         with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGSTOP)  # so that it starts no other meanwhile
+            os.kill(pid, signal.SIGSTOP)  # so that it does not restart workers meanwhile
         workers = children_of(pid)
         super().kill()
         for worker in workers:
@@ -69,20 +71,20 @@ class MultiProcessServer(Server):
 
 @dataclass(frozen=True, slots=True)
 class CombinedRun:
-    """One run of several clients."""
+    """The result of a run of several clients."""
 
     count: int
-    """Messages of all."""
+    """Number of messages of all clients."""
     rate: float
-    """Messages a second of all, from the first credit or delivery of any to the last answer of any."""
+    """Messages per second of all clients, from the first credit or delivery to the last response of any client."""
     holders: int
-    """So many processes held their connections."""
+    """Number of server processes that had the connections."""
     hung_up: int
-    """So many connections were given up for that."""
+    """Number of connections that were closed to distribute the clients."""
 
 
 class LoadClients:
-    """So many at a time, pointed at a server."""
+    """Several load clients for one server."""
 
     def __init__(
         self,
@@ -93,7 +95,7 @@ class LoadClients:
         *,
         when_connected: Callable[[], None] | None = None,
     ) -> None:
-        """`binary` is the load client; `when_connected` is called when all clients of a run wait for their start."""
+        """Create the clients. `binary` is the load client; `when_connected` is called when all are connected."""
         self.server = server
         self._when_connected = when_connected
         self._binary = binary
@@ -101,15 +103,15 @@ class LoadClients:
         self._size = size
 
     def send(self, queue: str, count: int, keys: Sequence[str] = ()) -> CombinedRun:
-        """Send so many messages, by equal shares; all were accepted. With keys: one of these, by turns."""
+        """Send `count` messages in equal shares, all accepted; with `keys`, each message gets the next key."""
         return self._run("send", queue, count // self._clients, {"KEY_LIST": ",".join(keys)} if keys else {})
 
     def receive(self, queue: str, count: int) -> CombinedRun:
-        """Receive and accept so many, by equal shares."""
+        """Receive and accept `count` messages in equal shares."""
         return self._run("recv", queue, count // self._clients, {})
 
     def receive_second(self, queue: str, count: int) -> CombinedRun:
-        """Receive so many as the Azure SDKs do: done when the server has confirmed each settlement."""
+        """Receive `count` messages like the Azure SDKs, which wait until the server confirms each settlement."""
         return self._run("recv", queue, count // self._clients, {"SECOND": "1"})
 
     def _run(self, mode: str, queue: str, share: int, environment: dict[str, str]) -> CombinedRun:
@@ -128,7 +130,7 @@ class LoadClients:
             said = [client.communicate(timeout=RUN_TIMEOUT_S)[0] for client in running]
         finally:
             for client in running:
-                client.kill()  # of no effect on one that has ended
+                client.kill()  # no effect if it has ended
                 client.wait()
         found = [_ENDED.search(text) for text in said]
         spans = [(float(one[2]), float(one[3])) for one in found if one is not None]
@@ -140,7 +142,7 @@ class LoadClients:
     def _connect(
         self, words: list[str], environment: dict[str, str], running: list[subprocess.Popen[str]]
     ) -> tuple[int, int]:
-        """Start all clients, up to where they wait: how many processes hold them, how many hung up."""
+        """Connect all clients. Return the number of server processes with a client, and of closed connections."""
         workers = self.server.processes.workers
         wanted, used, hung_up = min(len(workers), self._clients), set[int](), 0
         while len(running) < self._clients:
@@ -159,7 +161,7 @@ class LoadClients:
             if holder in used and len(used) < wanted and hung_up < MAX_CONNECTION_ATTEMPTS:
                 hung_up += 1
                 running.remove(client)
-                client.communicate()  # its input ends, and with it the client
+                client.communicate()  # closes its input, which ends the client
             else:
                 used.add(holder)
         return len(used), hung_up
@@ -171,4 +173,4 @@ class LoadClients:
                 if (holder := connected_worker(port, self.server.amqp_port, workers)) is not None:
                     return holder
             time.sleep(POLL_INTERVAL_S)
-        sys.exit(f"no process of the server holds the client's connection\n{self.server.log_tail()}")
+        sys.exit(f"no process of the server has the client's connection\n{self.server.log_tail()}")

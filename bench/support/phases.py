@@ -1,10 +1,10 @@
-"""A server whose pauses are measured, and what is found in it, phase by phase.
+"""A server that measures the pauses of its event loop, and the results of each phase of a benchmark.
 
-    async with site.phase("fill", 1_000_000):
+    async with index_bench.phase("fill", 1_000_000):
         ...
 
-Owns: the server's queues and counts over HTTP, the phases of one index, what must hold in the end. What is done in each
-phase is `indexes`'s.
+Owns the server's queues and counts over HTTP, the phases of one index, and the checks at the end. `bench.indexes`
+defines what happens in each phase.
 """
 
 from __future__ import annotations
@@ -46,28 +46,28 @@ _SETTINGS: Final = (
 
 
 class MeasuredServer(Server):
-    """A server that measures its pauses."""
+    """A server that measures the pauses of its event loop."""
 
     def create_index_queue(self, name: str, **settings: object) -> None:
-        """A queue that was not there before."""
+        """Create a queue that does not exist yet."""
         self._request("PUT", name, _described(settings), expected=201)
 
     def update_queue(self, name: str, **settings: object) -> None:
-        """Describe a queue anew."""
+        """Change the description of a queue."""
         self._request("PUT", name, _described(settings), expected=200, headers={"If-Match": "*"})
 
     def counts(self, name: str) -> dict[str, int]:
-        """Messages of a queue by their states; "" is all of them."""
+        """Return the message counts of a queue by state; the key "" is the total."""
         text = self._request("GET", name, None, expected=200)
         return {kind: int(count) for kind, count in re.findall(r"[<:](\w*)MessageCount>(\d+)<", text)}
 
     def take_pauses(self) -> dict[str, Any]:
-        """What was found since they were last taken."""
+        """Return the pauses since the last call."""
         found: dict[str, Any] = json.loads(self._request("DELETE", "$pauses", None, expected=200))
         return found
 
     def _token(self, name: str) -> str:
-        return super()._token("" if name.startswith("$") else name)  # what is no entity is the namespace's
+        return super()._token("" if name.startswith("$") else name)  # `$` paths are not entities
 
 
 def _described(settings: dict[str, object]) -> str:
@@ -76,27 +76,27 @@ def _described(settings: dict[str, object]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phase:
-    """What was found while one thing was done."""
+    """The result of one phase."""
 
     index: str
     name: str
     took_s: float
     count: int
-    """Of what was done; 0 where that says nothing."""
+    """Number of operations, or 0 if a rate is meaningless."""
     pauses: dict[str, Any]
     own_ms: float
-    """The longest pause, without what others had of it."""
+    """The longest pause, without time that other programs or the host took."""
     worked_ms: float
-    """What the loop itself did in that one."""
+    """Time in that pause in which the event loop itself was working."""
     long_count: int
     idle_ms: float
-    """The longest pause of the server that has nothing to do, in the same moments; without what others had of it."""
+    """The longest pause of the idle server in the same period, without time that other programs or the host took."""
     resident_mib: float
     worst_probe_ms: float | None
-    """The longest wait for a message to another queue of the same store to be accepted; where that was tried."""
+    """The longest time until a message to another queue of the same store was accepted; None if not measured."""
 
     def row(self) -> str:
-        """A line of a table."""
+        """Return a row of the table."""
         rate = f"{self.count / self.took_s:,.0f}/s" if self.count else ""
         whole = self.pauses["longest_ms"]
         probe = f"{self.worst_probe_ms:,.0f} ms" if self.worst_probe_ms is not None else ""
@@ -112,22 +112,22 @@ COLUMNS: Final = (
     "phase",
     "took",
     "rate",
-    "longest pause of its own",
-    "the loop's work in it",
+    "longest own pause",
+    "event loop work in it",
     "over 50 ms",
-    "the idle server's longest",
-    "longest with waiting",
-    "another queue's accept, at worst",
+    "longest pause of the idle server",
+    "longest pause with waiting time",
+    "slowest accept of another queue",
     "resident",
 )
 TABLE_HEAD: Final = f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}\n"
 
 
 class IndexBench:
-    """One index in one server, and what was found so far."""
+    """The benchmark of one index in one server, with its results so far."""
 
     def __init__(self, name: str, server: MeasuredServer, idle: MeasuredServer, host: StealMonitor, count: int) -> None:
-        """Both serve."""
+        """Create the benchmark. Both servers are running."""
         self.server = server
         self.count = count
         self.phases: list[Phase] = []
@@ -142,7 +142,7 @@ class IndexBench:
 
     @contextlib.asynccontextmanager
     async def phase(self, name: str, count: int = 0, *, probes: bool = False) -> AsyncIterator[None]:
-        """Measure what is done in the block."""
+        """Measure the block as one phase."""
         self.server.take_pauses()
         self._idle.take_pauses()
         started = time.monotonic()
@@ -171,9 +171,9 @@ class IndexBench:
         print(found.row(), flush=True)
 
     def _own_ms(self, found: dict[str, Any]) -> list[tuple[float, float]]:
-        """Each long pause without what the host had of it, or other programs, whichever is more; and the loop's work.
+        """Return each long pause without the time of the host or other programs, and the event loop's work in it.
 
-        Not without both: while the host has a processor, programs wait for it.
+        Only the longer of the two times is subtracted, because programs also wait while the host has the processor.
         """
         own = [(min(found["longest_own_ms"], MIN_KEPT_PAUSE_MS), 0.0)]
         for since, until, waited_s, worked_s in found["pauses"]:
@@ -183,7 +183,7 @@ class IndexBench:
 
     @contextlib.asynccontextmanager
     async def _probing(self, *, is_wanted: bool) -> AsyncIterator[list[float]]:
-        """Send a message to another queue now and then; how long each took to be accepted."""
+        """Send messages to another queue at intervals; yield how long each took to be accepted."""
         took_ms: list[float] = []
         if not is_wanted:
             yield took_ms
@@ -206,53 +206,53 @@ class IndexBench:
                 await asyncio.gather(task, return_exceptions=True)
 
     async def fill(self, make: Callable[[int], bytes], count: int | None = None, name: str = "fill") -> None:
-        """Send so many messages to the queue."""
+        """Send `count` messages to the queue."""
         numbers = range(count if count is not None else self.count)
         async with self.phase(name, len(numbers)), connect_client(self.server) as client:
             await client.send(QUEUE, batches(map(make, numbers), BATCH))
 
     async def wait_until(self, is_reached: Callable[[dict[str, int]], bool]) -> None:
-        """Wait until the queue's counts are as wanted. Exits where they never are."""
+        """Wait until the queue's counts meet a condition. Exit if they do not within the time-out."""
         deadline = time.monotonic() + TIMEOUT_S
         while not is_reached(counts := self.server.counts(QUEUE)):
             if time.monotonic() > deadline:
                 sys.exit(f"{self._name}: still {counts} after {TIMEOUT_S:.0f} s\n{self.server.log_tail()}")
             await asyncio.sleep(POLL_INTERVAL_S)
 
-    # --- what must hold -----------------------------------------------------------------------------------------------
+    # --- checks -------------------------------------------------------------------------------------------------------
 
     def check_value(self, what: str, found: object, expected: object) -> None:
-        """Correctness: one thing that is not as it has to be is a message missing or too many."""
+        """Check a result; a wrong value means that messages are missing or duplicated."""
         if found != expected:
             self._wrong += 1
             print(f"{self._name}: {what}: {found!r:.300} instead of {expected!r:.300}", flush=True)
 
     def expect_counts(self, **expected: int) -> None:
-        """... of the queue: Active, Scheduled, DeadLetter, or all of them."""
+        """Check counts of the queue: Active, Scheduled, DeadLetter, or the total."""
         counts = self.server.counts(QUEUE)
         self.check_value("counts", {kind: counts["" if kind == "All" else kind] for kind in expected}, expected)
 
     def note_memory(self) -> None:
-        """Before a process ends, and now and then."""
+        """Record the peak memory; called at intervals and before a process ends."""
         self._peak_mib = max(self._peak_mib, self.server.process.peak_resident_bytes / MIB)
 
     def restart(self, when: str) -> None:
-        """In good order."""
+        """Restart the server cleanly, and add a threshold for the time."""
         self.note_memory()
         took_s = self.server.stop() + self.server.start()
         self._add_threshold(f"restart {when}", took_s, MAX_RESTART_S, " s")
 
     def kill(self, when: str) -> None:
-        """And start again."""
+        """Kill the server and start it again, and add a threshold for the time."""
         self.note_memory()
         self.server.kill()
         self._add_threshold(f"restart after SIGKILL {when}", self.server.start(), MAX_RESTART_S, " s")
 
     def check_thresholds(self) -> None:
-        """At the end."""
+        """Add the thresholds of the whole benchmark."""
         self.note_memory()
         longest_ms, where = max((phase.own_ms, phase.name) for phase in self.phases)
-        self._add_threshold(f"longest pause of its own ({where})", longest_ms, MAX_PAUSE_MS, " ms")
+        self._add_threshold(f"longest own pause ({where})", longest_ms, MAX_PAUSE_MS, " ms")
         self._add_threshold("resident at most", self._peak_mib, MAX_RESIDENT_MIB, " MiB")
         self._add_threshold("counts that are wrong", self._wrong, 0, "")
         self._add_threshold("warnings in the server's log", len(self.server.log_errors()), 0, "")

@@ -1,8 +1,8 @@
-"""Lines in a picture: a small SVG, written by hand so that nothing has to be installed for it.
+"""Line charts as small SVG files, without a plotting library.
 
     text = picture([Panel("sends", "messages/s", {"one process": [(1, 50e3), (16, 48e3)]})], "fragments")
 
-Owns: scales, axes and colours. Knows nothing of what is drawn.
+Owns scales, axes and colours. Knows nothing of the data.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ BOTTOM: Final = 44
 LEGEND: Final = 28
 STEPS: Final = 4
 COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-"""Told apart also by those who see few colours."""
+"""Colours that colour-blind readers can distinguish."""
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One pair of axes."""
+    """A chart with one pair of axes."""
 
     title: str
     unit: str
     lines: Mapping[str, Sequence[tuple[float, float]]]
-    """By name; all panels of a picture have the same names. Places along the axis are equally far apart."""
+    """Lines by name; all panels of a picture have the same names. Values on the x axis are equally spaced."""
 
 
 def picture(panels: Sequence[Panel], x_name: str = "") -> str:
-    """All of them in a row, with what the colours mean below."""
+    """Return an SVG with all panels in a row, and the legend below."""
     width, height = WIDTH * len(panels), HEIGHT + LEGEND
     size = f'width="{width}" height="{height}"'
     parts = [
@@ -81,7 +81,7 @@ def _y_of(value: float, highest: float) -> float:
 
 
 def _round_up(value: float) -> float:
-    """The next number that is nice to have at the end of an axis."""
+    """Return the next round number, for the end of an axis."""
     power = 1.0
     while power * 10 < value:
         power *= 10

@@ -1,7 +1,7 @@
-"""How a figure is kept: with its bar, and with what it depends on.
+"""Results of benchmarks: figures, their thresholds, and the environment in which they were measured.
 
-Owns: bars, the surroundings of a measurement, and the two files that each bench leaves behind (a page for people, JSON
-for programs). Knows nothing of how anything is measured.
+Owns thresholds, the description of the environment, and the two files that each benchmark writes (a page for readers,
+JSON for programs). Knows nothing of how figures are measured.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ if TYPE_CHECKING:
 ROOT: Final = Path(__file__).parents[2]
 RESULTS: Final = ROOT / "docs" / "benchmarks"
 PAGES: Final = ("docs", "CHANGELOG.md", "README.md")
-"""Files that no figure depends on: a bench may run while the page of the bench before it is not committed yet."""
+"""Files that no figure depends on. A benchmark may run while the page of the previous one is not committed yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """What was found, and what it has to be."""
+    """A measured figure and the value that it must reach or must not exceed."""
 
     what: str
     found: float
     needed: float
     unit: str = ""
-    """Written behind both numbers."""
+    """Unit, appended to both numbers."""
     is_ceiling: bool = False
-    """The figure has to stay below; else it has to reach."""
+    """Whether `needed` is a maximum rather than a minimum."""
 
     @property
     def is_met(self) -> bool:
-        """It is enough."""
+        """Whether the figure meets the threshold."""
         return self.found <= self.needed if self.is_ceiling else self.found >= self.needed
 
     def row(self) -> str:
-        """A line of a table."""
+        """Return a row of the table."""
         word = "at most" if self.is_ceiling else "at least"
         verdict = "met" if self.is_met else "**missed**"
         return (
@@ -55,29 +55,29 @@ class Threshold:
 
 
 def thresholds_table(thresholds: Sequence[Threshold]) -> str:
-    """All of them."""
-    return "| | found | needed | |\n|---|---|---|---|\n" + "\n".join(bar.row() for bar in thresholds)
+    """Return a table of all thresholds."""
+    return "| | measured | required | |\n|---|---|---|---|\n" + "\n".join(bar.row() for bar in thresholds)
 
 
 def figures_table(figures: Mapping[str, str]) -> str:
-    """What has no bar, but explains one."""
+    """Return a table of figures without a threshold, which explain those with one."""
     return "| | |\n|---|---|\n" + "\n".join(f"| {name} | {text} |" for name, text in figures.items())
 
 
 def add_results_option(cli: argparse.ArgumentParser) -> None:
-    """Add `--results`; for uncommitted code, the folder of published figures is refused before anything is measured."""
+    """Add the option `--results`. With uncommitted code, the folder of published figures is refused at once."""
     cli.add_argument(
         "--results", type=results_folder, default=str(RESULTS), metavar="DIR", help="default: docs/benchmarks"
     )
 
 
 def results_folder(name: str, root: Path = ROOT) -> Path:
-    """Return the folder, if figures of this tree may be kept there."""
+    """Return the folder. Raise ArgumentTypeError if it is for published figures and the code is not committed."""
     folder = Path(name)
     if folder.resolve() == root / RESULTS.relative_to(ROOT) and (changed := uncommitted(root)):
         raise argparse.ArgumentTypeError(
             f"published figures come from committed code, and {changed[0]} is not committed"
-            f" ({len(changed)} in all): commit first, or try things out with --results DIR"
+            f" ({len(changed)} in all): commit first, or write the results elsewhere with --results DIR"
         )
     return folder
 
@@ -91,12 +91,12 @@ def uncommitted(root: Path = ROOT) -> list[str]:
 
 
 def environment_facts(*packages: str) -> dict[str, str]:
-    """What figures depend on: when, on what machine, with which versions."""
+    """Return what figures depend on: date, machine, and versions."""
     processor = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     commit = subprocess.run(
         ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
     ).stdout.strip()
-    hot = importlib.util.find_spec("twinbus.amqp.delivery_frames")
+    hot = importlib.util.find_spec("twinbus.amqp.codec.delivery_frames")
     is_compiled = hot is not None and hot.origin is not None and hot.origin.endswith(".so")
     return {
         "date": dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -110,12 +110,12 @@ def environment_facts(*packages: str) -> dict[str, str]:
 
 
 def environment_lines(where: Mapping[str, str]) -> str:
-    """The surroundings, for a page."""
+    """Return the environment as a list for a page."""
     return "\n".join(f"- {name}: {value}" for name, value in where.items())
 
 
 def check_thresholds(thresholds: Sequence[Threshold]) -> int:
-    """Say which are missed; the exit code."""
+    """Print the thresholds that are missed, and return the exit code."""
     missed = [bar for bar in thresholds if not bar.is_met]
     for bar in missed:
         print(f"missed: {bar.row()}")
@@ -123,7 +123,7 @@ def check_thresholds(thresholds: Sequence[Threshold]) -> int:
 
 
 def write(folder: Path, name: str, page: str, measured: Mapping[str, object]) -> None:
-    """Leave both files, and print the page."""
+    """Write both files, and print the page."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.md").write_text(page)
     (folder / f"{name}.json").write_text(json.dumps(measured, indent=2, default=_plain) + "\n")
@@ -133,7 +133,7 @@ def write(folder: Path, name: str, page: str, measured: Mapping[str, object]) ->
 def _plain(value: object) -> object:
     if isinstance(value, Threshold):
         return {**asdict(value), "is_met": value.is_met}
-    raise TypeError(f"{value!r} is not to be written")
+    raise TypeError(f"{value!r} cannot be written as JSON")
 
 
 def _number(value: float) -> str:

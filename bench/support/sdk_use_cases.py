@@ -1,10 +1,10 @@
-"""The uses in which our client and azure-servicebus are compared, written once for each library.
+"""Use cases in which the twinbus client and azure-servicebus are compared, implemented once for each library.
 
-Owns: how each library is used for the same thing. Knows nothing of clocks.
+Owns how each library is used for the same task. Knows nothing of clocks.
 
-A sender or a receiver of azure-servicebus is used by one caller at a time, as its documentation asks; with the aio one
-100 calls under way are tried as well. Both libraries fetch messages ahead, as many, and both wait until the server has
-confirmed that a message is completed.
+A sender or receiver of azure-servicebus has one caller at a time, as its documentation requires; the aio version is
+also measured with 100 concurrent calls. Both libraries prefetch the same number of messages, and both wait until the
+server has confirmed that a message is completed.
 """
 
 from __future__ import annotations
@@ -39,46 +39,46 @@ BODY: Final = os.urandom(SIZE)
 
 
 class UseCase(Enum):
-    """What is done with messages."""
+    """A use case."""
 
-    SEND_ONE = "send, one by one"
-    SEND_LISTS = f"send {CONCURRENT_CALLS} in a call"
-    SEND_AT_ONCE = f"send, {CONCURRENT_CALLS} calls under way"
+    SEND_ONE = "send one at a time"
+    SEND_LISTS = f"send {CONCURRENT_CALLS} per call"
+    SEND_AT_ONCE = f"send one per call, {CONCURRENT_CALLS} concurrent calls"
     RECEIVE_ONE = "receive one, complete it"
-    RECEIVE_LISTS = f"receive {CONCURRENT_CALLS} in a call, complete them one by one"
-    RECEIVE_AT_ONCE = f"receive {CONCURRENT_CALLS} in a call, complete them, {CONCURRENT_CALLS} under way"
-    RECEIVE_AND_DELETE = f"receive and delete {CONCURRENT_CALLS} in a call"
+    RECEIVE_LISTS = f"receive {CONCURRENT_CALLS} per call, complete one at a time"
+    RECEIVE_AT_ONCE = f"receive {CONCURRENT_CALLS} per call, complete with {CONCURRENT_CALLS} concurrent calls"
+    RECEIVE_AND_DELETE = f"receive and delete {CONCURRENT_CALLS} per call"
 
     @property
     def receives(self) -> bool:
-        """It takes messages out of the queue; else it puts them in."""
+        """Whether the use case receives messages rather than sends them."""
         return self not in (UseCase.SEND_ONE, UseCase.SEND_LISTS, UseCase.SEND_AT_ONCE)
 
     @property
     def list_length(self) -> int:
-        """Messages in a call."""
+        """Number of messages per call."""
         return 1 if self in (UseCase.SEND_ONE, UseCase.SEND_AT_ONCE, UseCase.RECEIVE_ONE) else CONCURRENT_CALLS
 
     @property
     def calls_under_way(self) -> int:
-        """Sends, or completions."""
+        """Number of concurrent sends or completions."""
         return CONCURRENT_CALLS if self in (UseCase.SEND_AT_ONCE, UseCase.RECEIVE_AT_ONCE) else 1
 
 
 def read(messages: list[Any]) -> int:
-    """Whoever receives reads the bodies; how many there were."""
-    assert messages, "no message came"
+    """Read the bodies of received messages, as an application would, and return the number of messages."""
+    assert messages, "no message was received"
     for message in messages:
         body = message.body
         assert len(body if isinstance(body, bytes) else b"".join(body)) == SIZE
     return len(messages)
 
 
-# --- ours -------------------------------------------------------------------------------------------------------------
+# --- twinbus ----------------------------------------------------------------------------------------------------------
 
 
 async def twinbus_work(stack: contextlib.AsyncExitStack, where: str, queue: str, use: UseCase) -> AsyncWork:
-    """Ours, attached."""
+    """Attach a sender or receiver of the twinbus client, and return its work."""
     factory = await stack.enter_async_context(MessagingFactory.from_connection_string(where))
     if use.receives:
         mode = ReceiveMode.RECEIVE_AND_DELETE if use is UseCase.RECEIVE_AND_DELETE else ReceiveMode.PEEK_LOCK
@@ -89,7 +89,7 @@ async def twinbus_work(stack: contextlib.AsyncExitStack, where: str, queue: str,
 
 
 async def twinbus_send(sender: MessageSender, use: UseCase, count: int) -> None:
-    """Send so many."""
+    """Send `count` messages."""
     for _ in range(0, count, use.list_length * use.calls_under_way):
         if use is UseCase.SEND_LISTS:
             await sender.send_batch([BrokeredMessage(BODY) for _ in range(CONCURRENT_CALLS)])
@@ -100,7 +100,7 @@ async def twinbus_send(sender: MessageSender, use: UseCase, count: int) -> None:
 
 
 async def twinbus_receive(receiver: MessageReceiver, use: UseCase, count: int) -> None:
-    """Receive so many."""
+    """Receive `count` messages."""
     while count > 0:
         messages = await receiver.receive_batch(min(use.list_length, count), TIMEOUT_S)
         count -= read(messages)
@@ -112,7 +112,7 @@ async def twinbus_receive(receiver: MessageReceiver, use: UseCase, count: int) -
 
 
 async def fill(where: str, queue: str, count: int) -> None:
-    """Put messages in a queue."""
+    """Send messages to a queue."""
     async with contextlib.AsyncExitStack() as stack:
         await (await twinbus_work(stack, where, queue, UseCase.SEND_LISTS))(count)
 
@@ -121,7 +121,7 @@ async def fill(where: str, queue: str, count: int) -> None:
 
 
 async def aio_work(stack: contextlib.AsyncExitStack, where: str, queue: str, use: UseCase) -> AsyncWork:
-    """azure.servicebus.aio, attached."""
+    """Attach a sender or receiver of azure.servicebus.aio, and return its work."""
     client = await stack.enter_async_context(AioServiceBusClient.from_connection_string(where))
     if not use.receives:
         return partial(aio_send, await stack.enter_async_context(client.get_queue_sender(queue)), use)
@@ -130,7 +130,7 @@ async def aio_work(stack: contextlib.AsyncExitStack, where: str, queue: str, use
 
 
 async def aio_send(sender: AioSender, use: UseCase, count: int) -> None:
-    """Send so many."""
+    """Send `count` messages."""
     for _ in range(0, count, use.list_length * use.calls_under_way):
         if use is UseCase.SEND_LISTS:
             await sender.send_messages([ServiceBusMessage(BODY) for _ in range(CONCURRENT_CALLS)])
@@ -141,7 +141,7 @@ async def aio_send(sender: AioSender, use: UseCase, count: int) -> None:
 
 
 async def aio_receive(receiver: AioReceiver, use: UseCase, count: int) -> None:
-    """Receive so many."""
+    """Receive `count` messages."""
     while count > 0:
         messages = await receiver.receive_messages(min(use.list_length, count), TIMEOUT_S)
         count -= read(messages)
@@ -157,7 +157,7 @@ async def aio_receive(receiver: AioReceiver, use: UseCase, count: int) -> None:
 
 @contextlib.contextmanager
 def sync_opened(where: str, queue: str, use: UseCase) -> Iterator[Work]:
-    """azure.servicebus, attached."""
+    """Attach a sender or receiver of azure.servicebus, and yield its work."""
     with ServiceBusClient.from_connection_string(where) as client:
         if use.receives:
             with client.get_queue_receiver(queue, receive_mode=mode_of(use), prefetch_count=PREFETCH) as receiver:
@@ -168,7 +168,7 @@ def sync_opened(where: str, queue: str, use: UseCase) -> Iterator[Work]:
 
 
 def sync_send(sender: ServiceBusSender, use: UseCase, count: int) -> None:
-    """Send so many."""
+    """Send `count` messages."""
     for _ in range(0, count, use.list_length):
         if use is UseCase.SEND_LISTS:
             sender.send_messages([ServiceBusMessage(BODY) for _ in range(CONCURRENT_CALLS)])
@@ -177,7 +177,7 @@ def sync_send(sender: ServiceBusSender, use: UseCase, count: int) -> None:
 
 
 def sync_receive(receiver: ServiceBusReceiver, use: UseCase, count: int) -> None:
-    """Receive so many."""
+    """Receive `count` messages."""
     while count > 0:
         messages = receiver.receive_messages(min(use.list_length, count), TIMEOUT_S)
         count -= read(messages)
@@ -187,16 +187,16 @@ def sync_receive(receiver: ServiceBusReceiver, use: UseCase, count: int) -> None
 
 
 def mode_of(use: UseCase) -> ServiceBusReceiveMode:
-    """How azure-servicebus calls it."""
+    """Return the receive mode of azure-servicebus for a use case."""
     deletes = use is UseCase.RECEIVE_AND_DELETE
     return ServiceBusReceiveMode.RECEIVE_AND_DELETE if deletes else ServiceBusReceiveMode.PEEK_LOCK
 
 
-# --- all of them ------------------------------------------------------------------------------------------------------
+# --- all libraries ----------------------------------------------------------------------------------------------------
 
 
 def on_a_loop(open_work: OpenWork) -> Opened:
-    """A library on asyncio as one that is not: its loop runs while its work is done."""
+    """Adapt an asyncio library to synchronous calls; its event loop runs only during the work."""
 
     @contextlib.contextmanager
     def opened(where: str, queue: str, use: UseCase) -> Iterator[Work]:
@@ -213,7 +213,7 @@ def on_a_loop(open_work: OpenWork) -> Opened:
 
 if TYPE_CHECKING:
     AsyncWork = Callable[[int], Coroutine[Any, Any, None]]
-    """Sends so many messages, or receives them."""
+    """Function that sends or receives a number of messages."""
     OpenWork = Callable[[contextlib.AsyncExitStack, str, str, UseCase], Coroutine[Any, Any, AsyncWork]]
     Work = Callable[[int], None]
     Opened = Callable[[str, str, UseCase], contextlib.AbstractContextManager[Work]]
@@ -224,9 +224,9 @@ CLIENTS: Final[dict[str, Opened]] = {
     "azure sync": sync_opened,
     "azure aio": on_a_loop(aio_work),
 }
-"""Each opens a connection to a queue, for a use, and gives the work to be measured."""
+"""For each library: a function that connects to a queue for a use case, and yields the work to be measured."""
 
 
 def offers(client: str, use: UseCase) -> bool:
-    """Whether a library can be used so."""
+    """Return whether a library supports a use case."""
     return client != "azure sync" or use.calls_under_way == 1

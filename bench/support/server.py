@@ -1,11 +1,11 @@
-"""A twinbus server to be measured, and the load client that measures it.
+"""A twinbus server under measurement, and the load client.
 
     with Server.started(folder, "--stores", "1") as server:
         server.create_queue("orders")
-        run = Load(build(folder), server).send("orders", 100_000)
+        run = LoadClient(build(folder), server).send("orders", 100_000)
 
-Owns: the server's process (started, stopped, killed, started again on what it left behind), what the kernel knows of it
-(/proc), its queues over HTTP, and one run of peer/load.c. What is measured, and whether it is enough, is each bench's.
+Owns the server's process (start, stop, kill, and restart on the same data), its statistics in /proc, its queues over
+HTTP, and runs of peer/load.c. Each benchmark decides what is measured and which results are sufficient.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
 HERE: Final = Path(__file__).parents[1]
 ROOT: Final = HERE.parent
 START_TIMEOUT_S: Final = 120.0
-"""Longer than any bar: a start that takes too long is to be measured, not cut off."""
+"""Longer than any threshold, so that a slow start is measured and not cut off."""
 STOP_TIMEOUT_S: Final = 60.0
 POLL_INTERVAL_S: Final = 0.005
 LOG_LINES: Final = 20
-"""As much of the server's log is shown where it fails."""
+"""Number of lines of the server's log that are shown if it fails."""
 LINGER_S: Final = 0.5
-"""How long load.c waits after its last message before it closes."""
+"""Time between the last message of load.c and the close of its connection."""
 RUN_TIMEOUT_S: Final = 600.0
 ORDINARY_OPEN_FILES: Final = 1_024
-"""The soft limit that a login shell gives. The server is started with it, whatever this machine allows."""
+"""Soft limit of a login shell. The server is started with this limit, whatever this machine allows."""
 MIB: Final = 1_048_576
 _QUEUE: Final = (
     '<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml">'
@@ -53,7 +53,7 @@ _QUEUE: Final = (
 
 
 def run(main: Callable[[], int]) -> NoReturn:
-    """Run a bench as a program. Told to stop (SIGTERM, Ctrl-C), it stops what it started and removes what it wrote."""
+    """Run a benchmark as a program. On SIGTERM and Ctrl-C, it stops its processes and removes its temporary files."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
     try:
         sys.exit(main())
@@ -62,7 +62,7 @@ def run(main: Callable[[], int]) -> NoReturn:
 
 
 def build(folder: Path) -> Path:
-    """The load client, made in that folder."""
+    """Build the load client in a folder, and return its path."""
     load = folder / "load"
     subprocess.run([HERE / "peer" / "build", load], check=True)
     return load
@@ -72,12 +72,13 @@ def build(folder: Path) -> Path:
 
 
 class Server:
-    """One namespace, in life after life."""
+    """A server, which can be started and stopped repeatedly on the same data."""
 
     def __init__(self, folder: Path, *options: str, python: str = sys.executable) -> None:
-        """`folder` gets the data directory, the ready file and the log; `options` are those of `twinbus serve`.
+        """Create a server that is not started. `options` are options of `twinbus serve`.
 
-        `python` is the interpreter of the installation to be measured (default: this one).
+        `folder` gets the data directory, the ready file and the log. `python` is the interpreter of the installation
+        to be measured (default: this one).
         """
         self.data = folder / "data"
         self.ready_file = folder / "ready.json"
@@ -85,7 +86,7 @@ class Server:
         self.key_name = ""
         self.key = ""
         self.connection_string = ""
-        """For messages; `management_string` is for entities."""
+        """Connection string for messages; `management_string` is for entities."""
         self._http_port = 0
         self._log = folder / "server.log"
         self._options = options
@@ -95,7 +96,7 @@ class Server:
     @classmethod
     @contextlib.contextmanager
     def started(cls, folder: Path, *options: str, python: str = sys.executable) -> Iterator[Server]:
-        """A server from its start until the block ends, whatever happens in it."""
+        """Start a server, and end it with the block."""
         folder.mkdir(parents=True, exist_ok=True)
         server = cls(folder, *options, python=python)
         try:
@@ -107,13 +108,13 @@ class Server:
 
     @property
     def process(self) -> ProcessStats:
-        """What the kernel knows of it."""
+        """Statistics of the server's process."""
         assert self._process is not None, "the server does not run"
         return ProcessStats(self._process.pid)
 
     def start(self) -> float:
-        """Start it; the seconds until it serves. Exits where it does not."""
-        assert self._process is None, "the server runs already"
+        """Start the server, and return the seconds until it serves. Exit if it does not start."""
+        assert self._process is None, "the server is already running"
         self.ready_file.unlink(missing_ok=True)
         ports = [f"--{name}-port=0" for name in ("amqp", "amqps", "http", "https")]
         words = [self._python, "-m", "twinbus", "serve", "bench", "--data", str(self.data), *ports]
@@ -128,7 +129,7 @@ class Server:
             )
         while not self.ready_file.exists():
             if self._process.poll() is not None or time.monotonic() > started + START_TIMEOUT_S:
-                sys.exit(f"twinbus does not serve:\n{self.log_tail()}")
+                sys.exit(f"twinbus did not start:\n{self.log_tail()}")
             time.sleep(POLL_INTERVAL_S)
         took_s = time.monotonic() - started
         self._read_ready_file()
@@ -143,19 +144,19 @@ class Server:
 
     @property
     def management_string(self) -> str:
-        """The connection string of its HTTP port."""
+        """Connection string of the HTTP port."""
         return self.connection_string.replace(f":{self.amqp_port}", f":{self._http_port}", 1)
 
     def stop(self) -> float:
-        """SIGTERM; the seconds until it is gone. Exits where it does not end well."""
+        """Stop the server with SIGTERM, and return the seconds until it has ended. Exit if it ends with an error."""
         started = time.monotonic()
         status = self._end(signal.SIGTERM)
         if status != 0:
-            sys.exit(f"twinbus was asked to stop and ended with {status}:\n{self.log_tail()}")
+            sys.exit(f"twinbus ended with exit code {status} after SIGTERM:\n{self.log_tail()}")
         return time.monotonic() - started
 
     def kill(self) -> None:
-        """SIGKILL: it has no time for anything."""
+        """Kill the server with SIGKILL."""
         self._end(signal.SIGKILL)
 
     def _end(self, number: signal.Signals) -> int | None:
@@ -170,23 +171,23 @@ class Server:
             return None
 
     def log_tail(self) -> str:
-        """The end of what it said."""
+        """Return the last lines of the server's log."""
         lines = self._log.read_text(errors="replace").splitlines() if self._log.exists() else []
         return "\n".join(lines[-LOG_LINES:])
 
     def log_errors(self) -> list[str]:
-        """What it said that was more than information: a bench that has seen such lines did not measure peace."""
+        """Return warnings and errors of the server's log, which mean that the measurement was disturbed."""
         lines = self._log.read_text(errors="replace").splitlines()
         return [line for line in lines if re.search(r"^\S+ (warning|error|critical) ", line)]
 
-    # --- its queues ---------------------------------------------------------------------------------------------------
+    # --- queues -------------------------------------------------------------------------------------------------------
 
     def create_queue(self, name: str, max_size_mb: int = 1024) -> None:
-        """A queue that was not there before."""
+        """Create a queue that does not exist yet."""
         self._request("PUT", name, _QUEUE.format(max_size_mb), expected=201)
 
     def message_count(self, name: str) -> int:
-        """Messages that wait in a queue."""
+        """Return the number of messages in a queue."""
         found = re.search(r"ActiveMessageCount>(\d+)<", self._request("GET", name, None, expected=200))
         assert found is not None
         return int(found[1])
@@ -214,7 +215,7 @@ class Server:
 
 @contextlib.contextmanager
 def raise_open_file_limit() -> Iterator[None]:
-    """What is started in the block finds the limits that it would find under a login shell."""
+    """Start processes in the block with the open-file limits of a login shell."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(ORDINARY_OPEN_FILES, soft), hard))
     try:
@@ -223,65 +224,65 @@ def raise_open_file_limit() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-# --- what the kernel knows --------------------------------------------------------------------------------------------
+# --- process statistics -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class BackgroundUsage:
-    """What RocksDB's own threads have done so far."""
+    """Work of RocksDB's background threads so far."""
 
     cpu_s: float
     bytes: int
-    """Read and written."""
+    """Bytes read and written."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessStats:
-    """One process, as /proc shows it."""
+    """Statistics of a process from /proc."""
 
     pid: int
 
     @property
     def resident_bytes(self) -> int:
-        """Memory it has now."""
+        """Current resident memory."""
         return self._status("VmRSS")
 
     @property
     def peak_resident_bytes(self) -> int:
-        """The most it ever had."""
+        """Peak resident memory."""
         return self._status("VmHWM")
 
     @property
     def max_open_files(self) -> int:
-        """Its soft limit."""
+        """Soft limit of open files."""
         return resource.prlimit(self.pid, resource.RLIMIT_NOFILE)[0]
 
     @property
     def open_files(self) -> int:
-        """Files and sockets it has open."""
+        """Number of open files and sockets."""
         return len(list(Path(f"/proc/{self.pid}/fd").iterdir()))
 
     @property
     def cpu_s(self) -> float:
-        """Processor time of all its threads."""
+        """CPU time of all threads."""
         return _cpu_s(Path(f"/proc/{self.pid}/stat"))
 
     @property
     def foreground_cpu_s(self) -> float:
-        """Processor time of its threads, to the nanosecond, without RocksDB's flushes and compactions."""
+        """CPU time of all threads, in nanosecond resolution, without RocksDB's flushes and compactions."""
         spent_ns = 0
         for task in Path(f"/proc/{self.pid}/task").iterdir():
-            with contextlib.suppress(OSError):  # a thread that has just ended
+            with contextlib.suppress(OSError):  # the thread has just ended
                 if not (task / "comm").read_text().startswith("rocksdb:"):
                     spent_ns += int((task / "schedstat").read_text().split()[0])
         return spent_ns / 1e9
 
     @property
     def background(self) -> BackgroundUsage:
-        """Flushes and compactions: RocksDB names the threads that do them."""
+        """Work of flushes and compactions, whose threads RocksDB gives a name."""
         cpu_s, size = 0.0, 0
         for task in Path(f"/proc/{self.pid}/task").iterdir():
-            with contextlib.suppress(OSError):  # a thread that has just ended
+            with contextlib.suppress(OSError):  # the thread has just ended
                 if (task / "comm").read_text().startswith("rocksdb:"):
                     cpu_s += _cpu_s(task / "stat")
                     counted = dict(line.split(": ") for line in (task / "io").read_text().splitlines())
@@ -289,7 +290,7 @@ class ProcessStats:
         return BackgroundUsage(cpu_s, size)
 
     def wait_for_idle_background(self, still_s: float, timeout_s: float = 900.0) -> float | None:
-        """Wait until RocksDB has done nothing for so long; the seconds until it came to rest, None if it never did."""
+        """Wait until RocksDB has been idle for `still_s`. Return the seconds until it became idle, None on time-out."""
         started = moved = time.monotonic()
         last = self.background
         while time.monotonic() < started + timeout_s:
@@ -308,7 +309,7 @@ class ProcessStats:
 
 
 def _cpu_s(stat: Path) -> float:
-    fields = stat.read_text().rpartition(")")[2].split()  # a name may have spaces and brackets in it
+    fields = stat.read_text().rpartition(")")[2].split()  # a name may contain spaces and parentheses
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
@@ -317,36 +318,36 @@ def _cpu_s(stat: Path) -> float:
 
 @dataclass(frozen=True, slots=True)
 class LoadRun:
-    """One run of the load client."""
+    """The result of a run of the load client."""
 
     rate: float
-    """Messages a second, from the first credit or delivery to the last answer."""
+    """Messages per second, from the first credit or delivery to the last response."""
     wait_s: float
-    """From its start to the first credit or delivery: an empty-looking queue that has to be searched shows here."""
+    """Time from the start to the first credit or delivery; long if the server must search for the first message."""
     whole_rate: float
-    """Messages a second with that wait in it."""
+    """Messages per second, including that wait."""
     p99_ms: float
-    """Of the accepts; 0 for a run that receives."""
+    """99th percentile of the time until a send is accepted; 0 for a run that receives."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadClient:
-    """The load client, pointed at a server."""
+    """The load client for one server."""
 
     binary: Path
     server: Server
     size: int = 1024
 
     def send(self, queue: str, count: int) -> LoadRun:
-        """Send so many messages; all were accepted."""
+        """Send `count` messages, all accepted."""
         return self._run("send", queue, count)
 
     def receive(self, queue: str, count: int) -> LoadRun:
-        """Receive and accept so many: those that one such `send` sent, none missing, none twice, no others."""
+        """Receive and accept the messages of one `send` of the same count: each exactly once, and no others."""
         return self._run("recv", queue, count)
 
     def receive_second(self, queue: str, count: int) -> LoadRun:
-        """Receive so many as the Azure SDKs do: done when the server has confirmed each settlement."""
+        """Receive `count` messages like the Azure SDKs, which wait until the server confirms each settlement."""
         return self._run("recv", queue, count, SECOND="1")
 
     def _run(self, mode: str, queue: str, count: int, **environment: str) -> LoadRun:
@@ -359,11 +360,11 @@ class LoadClient:
 
 
 class LoadClientFailed(Exception):
-    """The load client did not come to its end, or found a message missing, twice, or foreign."""
+    """The load client failed, or messages were missing, duplicated, or from another run."""
 
 
 def run_load(words: list[str], **environment: str) -> LoadRun:
-    """Run the load client; it must have missed nothing."""
+    """Run the load client. Raise LoadClientFailed if it fails or messages are missing."""
     started = time.monotonic()
     try:
         done = subprocess.run(
@@ -375,7 +376,7 @@ def run_load(words: list[str], **environment: str) -> LoadRun:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise LoadClientFailed(f"not done after {RUN_TIMEOUT_S:.0f} s") from None
+        raise LoadClientFailed(f"not finished after {RUN_TIMEOUT_S:.0f} s") from None
     whole_s = time.monotonic() - started - LINGER_S
     found = re.search(r"(\d+) messages .* in ([\d.]+) s = (\d+) msg/s", done.stdout)
     if done.returncode or found is None or re.search(r"(missing|duplicates|foreign) [1-9]", done.stdout):

@@ -1,11 +1,11 @@
-"""RabbitMQ's shovel, to be measured: how long it takes to move as many messages as our syphon does.
+"""RabbitMQ's shovel under measurement: the time it takes to move messages, for comparison with the syphon.
 
-    moved = Shovel(folder).move(Arrangement(sources=10, destinations=1), count=100_000, size=1024)
+    moved = Shovel(folder).move(QueueLayout(sources=10, destinations=1), count=100_000, size=1024)
 
-Owns: the queues and the dynamic shovels, all made, filled, watched and removed inside RabbitMQ by what `rabbitmqctl
-eval` runs there. That is kind to RabbitMQ: messages are published in its own protocol, so that a shovel has nothing to
-convert, shovels speak to it without a socket between, and its clock is its own. A shovel confirms as the syphon does: a
-message leaves its queue when the destination has it on disk.
+Owns the queues and the dynamic shovels, which `rabbitmqctl eval` creates, fills, watches and removes inside RabbitMQ.
+This favours RabbitMQ: messages are published in its own protocol, so a shovel need not convert them; shovels use direct
+connections without a socket; and RabbitMQ measures the time itself. A shovel confirms like the syphon: a message leaves
+its queue once the destination has it on disk.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ _FOUND: Final = re.compile(r"\{(\d+),(\d+),(\d+)\}")
 
 @dataclass(frozen=True, slots=True)
 class QueueLayout:
-    """How many queues messages are moved from, each by a shovel of its own, and to how many."""
+    """Number of source queues, each with its own shovel, and of destination queues."""
 
     sources: int
     destinations: int
@@ -86,34 +86,34 @@ class QueueLayout:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """One move of all messages."""
+    """The result of one move of all messages."""
 
     count: int
     moving_s: float
-    """From the first that was there to the last that had left, too."""
+    """Seconds from the arrival of the first message until all have arrived and left their sources."""
     whole_s: float
-    """The same with the start."""
+    """Seconds, including the start."""
 
     @property
     def rate(self) -> float:
-        """Messages a second."""
+        """Messages per second."""
         return self.count / self.moving_s
 
     @property
     def whole_rate(self) -> float:
-        """The same with the start."""
+        """Messages per second, including the start."""
         return self.count / self.whole_s
 
 
 class Shovel:
-    """Of a RabbitMQ that runs."""
+    """The shovel plug-in of a running RabbitMQ."""
 
     def __init__(self, folder: Path) -> None:
-        """`folder` is what peer/rabbitmq4 made."""
+        """Create the client. `folder` is the folder of peer/rabbitmq4."""
         self._folder = folder
 
     def move(self, arrangement: QueueLayout, count: int, size: int) -> Moved:
-        """Fill the sources, move all, and remove what was made."""
+        """Fill the sources, move all messages, and remove the queues."""
         names: dict[str, int] = {
             "sources": arrangement.sources,
             "destinations": arrangement.destinations,
@@ -137,7 +137,7 @@ class Shovel:
         words = [str(RABBITMQ4), "ctl", str(self._folder), "eval", " ".join(expression.split())]
         done = subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
         if done.returncode:
-            sys.exit(f"RabbitMQ did not do as it was told:\n{done.stdout}{done.stderr}")
+            sys.exit(f"rabbitmqctl eval failed:\n{done.stdout}{done.stderr}")
         return done.stdout
 
 

@@ -1,11 +1,11 @@
-"""The workloads that `bench.change` gives to two builds by turns, and the processor time that each takes per message.
+"""The workloads that `bench.change` runs on two builds alternately, and their CPU time per message.
 
     build = Build.at(Path("../before"))
     with started(["plain"], build, folder, binary) as workloads, pinned([*workloads.values()]):
         workloads["plain"].measure("a-new-queue", 12_000)     # {"send": 8.0, "receive": 9.4, ...} in microseconds
 
-Owns: the processes of a workload, which of them are measured, and the steps of one turn. How turns alternate and what
-their figures are compared with is `bench.change`'s.
+Owns the processes of a workload, which of them are measured, and the steps of one turn. `bench.change` decides how
+turns alternate, and compares the figures.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ PARTITIONED: Final = "partitioned"
 TWO_PROCESSES: Final = "two-processes"
 SYPHON: Final = "syphon"
 GROUPS: Final = ((PLAIN, PARTITIONED), (TWO_PROCESSES,), (SYPHON,))
-"""Workloads that take turns with each other on one server. Each group has servers of its own: fewer are idle then."""
+"""Groups of workloads that alternate on one server. Each group has its own servers, so that fewer are idle."""
 PROCESSES: Final = 2
 MAX_STOPPED_S: Final = 4.0
-"""The secondary takes the backlog queues from a host of the syphon that is silent for 5 s."""
+"""The secondary takes the backlog queues away from a host of the syphon that is silent for 5 s."""
 _WHERE: Final = "import twinbus; print(twinbus.__path__[0])"
 
 
@@ -70,8 +70,8 @@ class Build:
             if not (copy := installed / file.relative_to(sources)).is_file() or copy.read_bytes() != file.read_bytes()
         ]
         if changed or installed == sources or not list(installed.rglob("*.so")):
-            why = f"{changed[0]} is newer" if changed else "it runs the sources"
-            sys.exit(f"twinbus of {found} is not compiled from {checkout} ({why}): run `make compile` there first")
+            why = f"{changed[0]} is newer" if changed else "it runs from the sources"
+            sys.exit(f"twinbus in {found} is not compiled from {checkout} ({why}): run `make compile` there first")
         return cls(checkout, found, _output("git", "rev-parse", "--short", "HEAD", cwd=checkout))
 
 
@@ -82,41 +82,41 @@ def _output(*words: str, cwd: Path) -> str:
 
 
 class Workload(ABC):
-    """One build under one load."""
+    """One build under one kind of load."""
 
     @property
     @abstractmethod
     def measured(self) -> list[int]:
-        """The ids of the processes whose processor time counts."""
+        """Ids of the processes whose CPU time is measured."""
 
     @property
     def others(self) -> list[int]:
-        """The ids of other processes that this workload needs, beside the load clients."""
+        """Ids of other processes that this workload needs, without the load clients."""
         return []
 
     @abstractmethod
     def measure(self, name: str, count: int) -> dict[str, float]:
-        """Run one turn; microseconds of processor time per message, by step. No other turn has this name."""
+        """Run one turn. Return microseconds of CPU time per message, by step. `name` must be unique."""
 
 
 # --- queues -----------------------------------------------------------------------------------------------------------
 
 
 class QueueWorkload(Workload):
-    """One client and one process of the server."""
+    """A queue with one client, on a server with one process."""
 
     def __init__(self, load: LoadClient, make: Callable[[str], None]) -> None:
-        """`make` creates a queue of the kind that is measured."""
+        """Create the workload. `make` creates a queue of the measured kind."""
         self._load = load
         self._make = make
 
     @property
     def measured(self) -> list[int]:
-        """The server."""
+        """The process of the server."""
         return [self._load.server.process.pid]
 
     def measure(self, name: str, count: int) -> dict[str, float]:
-        """Send, receive, and receive with confirmed settlement: each receive finds what the send before it left."""
+        """Send, receive, and receive with confirmed settlement. Each receive gets the messages of the previous send."""
         self._make(name)
         server, load = self._load.server.process, self._load
         steps: list[tuple[str, Callable[[str, int], object]]] = [
@@ -134,29 +134,29 @@ class QueueWorkload(Workload):
 
 
 class TwoProcessWorkload(Workload):
-    """Two clients, each connected to another one of two processes, on one partitioned queue.
+    """A partitioned queue with two clients, each connected to a different one of two processes.
 
-    Half of the fragments that a client's messages go to are in the process that holds its connection, half in the
-    other one, for every build and in every turn. Processor time is that of the workers and of their supervisor, from
-    the moment at which both clients are connected: how many connections hung up until then is chance.
+    For every build and in every turn, half of the fragments of a client's messages are in the process that has its
+    connection, and half in the other process. CPU time is that of the workers and their supervisor, counted once both
+    clients are connected, because the number of connections that are closed before that is random.
     """
 
     def __init__(self, binary: Path, server: MultiProcessServer) -> None:
-        """`binary` is the load client."""
+        """Create the workload. `binary` is the load client."""
         self._server = server
         self._clients = LoadClients(binary, server, PROCESSES, when_connected=self._note)
         self._connected_s = 0.0
 
     @property
     def measured(self) -> list[int]:
-        """Supervisor and workers."""
+        """The supervisor and its workers."""
         return [process.pid for process in self._server.processes.all]
 
     def _note(self) -> None:
         self._connected_s = self._server.processes.foreground_cpu_s
 
     def measure(self, name: str, count: int) -> dict[str, float]:
-        """Run the steps of a plain queue, by both clients at a time."""
+        """Run the steps of a plain queue with both clients at the same time."""
         self._server.create_partitioned_queue(name)
         clients = self._clients
         steps = [
@@ -170,7 +170,7 @@ class TwoProcessWorkload(Workload):
             done = run(name, count)
             spent_s = self._server.processes.foreground_cpu_s - self._connected_s
             if done.holders != PROCESSES:
-                sys.exit(f"one process of the server held the connections of all clients\n{self._server.log_tail()}")
+                sys.exit(f"one process of the server had the connections of all clients\n{self._server.log_tail()}")
             found.setdefault(step, []).append(spent_s / done.count * 1e6)
         if left := self._server.message_count(name):
             sys.exit(f"{name} holds {left} messages after all were received\n{self._server.log_tail()}")
@@ -181,16 +181,16 @@ class TwoProcessWorkload(Workload):
 
 
 class SyphonWorkload(Workload):
-    """A host of the syphon, between two servers of its own build.
+    """A host of the syphon, between two servers of the same build.
 
-    The host is stopped (SIGSTOP) while messages are parked, and continued to move them all: so every turn moves a
-    backlog of the same size, and the start of the host is in none.
+    The host is stopped (SIGSTOP) while messages are parked, and then continued to move them all. Every turn therefore
+    moves a backlog of the same size, without the start of the host.
     """
 
     def __init__(
         self, syphon: Syphon, host: subprocess.Popen[bytes], primary: MultiProcessServer, secondary: MultiProcessServer
     ) -> None:
-        """The host runs."""
+        """Create the workload with a running host."""
         self._syphon = syphon
         self._host = host
         self._primary = primary
@@ -198,23 +198,23 @@ class SyphonWorkload(Workload):
 
     @property
     def measured(self) -> list[int]:
-        """The host."""
+        """The host of the syphon."""
         return [self._host.pid]
 
     @property
     def others(self) -> list[int]:
-        """The servers."""
+        """The processes of the servers."""
         return [self._primary.process.pid, self._secondary.process.pid]
 
     def measure(self, name: str, count: int) -> dict[str, float]:
-        """Park so many messages and have them moved."""
+        """Park `count` messages, and let the host move them."""
         del name
         wanted, process = self._syphon.arrived() + count, ProcessStats(self._host.pid)
         self._host.send_signal(signal.SIGSTOP)
         stopped_s = time.monotonic()
         try:
             uvloop.run(park_messages(self._secondary, count))
-        finally:  # a stopped host would not end when it is told to
+        finally:  # a stopped host would not react to SIGTERM
             before_s, started_s = process.foreground_cpu_s, time.monotonic()
             self._host.send_signal(signal.SIGCONT)
         if (took_s := started_s - stopped_s) > MAX_STOPPED_S:
@@ -232,7 +232,7 @@ class SyphonWorkload(Workload):
 
 @contextlib.contextmanager
 def started(names: Sequence[str], build: Build, folder: Path, binary: Path) -> Iterator[dict[str, Workload]]:
-    """Start the workloads of one group on one build; their processes end with the block."""
+    """Start the workloads of one group on one build. Their processes end with the block."""
     with ExitStack() as stack:
 
         def serve(name: str, *options: str) -> MultiProcessServer:
@@ -257,7 +257,7 @@ def started(names: Sequence[str], build: Build, folder: Path, binary: Path) -> I
 
 @contextlib.contextmanager
 def pinned(workloads: Sequence[Workload]) -> Iterator[None]:
-    """Keep what is measured on one processor and all else on the others: moving between them costs time, too."""
+    """Pin the measured processes to one processor and all others elsewhere, because migration costs time."""
     all_processors = os.sched_getaffinity(0)
     first, *others = sorted(all_processors)
     if others:
@@ -266,7 +266,7 @@ def pinned(workloads: Sequence[Workload]) -> Iterator[None]:
                 _pin(pid, {first})
             for pid in workload.others:
                 _pin(pid, set(others))
-        os.sched_setaffinity(0, others)  # of this process, and of the load clients that it starts
+        os.sched_setaffinity(0, others)  # also for the load clients that this process starts
     try:
         yield
     finally:
@@ -275,5 +275,5 @@ def pinned(workloads: Sequence[Workload]) -> Iterator[None]:
 
 def _pin(pid: int, processors: set[int]) -> None:
     for task in Path(f"/proc/{pid}/task").iterdir():
-        with contextlib.suppress(ProcessLookupError):  # a thread that has just ended
+        with contextlib.suppress(ProcessLookupError):  # the thread has just ended
             os.sched_setaffinity(int(task.name), processors)

@@ -1,6 +1,6 @@
-"""twinbus: a Service Bus you run yourself, that goes on accepting messages when it is down.
+"""twinbus: a self-hosted Service Bus with paired namespaces, so that senders keep sending while a namespace is down.
 
-Each package says in its first lines what it owns and what it must not know; docs/design.md shows how they fit together.
+The docstring of each package says what the package owns and must not know; docs/design.md shows how they fit together.
 """
 
 import importlib.util
@@ -10,7 +10,7 @@ __version__: Final = "0.1.0.dev0"
 
 
 def version_and_build() -> str:
-    """Return the version, and whether the hot files of this installation are compiled: `0.1.0 (compiled)`."""
-    hot = importlib.util.find_spec("twinbus.amqp.delivery_frames")
-    is_compiled = hot is not None and hot.origin is not None and not hot.origin.endswith(".py")
+    """Return the version and whether the performance-critical modules are compiled, for example `0.1.0 (compiled)`."""
+    spec = importlib.util.find_spec("twinbus.amqp.codec.delivery_frames")
+    is_compiled = spec is not None and spec.origin is not None and not spec.origin.endswith(".py")
     return f"{__version__} ({'compiled' if is_compiled else 'pure Python'})"

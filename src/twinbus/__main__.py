@@ -1,4 +1,4 @@
-"""`python -m twinbus` is `twinbus`."""
+"""Entry point of `python -m twinbus`, which runs the `twinbus` command."""
 
 from twinbus.cli.main import app
 

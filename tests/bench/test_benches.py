@@ -1,4 +1,4 @@
-"""Each bench runs from its start to its end, with tiny counts: what it finds means nothing, that it finds it does."""
+"""Each bench runs completely with tiny counts and writes its results; the figures themselves mean nothing."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def read(folder: Path, name: str) -> dict[str, Any]:
 
 
 def test_depth_fills_restarts_kills_and_empties(tmp_path: Path) -> None:
-    words = ["--messages", "1500", "--chunk", "500", "--rounds", "1", "--still", "0.3"]
-    status = depth.main([*words, "--folder", str(tmp_path), "--results", str(tmp_path / "results")])
+    arguments = ["--messages", "1500", "--chunk", "500", "--rounds", "1", "--still", "0.3"]
+    status = depth.main([*arguments, "--folder", str(tmp_path), "--results", str(tmp_path / "results")])
     measured = read(tmp_path / "results", "depth")
     bars = {bar["what"]: bar for bar in measured["bars"]}
     assert status == any(not bar["is_met"] for bar in bars.values())
@@ -42,8 +42,8 @@ def test_depth_fills_restarts_kills_and_empties(tmp_path: Path) -> None:
 
 
 def test_connections_are_held_counted_and_closed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--connections", "30", "--queues", "4", "--rounds", "1", "--count", "300", "--watch", "0.2"]
-    status = connections.main([*words, "--results", str(tmp_path)])
+    arguments = ["--connections", "30", "--queues", "4", "--rounds", "1", "--count", "300", "--watch", "0.2"]
+    status = connections.main([*arguments, "--results", str(tmp_path)])
     measured = read(tmp_path, "connections")
     bars = {bar["what"]: bar for bar in measured["bars"]}
     assert status == any(not bar["is_met"] for bar in bars.values())
@@ -55,10 +55,10 @@ def test_connections_are_held_counted_and_closed(tmp_path: Path, capsys: pytest.
     assert "round 1, without" in capsys.readouterr().out
 
 
-def test_speed_compares_with_whatever_serves_on_that_port(tmp_path: Path) -> None:
-    with engine.run_server(engine.SERVERS["twinbus"]) as port:  # takes every address, as RabbitMQ takes its two
-        words = ["--rabbitmq-port", str(port), "--rounds", "1", "--count", "300"]
-        status = speed.main([*words, "--results", str(tmp_path)])
+def test_speed_compares_with_any_server_on_the_given_port(tmp_path: Path) -> None:
+    with engine.run_server(engine.SERVERS["twinbus"]) as port:  # it accepts every address, as RabbitMQ accepts its two
+        arguments = ["--rabbitmq-port", str(port), "--rounds", "1", "--count", "300"]
+        status = speed.main([*arguments, "--results", str(tmp_path)])
     measured = read(tmp_path, "queue")
     assert status == any(not bar["is_met"] for bar in measured["bars"])
     assert {bar["what"].partition(":")[0] for bar in measured["bars"]} == {"send", "recv", "recv-second", "accept-p99"}

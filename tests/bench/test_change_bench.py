@@ -1,4 +1,4 @@
-"""Two builds have the same load by turns, and what one costs is compared with what the other does."""
+"""The bench of changes runs the same load on two builds in turn, and compares their costs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.conftest import installed_is_current
 if TYPE_CHECKING:
     from pathlib import Path
 
-FOUND = {
+MEASURED = {
     BEFORE: {
         "plain: send": [8.0, 10.0, 4.0],
         "partitioned: send": [12.0, 15.0, 6.0],
@@ -26,18 +26,18 @@ FOUND = {
 }
 
 
-def test_a_ratio_is_the_median_of_the_rounds_ratios() -> None:
-    assert ratios(FOUND) == {"plain: send": 1.0, "partitioned: send": 1.333, "syphon: move": 1.03}
+def test_a_ratio_is_the_median_of_the_ratios_of_the_rounds() -> None:
+    assert ratios(MEASURED) == {"plain: send": 1.0, "partitioned: send": 1.333, "syphon: move": 1.03}
 
 
 def test_partitioned_is_compared_with_plain_round_by_round() -> None:
-    assert relative_to_plain(FOUND[BEFORE]) == {"send": [1.5, 1.5, 1.5]}
-    assert relative_to_plain(FOUND[AFTER]) == {"send": [2.0, 2.0, 2.0]}
+    assert relative_to_plain(MEASURED[BEFORE]) == {"send": [1.5, 1.5, 1.5]}
+    assert relative_to_plain(MEASURED[AFTER]) == {"send": [2.0, 2.0, 2.0]}
     assert relative_to_plain({"plain: send": [1.0]}) == relative_to_plain({"partitioned: send": [1.0]}) == {}
 
 
 def test_a_step_that_costs_more_misses_its_bar() -> None:
-    assert {bar.what: bar.is_met for bar in find_bars(FOUND)} == {
+    assert {bar.what: bar.is_met for bar in find_bars(MEASURED)} == {
         "plain: send: processor time, of what it was": True,
         "partitioned: send: processor time, of what it was": False,
         "syphon: move: processor time, of what it was": True,
@@ -56,13 +56,13 @@ def test_a_checkout_that_is_not_compiled_is_refused(tmp_path: Path) -> None:
 def test_each_workload_is_measured_on_both_builds(tmp_path: Path, workloads: list[str]) -> None:
     if not installed_is_current():
         pytest.skip("compiled files alone are compared, and `make compile` is older than the sources")
-    chosen = [word for name in workloads for word in ("--only", name)]
-    words = ["--before", str(ROOT), "--rounds", "1", "--count", "600", *chosen]
-    status = change.main([*words, "--results", str(tmp_path)])
+    chosen = [argument for name in workloads for argument in ("--only", name)]
+    arguments = ["--before", str(ROOT), "--rounds", "1", "--count", "600", *chosen]
+    status = change.main([*arguments, "--results", str(tmp_path)])
     measured = json.loads((tmp_path / "change.json").read_text())
     assert status == any(not bar["is_met"] for bar in measured["bars"])
     steps = ["move"] if workloads == ["syphon"] else ["send", "receive", "receive and settle"]
     for version in (BEFORE, AFTER):
-        found = measured["found"][version]
-        assert list(found) == [f"{name}: {step}" for name in workloads for step in steps]
-        assert all(len(rounds) == 1 and rounds[0] > 0 for rounds in found.values())
+        steps_measured = measured["found"][version]
+        assert list(steps_measured) == [f"{name}: {step}" for name in workloads for step in steps]
+        assert all(len(rounds) == 1 and rounds[0] > 0 for rounds in steps_measured.values())

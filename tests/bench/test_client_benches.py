@@ -1,4 +1,4 @@
-"""The benches of the client and of the pair run from their start to their end, and what they find is judged."""
+"""The benches of the client and of the pair run completely, and compare their results with thresholds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.campaign
-def test_every_library_is_measured_in_every_use_it_offers(tmp_path: Path) -> None:
+def test_every_library_is_measured_in_every_use_it_supports(tmp_path: Path) -> None:
     status = sdk.main(["--rounds", "1", "--count", "100", "--results", str(tmp_path)])
     measured = json.loads((tmp_path / "sdk.json").read_text())
     assert status == any(not bar["is_met"] for bar in measured["bars"])
@@ -51,7 +51,7 @@ def test_paired_and_unpaired_senders_take_turns(tmp_path: Path) -> None:
     assert all(run["cpu_us"] > 0 for kind in ("paired", "unpaired") for run in measured[kind])
 
 
-def test_what_pairing_costs_is_the_difference_of_the_medians() -> None:
+def test_the_cost_of_pairing_is_the_difference_of_the_medians() -> None:
     runs = {"unpaired": [20.0, 10.0, 90.0], "paired": [21.0, 5.0, 95.0]}
     found = {kind: [{"cpu_us": value, "rate": 1.0} for value in values] for kind, values in runs.items()}
     (bar,) = paired.find_thresholds(found)
@@ -60,7 +60,7 @@ def test_what_pairing_costs_is_the_difference_of_the_medians() -> None:
 
 
 @pytest.mark.campaign
-def test_the_syphon_moves_everything_that_is_parked(tmp_path: Path) -> None:
+def test_the_syphon_moves_all_parked_messages(tmp_path: Path) -> None:
     with Server.started(tmp_path / "primary") as primary, Server.started(tmp_path / "secondary") as secondary:
         moved, cpu_s = syphon.Syphon(primary, secondary).move(400)
         assert [primary.message_count(path) for path in syphon.DESTINATIONS] == [200, 200]

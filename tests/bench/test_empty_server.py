@@ -1,4 +1,4 @@
-"""The server that the bench measures does what a queue server does, and is as small as it is said to be."""
+"""The empty server of the bench works as a queue server, and is as small as documented."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ def address() -> Iterator[str]:
         assert server.wait(10) == 0
 
 
-def test_what_was_sent_is_received_in_order(address: str) -> None:
+def test_messages_are_received_in_order(address: str) -> None:
     connection = BlockingConnection(address, timeout=20)
     sender = connection.create_sender("queue")
     for number in range(200):
         sender.send(Message(body=number))
     receiver = connection.create_receiver("queue")
-    got = []
+    received = []
     for _ in range(200):
-        got.append(receiver.receive(timeout=10).body)
+        received.append(receiver.receive(timeout=10).body)
         receiver.accept()
-    assert got == list(range(200))
+    assert received == list(range(200))
     connection.close()
 
 
-def test_its_policy_is_under_100_lines() -> None:
+def test_the_empty_server_has_less_than_100_lines() -> None:
     assert len(SERVER.read_text().splitlines()) < 100

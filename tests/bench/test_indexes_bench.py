@@ -1,4 +1,4 @@
-"""Indexes are filled, used, stopped and killed, with tiny counts: what the bench counts has to be right."""
+"""The bench of indexes runs completely with tiny counts, and its counts are correct."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 @pytest.mark.campaign
 @pytest.mark.timeout(300)
-def test_indexes_are_filled_used_and_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_indexes_are_filled_used_and_recovered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(indexes, "SPARE_S", 20.0)  # two restarts, on a machine that is busy with other tests
-    words = ["--count", "2000", "--only", "scheduled,deferred"]
-    status = indexes.main([*words, "--folder", str(tmp_path), "--results", str(tmp_path / "results")])
+    arguments = ["--count", "2000", "--only", "scheduled,deferred"]
+    status = indexes.main([*arguments, "--folder", str(tmp_path), "--results", str(tmp_path / "results")])
     measured = json.loads((tmp_path / "results" / "indexes.json").read_text())
     page = (tmp_path / "results" / "indexes.md").read_text()
     bars = {bar["what"]: bar for bar in measured["bars"]}
@@ -39,13 +39,13 @@ def test_indexes_are_filled_used_and_found_again(tmp_path: Path, monkeypatch: py
     assert [path.name for path in tmp_path.iterdir()] == ["results"], "nothing is left on the disk"
 
 
-def test_an_index_that_is_none_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_index_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         indexes.main(["--only", "sessions,colours", "--results", str(tmp_path)])
     assert "sessions,colours" in capsys.readouterr().err
 
 
-def test_a_message_written_by_hand_reads_as_what_it_is() -> None:
+def test_a_message_of_write_message_is_decoded_correctly() -> None:
     message = Message(
         write_message("m-1", b"body", session="s-1", due_ms=1_700_000_000_000, expires_ms=1_800_000_000_000)
     )
@@ -60,10 +60,10 @@ def test_a_message_written_by_hand_reads_as_what_it_is() -> None:
     assert (plain.properties.group_id, plain.properties.absolute_expiry_time, plain.data) == (None, None, [b""])
 
 
-def test_batches_hold_whole_messages() -> None:
+def test_batches_contain_whole_messages() -> None:
     messages = [write_message(f"m-{number}", b"x") for number in range(5)]
     assert [Message(batch).data for batch in batches(messages, 2)] == [messages[:2], messages[2:4], messages[4:]]
 
 
-def test_a_sequence_number_is_found_without_reading_the_rest() -> None:
+def test_a_sequence_number_is_found_without_decoding_the_rest() -> None:
     assert sequence_of(b"\xa3\x15x-opt-sequence-number\x81\x00\x00\x00\x00\x00\x00\x01\x02...") == 258

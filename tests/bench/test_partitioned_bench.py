@@ -1,4 +1,4 @@
-"""The bench of partitioned queues runs from its start to its end, and its figures are what they should be."""
+"""The bench of partitioned queues runs completely, and its figures are correct."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 @pytest.mark.campaign
 @pytest.mark.usefixtures("_load_client")
-def test_all_is_measured_written_and_judged(tmp_path: Path) -> None:
-    words = ["--rounds", "1", "--count", "400", "--grid-count", "200", "--processes", "1"]
-    status = partitioned.main([*words, "--folder", str(tmp_path), "--results", str(tmp_path / "results")])
+def test_all_figures_are_measured_written_and_compared(tmp_path: Path) -> None:
+    arguments = ["--rounds", "1", "--count", "400", "--grid-count", "200", "--processes", "1"]
+    status = partitioned.main([*arguments, "--folder", str(tmp_path), "--results", str(tmp_path / "results")])
     measured = json.loads((tmp_path / "results" / "partitioned.json").read_text())
     page = (tmp_path / "results" / "partitioned.md").read_text()
     assert status == any(not bar["is_met"] for bar in measured["bars"])
@@ -38,7 +38,7 @@ def test_all_is_measured_written_and_judged(tmp_path: Path) -> None:
 
 @pytest.mark.campaign
 @pytest.mark.usefixtures("_load_client")
-def test_clients_share_what_is_sent_and_received(tmp_path: Path) -> None:
+def test_load_clients_share_the_sent_and_received_messages(tmp_path: Path) -> None:
     with MultiProcessServer.started(tmp_path / "server") as server:
         assert isinstance(server, MultiProcessServer)
         server.create_partitioned_queue("orders")
@@ -52,21 +52,23 @@ def test_clients_share_what_is_sent_and_received(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fragments", [1, 4, 16])
-def test_keys_lead_to_the_first_fragments_one_each(fragments: int) -> None:
+def test_there_is_one_key_for_each_of_the_first_fragments(fragments: int) -> None:
     assert [fragment_of(key.encode()) for key in keys_of(fragments)] == list(range(fragments))
 
 
-def test_a_ratio_is_that_of_the_rounds() -> None:
+def test_a_ratio_is_the_median_over_the_rounds() -> None:
     slow, fast = Rates([10, 50, 40], [1, 1, 1], [30, 30, 30]), Rates([20, 100, 40], [1, 1, 1], [20, 40, 20])
     plain = Rates([5, 25, 20], [1, 1, 1])
     beside = {PLAIN: fast, PARTITIONED: slow}
-    found = {bar.what: bar for bar in find_thresholds(beside, {1: {None: fast}, 2: {None: slow}}, plain)}
-    assert found["partitioned-send of the plain queue's, one process"].found == 0.5
-    assert found["two processes' total send rate of one's, two clients"].found == 0.5
-    assert found["partitioned send rate of a plain queue's, two processes"].found == 2
-    cpu = found["processor time for a message (send, receive, settle) of two processes, of one's"]
+    bars = {bar.what: bar for bar in find_thresholds(beside, {1: {None: fast}, 2: {None: slow}}, plain)}
+    assert bars["partitioned-send of the plain queue's, one process"].found == 0.5
+    assert bars["two processes' total send rate of one's, two clients"].found == 0.5
+    assert bars["partitioned send rate of a plain queue's, two processes"].found == 2
+    cpu = bars["processor time for a message (send, receive, settle) of two processes, of one's"]
     assert (cpu.found, cpu.is_met) == (1.5, False)
-    assert len(find_thresholds(beside, {1: {None: fast}}, Rates())) == 2, "nothing is said of what was not run"
+    assert len(find_thresholds(beside, {1: {None: fast}}, Rates())) == 2, (
+        "there are no thresholds for measurements that were not run"
+    )
 
 
 def test_a_picture_has_a_line_for_each_name_in_each_panel() -> None:
@@ -76,4 +78,4 @@ def test_a_picture_has_a_line_for_each_name_in_each_panel() -> None:
     assert len(list(root.iter(f"{tag}polyline"))) == 4
     texts = [text.text for text in root.iter(f"{tag}text")]
     assert texts.count("<two>") == 1
-    assert "800" in texts, "the axis ends above the highest"
+    assert "800" in texts, "the axis ends above the highest value"

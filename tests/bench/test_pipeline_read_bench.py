@@ -1,4 +1,4 @@
-"""The bench of the data source runs from its start to its end, and what it finds is judged."""
+"""The bench of the data source runs completely, and compares its results with thresholds."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.campaign
-def test_every_reader_has_every_message_and_its_rate_is_told(tmp_path: Path) -> None:
-    words = ["--rounds", "1", "--count", "2000", "--sizes", "500", "--results", str(tmp_path)]
-    # A process of its own: at its end it stops the session, which others in this one may use.
-    ended = subprocess.run([sys.executable, "-m", "bench.pipeline_read", *words], capture_output=True, check=False)
-    assert (tmp_path / "pipeline_read.json").exists(), ended.stderr.decode()
+def test_every_reader_gets_every_message_and_has_a_rate(tmp_path: Path) -> None:
+    arguments = ["--rounds", "1", "--count", "2000", "--sizes", "500", "--results", str(tmp_path)]
+    # In its own process: at its end it stops the Spark session, which other tests in this process may use.
+    result = subprocess.run([sys.executable, "-m", "bench.pipeline_read", *arguments], capture_output=True, check=False)
+    assert (tmp_path / "pipeline_read.json").exists(), result.stderr.decode()
     measured = json.loads((tmp_path / "pipeline_read.json").read_text())
-    assert ended.returncode == any(not bar["is_met"] for bar in measured["bars"])
-    (found,) = measured["rounds"]
-    assert [(ran["who"], ran["count"]) for ran in found] == [
+    assert result.returncode == any(not bar["is_met"] for bar in measured["bars"])
+    (runs,) = measured["rounds"]
+    assert [(ran["who"], ran["count"]) for ran in runs] == [
         (SPARK, 500),
         (SPARK, 2000),
         (BROWSING, 2000),

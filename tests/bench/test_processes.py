@@ -1,4 +1,4 @@
-"""The kernel tells of a server's processes: who is whose child, who holds a connection, who has a store."""
+"""Information of the kernel about a server's processes: children, connections and stores."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_children_are_found_until_they_have_ended() -> None:
         assert not is_alive(child.pid)
 
 
-def test_what_a_family_has_is_what_all_of_it_have() -> None:
+def test_figures_of_a_process_tree_are_the_sums_of_its_processes() -> None:
     command = [sys.executable, "-c", WAITING]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
@@ -51,17 +51,17 @@ def test_what_a_family_has_is_what_all_of_it_have() -> None:
         child.kill()
 
 
-def test_a_connection_is_held_by_who_has_accepted_it() -> None:
-    own = [os.getpid()]
+def test_a_connection_belongs_to_the_process_that_accepted_it() -> None:
+    pids = [os.getpid()]
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         with socket.create_connection(("127.0.0.1", port)) as client:
             client_port = client.getsockname()[1]
-            assert connected_worker(client_port, port, own) is None, "nobody has accepted it"
+            assert connected_worker(client_port, port, pids) is None, "no process has accepted it"
             with listener.accept()[0]:
-                assert connected_worker(client_port, port, own) == os.getpid()
+                assert connected_worker(client_port, port, pids) == os.getpid()
                 assert connected_worker(client_port, port, [1]) is None
-                assert connected_workers(port, own) == {client_port: os.getpid()}
+                assert connected_workers(port, pids) == {client_port: os.getpid()}
                 assert ports_of(os.getpid(), port) == [client_port]
 
 

@@ -1,4 +1,4 @@
-"""The bench of takeovers runs from its start to its end: what it finds in one run of each kind means little."""
+"""The bench of takeovers runs completely; the figures of one run of each kind mean little."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.campaign
-def test_takeovers_are_measured_for_each_way_in_which_a_host_is_struck(tmp_path: Path) -> None:
+def test_takeovers_are_measured_for_each_kind_of_fault(tmp_path: Path) -> None:
     status = takeover.main(["--runs", "1", "--results", str(tmp_path)])
     measured = json.loads((tmp_path / "takeover.json").read_text())
     page = (tmp_path / "takeover.md").read_text()

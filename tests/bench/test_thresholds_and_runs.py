@@ -1,4 +1,4 @@
-"""A figure that is not enough is told, and a run that lost a message is no run."""
+"""Missed thresholds are reported, and runs that lost a message fail."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ send=1.72(need 2.0) recv=1.37(need 1.5) recv-second=0.82(need 1.0) send-quorum=2
 
 
 @pytest.fixture
-def say(tmp_path: Path) -> Path:
-    """A load client that says what it is told to."""
+def fake_client(tmp_path: Path) -> Path:
+    """Return a load client that prints its argument."""
     program = tmp_path / "say"
     program.write_text(f"#!{sys.executable}\nimport sys\nprint(sys.argv[1])\nsys.exit(int(sys.argv[2]))\n")
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     return program
 
 
-def test_a_floor_and_a_ceiling() -> None:
+def test_a_threshold_is_a_floor_or_a_ceiling() -> None:
     assert Threshold("send", 2.0, 2.0).is_met
     assert not Threshold("send", 1.99, 2.0).is_met
     assert Threshold("memory", 1024, 1024, is_ceiling=True).is_met
     assert not Threshold("memory", 1024.1, 1024, is_ceiling=True).is_met
 
 
-def test_a_missed_bar_is_the_exit_code_and_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missed_threshold_sets_the_exit_code_and_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     met, missed = Threshold("send", 2.5, 2, "x"), Threshold("memory", 1200, 1024, " MiB", is_ceiling=True)
     assert check_thresholds([met]) == 0
     assert check_thresholds([met, missed]) == 1
@@ -54,7 +54,7 @@ def test_both_files_are_written(tmp_path: Path) -> None:
     assert written["bars"][0] | {"what": "send", "found": 1.0, "needed": 2.0, "is_met": False} == written["bars"][0]
 
 
-def test_what_compare_prints_is_read() -> None:
+def test_the_output_of_compare_is_parsed() -> None:
     assert speed.read_figures(COMPARED) == {
         "classic p99 ms": [5.93, 6.10, 5.50],
         "partitioned recv second": [34460.0, 1000.5, 40000.0],
@@ -72,18 +72,18 @@ def test_what_compare_prints_is_read() -> None:
 
 
 @pytest.mark.parametrize("fault", ["missing 1 duplicates 0 foreign 0", "missing 0 duplicates 2 foreign 0"])
-def test_a_run_that_lost_or_doubled_a_message_is_none(say: Path, fault: str) -> None:
+def test_a_run_that_lost_or_duplicated_a_message_fails(fake_client: Path, fault: str) -> None:
     line = f"recv 100 messages of 1024 B in 1.00 s = 100 msg/s, {fault}"
     with pytest.raises(LoadClientFailed, match=fault):
-        run_load([str(say), line, "0"])
+        run_load([str(fake_client), line, "0"])
 
 
-def test_a_run_that_failed_or_said_nothing_is_none(say: Path) -> None:
+def test_a_run_that_failed_or_printed_nothing_fails(fake_client: Path) -> None:
     good = "send 100 messages of 1024 B in 0.01 s = 10000 msg/s, accept p50 0.50 ms p99 2.25 ms"
-    assert run_load([str(say), good, "0"]).p99_ms == 2.25
+    assert run_load([str(fake_client), good, "0"]).p99_ms == 2.25
     for line, status in ((good, "1"), ("", "0")):
         with pytest.raises(LoadClientFailed):
-            run_load([str(say), line, status])
+            run_load([str(fake_client), line, status])
 
 
 def test_a_process_is_read_and_has_no_background_work_of_rocksdb() -> None:
@@ -93,7 +93,7 @@ def test_a_process_is_read_and_has_no_background_work_of_rocksdb() -> None:
     assert process.wait_for_idle_background(0.3) == pytest.approx(0, abs=0.1)
 
 
-def test_the_server_finds_the_limits_of_a_login_shell_and_we_keep_ours() -> None:
+def test_the_server_gets_the_limits_of_a_login_shell_and_the_bench_keeps_its_own() -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     with raise_open_file_limit():
         assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == min(ORDINARY_OPEN_FILES, before[0])
@@ -105,8 +105,11 @@ def test_a_disk_that_is_too_small_is_not_filled(tmp_path: Path) -> None:
         depth.check_disk(tmp_path, 10**12, 1024)
 
 
-def test_a_rabbitmq_that_somebody_else_runs_in_the_folder_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rabbitmq_that_already_runs_in_the_folder_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(speed, "RABBITMQ4", Path("/bin/false"))
-    with pytest.raises(SystemExit, match="runs in / already"), speed.rabbitmq(Path("/")):  # where we run
+    with (
+        pytest.raises(SystemExit, match="runs in / already"),
+        speed.rabbitmq(Path("/")),
+    ):  # the working directory of this test
         pass

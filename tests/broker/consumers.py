@@ -1,4 +1,4 @@
-"""Receiving links without a connection, that count credit as the server's do."""
+"""Receiving links without a connection that count credit like the server's links."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _links = count(1)
 
 
 class Results(list["ServiceBusError | None"]):
-    """All results of an operation; tests pass it as `answer`."""
+    """The results of operations, in order; tests pass it as the callback."""
 
     def __call__(self, error: ServiceBusError | None) -> None:
         self.append(error)
@@ -47,7 +47,7 @@ class FakeConsumer:
     def _attach(self) -> None:
         self.multi_fragment_receiver.add(self)
 
-    # --- as fragments know it -----------------------------------------------------------------------------------------
+    # --- called by fragments ------------------------------------------------------------------------------------------
 
     @property
     def available_credit(self) -> int:
@@ -78,7 +78,7 @@ class FakeConsumer:
     def on_admitted(self) -> None:
         pass
 
-    # --- as its client uses it ----------------------------------------------------------------------------------------
+    # --- called by tests, as a client would ---------------------------------------------------------------------------
 
     def grant(self, credit: int) -> None:
         self.credit += credit
@@ -105,12 +105,12 @@ class FakeConsumer:
         return [message.data[0] for message in self.messages]
 
     def lock_numbers(self) -> list[int]:
-        """Return the numbers of all locks that it was given, of a consumer over one fragment."""
+        """Return the numbers of all locks the consumer received; it must have one fragment."""
         (fragment,) = self.multi_fragment_receiver.fragments
         return fragment.lock_numbers([tag for _, tag in self.deliveries])
 
     def complete(self, results: Results) -> None:
-        """Complete all messages that it was given."""
+        """Complete all messages the consumer received."""
         by_fragment: dict[FragmentPort, list[bytes]] = {}
         for _, tag in self.deliveries:
             by_fragment.setdefault(self.multi_fragment_receiver.fragment_of_tag(tag), []).append(tag)
@@ -119,7 +119,7 @@ class FakeConsumer:
 
 
 class FakeSessionConsumer(FakeConsumer):
-    """A receiving link that accepts a session: the one that it names, or any."""
+    """A receiving link that accepts a session by its id, or any session."""
 
     def __init__(self, *fragments: FragmentPort, session: bytes | None = None, deletes: bool = False) -> None:
         self.session_locks: list[SessionLock] = []

@@ -1,8 +1,9 @@
-"""A namespace with one queue on stores in memory, in one process or two. Nothing happens but by `settle` and the clock.
+"""A namespace with one queue on stores in memory, in one process or two.
 
-Owns: the clock, the disks, the loop of all processes, and the way between two processes. Tests choose the description
-of the queue, the number of stores and the number of processes. Store s is owned by process s mod `processes`, and the
-fragment f of a partitioned entity lies in store f mod `stores`.
+Nothing runs until a test steps the harness or its clock. Owns the clock, the disks, the loop of all processes, and the
+connection between two processes. Tests choose the description of the queue, the number of stores and the number of
+processes. Process s mod `processes` owns store s, and fragment f of a partitioned entity is stored in store f mod
+`stores`.
 """
 
 from __future__ import annotations
@@ -48,13 +49,13 @@ if TYPE_CHECKING:
 
 PARTITIONED = QueueDescription(enable_partitioning=True)
 STORES = 4
-"""Of a rig with a partitioned queue, unless a test says otherwise."""
+"""Number of stores of a harness with a partitioned queue (default)."""
 QUEUE_ID = 7
 _encode = msgspec.msgpack.encode
 
 
 class FixedLoss(Random):
-    """A choice of which unsynced changes are on disk after a failure: all of them, or none."""
+    """Decide which unsynced changes survive a failure: all of them, or none."""
 
     def __init__(self, *, keeps_all: bool) -> None:
         super().__init__(0)
@@ -65,11 +66,11 @@ class FixedLoss(Random):
 
 
 class Process:
-    """A process with its own stores, and the stores of the other process as remote ones."""
+    """A process with its own stores, and the stores of the other process as remote stores."""
 
     queue: Queue
     peer_client: PeerClient
-    """The other process, as this one knows it; only if there are two."""
+    """The client of the other process; set only if there are two processes."""
     peer_server: PeerServer | None = None
 
     def __init__(self, harness: BrokerHarness, number: int) -> None:
@@ -88,20 +89,20 @@ class Process:
             self.peer_client = PeerClient(
                 f"process {1 - number}", clock=harness.clock, timers=self.namespace.timers, timeout_s=10.0
             )
-        for place, store in enumerate(harness.stores):
-            if place % harness.process_count == number:
+        for store_number, store in enumerate(harness.stores):
+            if store_number % harness.process_count == number:
                 self.namespace.add_store(store)
             else:
-                self.namespace.add_remote_store(str(place), self.peer_client)
+                self.namespace.add_remote_store(str(store_number), self.peer_client)
 
     def add_queue(self, entity_id: int, path: str, description: QueueDescription, store: int = 0) -> Queue:
-        """Add a queue; a plain one lies in `store`."""
-        places = self._harness.store_numbers(store, is_partitioned=description.enable_partitioning)
-        return self.namespace.add_queue(entity_id, path, description, places, created_ms=0, updated_ms=0)
+        """Add a queue; a plain queue is stored in `store`."""
+        stores = self._harness.store_numbers(store, is_partitioned=description.enable_partitioning)
+        return self.namespace.add_queue(entity_id, path, description, stores, created_ms=0, updated_ms=0)
 
     @property
     def fragments(self) -> list[FragmentPort]:
-        """The fragments of the queue, as this process reaches them."""
+        """The ports of the queue's fragments in this process."""
         return [part.main for part in self.queue.parts]
 
 
@@ -116,7 +117,7 @@ class BrokerHarness:
         path: str = "orders",
         work_units: int = UNITS_PER_TURN,
     ) -> None:
-        """`stores`: 4 for a partitioned queue, else 1."""
+        """`stores` defaults to 4 for a partitioned queue, else 1."""
         self.description = description or QueueDescription()
         self.path = path
         self.limits = limits
@@ -126,9 +127,9 @@ class BrokerHarness:
         self.deferred_calls: deque[Callable[[], object]] = deque()
         self.store_callbacks: deque[Callable[[], object]] = deque()
         self.peer_messages: deque[Callable[[], object]] = deque()
-        """Messages on their way between two processes."""
+        """Messages in flight between two processes."""
         self.silent_processes: set[int] = set()
-        """Processes that hear nothing now."""
+        """Processes that currently get no messages from the other process."""
         self._undelivered: list[Callable[[], object]] = []
         self.failed_logs: list[CommitLog] = []
         count = stores or (STORES if self.description.enable_partitioning else 1)
@@ -150,12 +151,12 @@ class BrokerHarness:
         return MemoryStore(self.disks[store], name=str(store), post_call=self.store_callbacks.append)
 
     def add_queue(self, entity_id: int, path: str, description: QueueDescription, store: int = 0) -> Queue:
-        """Add another queue in all processes; return that of the first."""
+        """Add another queue in all processes; return the first process's queue."""
         queue, *_ = [process.add_queue(entity_id, path, description, store) for process in self.processes]
         return queue
 
     def store_numbers(self, store: int = 0, *, is_partitioned: bool) -> list[int]:
-        """Return the stores of the fragments of an entity."""
+        """Return the store of each fragment of an entity."""
         return [number % len(self.disks) for number in range(FRAGMENT_COUNT)] if is_partitioned else [store]
 
     # --- the first store, and the first fragment ----------------------------------------------------------------------
@@ -174,7 +175,7 @@ class BrokerHarness:
 
     @property
     def commit_logs(self) -> list[CommitLog]:
-        """The journals of all stores, in the processes that own them."""
+        """The commit logs of all stores, in the processes that own them."""
         owners = [self.processes[number % self.process_count] for number in range(len(self.stores))]
         return [owner.namespace.commit_log(number) for number, owner in enumerate(owners)]
 
@@ -204,22 +205,27 @@ class BrokerHarness:
         return [main.active_count for main in self.main_fragments]
 
     def counts(self) -> tuple[int, int, int, int]:
-        """Return how many messages a plain queue shows: active, deferred, scheduled and dead ones."""
-        shown = self.main_fragment.message_table.committed
-        return shown.active_count, shown.deferred_count, shown.scheduled_count, self.dead_letters.active_count
+        """Return the committed counts of a plain queue: active, deferred, scheduled and dead-lettered messages."""
+        committed = self.main_fragment.message_table.committed
+        return (
+            committed.active_count,
+            committed.deferred_count,
+            committed.scheduled_count,
+            self.dead_letters.active_count,
+        )
 
     def index_row_count(self, *kinds: bytes) -> int:
-        """Count the rows of some kinds in the index on disk (default: of all kinds but marks)."""
-        found = [key[PREFIX_BYTES : PREFIX_BYTES + KIND_BYTES] for key in self.disk.synced[Table.INDEX].values]
-        return sum(kind in kinds if kinds else kind != COUNTERS for kind in found)
+        """Count the rows of some kinds in the index on disk (default: all kinds but counters)."""
+        stored_kinds = [key[PREFIX_BYTES : PREFIX_BYTES + KIND_BYTES] for key in self.disk.synced[Table.INDEX].values]
+        return sum(kind in kinds if kinds else kind != COUNTERS for kind in stored_kinds)
 
     # --- time ---------------------------------------------------------------------------------------------------------
 
     def step(self) -> bool:
-        """Do the next thing. Return False if there is none."""
-        for line in (self.deferred_calls, self.store_callbacks, self.peer_messages):
-            if line:
-                line.popleft()()
+        """Run the next pending call, or one step of a store. Return False if nothing is pending."""
+        for calls in (self.deferred_calls, self.store_callbacks, self.peer_messages):
+            if calls:
+                calls.popleft()()
                 return True
         store = next((store for store in self.stores if store.has_work), None)
         if store is not None:
@@ -227,14 +233,14 @@ class BrokerHarness:
         return store is not None
 
     def run_until_idle(self, steps: int = 1_000_000) -> None:
-        """Go on until nothing is left to do but wait."""
+        """Run all pending calls and store operations."""
         for _ in range(steps):
             if not self.step():
                 return
         raise AssertionError(f"still busy after {steps} steps")
 
     def run_until_commit(self) -> None:
-        """Go on until nothing is left to do, or a commit has been made and is not answered yet."""
+        """Run until a store has a pending commit, or nothing is pending."""
         while not any(store.pending_commits for store in self.stores) and self.step():
             pass
 
@@ -244,48 +250,48 @@ class BrokerHarness:
             process.namespace.timers.run_due()
         self.run_until_idle()
 
-    # --- the way between two processes --------------------------------------------------------------------------------
+    # --- the connection between two processes -------------------------------------------------------------------------
 
     def connect(self) -> None:
-        """Both processes find each other."""
-        for asker, asked in ((self.first_process, self.last_process), (self.last_process, self.first_process)):
-            self._connect(asker, asked)
+        """Connect both processes to each other."""
+        for caller, owner in ((self.first_process, self.last_process), (self.last_process, self.first_process)):
+            self._connect(caller, owner)
         self.run_until_idle()
 
     def _connect(self, caller: Process, owner: Process) -> None:
-        def call(number: int, word: Request) -> None:
-            written = _encode((number, word))
+        def call(number: int, body: Request) -> None:
+            encoded = _encode((number, body))
             self._deliver_peer_message(
-                owner, lambda: desk.receive(*REQUEST_DECODER.decode(written)) if desk is owner.peer_server else None
+                owner, lambda: server.receive(*REQUEST_DECODER.decode(encoded)) if server is owner.peer_server else None
             )
 
-        def respond(number: int, word: Reply) -> None:
-            written = _encode((number, word))
+        def respond(number: int, body: Reply) -> None:
+            encoded = _encode((number, body))
             self._deliver_peer_message(
                 caller,
                 lambda: (
-                    caller.peer_client.receive(*REPLY_DECODER.decode(written)) if desk is owner.peer_server else None
+                    caller.peer_client.receive(*REPLY_DECODER.decode(encoded)) if server is owner.peer_server else None
                 ),
             )
 
-        desk = owner.peer_server = PeerServer(owner.namespace, respond, _refuse)
+        server = owner.peer_server = PeerServer(owner.namespace, respond, _refuse)
         caller.peer_client.on_connected(call)
 
     def _deliver_peer_message(self, to: Process, deliver: Callable[[], object]) -> None:
         (self._undelivered if to.number in self.silent_processes else self.peer_messages).append(deliver)
 
     def disconnect(self) -> None:
-        """Neither process finds the other any more."""
+        """Disconnect the processes from each other."""
         for process in self.processes:
             assert process.peer_server is not None
-            desk, process.peer_server = process.peer_server, None
-            desk.close()
+            server, process.peer_server = process.peer_server, None
+            server.close()
             process.peer_client.on_disconnected()
         self.peer_messages.clear()
         self.run_until_idle()
 
     def end_silence(self) -> None:
-        """Silent processes hear all that they were told meanwhile."""
+        """Deliver all messages that silent processes missed."""
         self.silent_processes.clear()
         self.peer_messages.extend(self._undelivered)
         self._undelivered.clear()
@@ -294,52 +300,52 @@ class BrokerHarness:
     # --- failures -----------------------------------------------------------------------------------------------------
 
     def fail_next_sync(self, store: int = 0, *, keeps_changes: bool = False) -> None:
-        """Let the next sync of a store fail: nothing of it is on disk, or all of it all the same."""
+        """Make the next sync of a store fail; its changes are lost, or are on disk nevertheless."""
         self.stores[store].fail_next_sync("input/output error", FixedLoss(keeps_all=keeps_changes))
 
     def fail_stores(self, *stores: int) -> None:
-        """Let stores fail now, with what they hold on disk."""
+        """Make stores fail now; they keep what is on disk."""
         for store in stores:
             self.commit_logs[store].fail("it broke")
         self.run_until_idle()
 
     def reopen(self) -> None:
-        """Open all stores that failed. Nothing is settled."""
-        for number, journal in enumerate(self.commit_logs):
-            if journal in self.failed_logs:
+        """Reopen all failed stores, without running pending work."""
+        for number, commit_log in enumerate(self.commit_logs):
+            if commit_log in self.failed_logs:
                 self.stores[number].close(lambda _: None)
                 self.run_until_idle()
                 self.stores[number] = self._open(number)
-                journal.reopen(self.stores[number])
+                commit_log.reopen(self.stores[number])
         self.failed_logs.clear()
 
     def recover(self) -> None:
-        """Open all stores that failed, and settle."""
+        """Reopen all failed stores, and run until idle."""
         self.reopen()
         self.run_until_idle()
 
     def restart(self) -> None:
-        """Lose what is in memory of a plain queue, and load what is on disk: its store fails and is opened again."""
+        """Drop a plain queue's state in memory and load it from disk, by failing and reopening its store."""
         self.fail_next_sync()
         self.send(b"lost", session="s")
         self.run_until_idle()
         self.recover()
 
     def crash(self) -> None:
-        """Cut the power of the only process: unsynced changes are lost, and another process loads what is left."""
+        """Cut the power of the only process: unsynced changes are lost, and a new process loads the rest."""
         for disk in self.disks:
             disk.crash(FixedLoss(keeps_all=False))
-        for line in (self.deferred_calls, self.store_callbacks, self.failed_logs):
-            line.clear()
+        for pending in (self.deferred_calls, self.store_callbacks, self.failed_logs):
+            pending.clear()
         self._start()
         self.load(self.queue)
 
-    def load(self, *entities: Any) -> None:  # noqa: ANN401  # whatever can be loaded
-        answers = Results()
+    def load(self, *entities: Any) -> None:  # noqa: ANN401  # a queue, topic or subscription
+        results = Results()
         for entity in entities:
-            entity.load(answers)
+            entity.load(results)
         self.run_until_idle()
-        assert answers == [None] * len(entities)
+        assert results == [None] * len(entities)
         for entity in entities:
             entity.resume()
         self.run_until_idle()
@@ -349,11 +355,11 @@ class BrokerHarness:
     def incoming_batch(
         self, *payloads: bytes, to: Queue | Topic | None = None, message_format: int = 0
     ) -> IncomingBatch:
-        """Put encoded messages in one parcel for an entity (default: the queue)."""
-        parcel, terms = IncomingBatch(), (to or self.queue).validation_policy
+        """Put encoded messages in one batch for an entity (default: the queue)."""
+        batch, policy = IncomingBatch(), (to or self.queue).validation_policy
         for payload in payloads:
-            self.namespace.intake.add_to(parcel, payload, message_format, self.clock.wall_ms(), terms)
-        return parcel
+            self.namespace.intake.add_to(batch, payload, message_format, self.clock.wall_ms(), policy)
+        return batch
 
     def send_messages(
         self,
@@ -362,51 +368,51 @@ class BrokerHarness:
         by: Process | None = None,
         numbers: list[int] | None = None,
     ) -> Results:
-        """Send encoded messages in one call. Nothing is settled.
+        """Send encoded messages in one call, without running pending work.
 
-        They go to an entity, or to the queue by one of the processes (default: by the first).
+        The destination is an entity, or the queue in one of the processes (default: the first).
         """
-        answers, entity = Results(), to or (by or self.first_process).queue
-        entity.send(self.incoming_batch(*payloads, to=entity), answers, numbers)
-        return answers
+        results, entity = Results(), to or (by or self.first_process).queue
+        entity.send(self.incoming_batch(*payloads, to=entity), results, numbers)
+        return results
 
     def send_and_wait(self, *payloads: bytes, **details: Any) -> Results:  # noqa: ANN401  # as `send_messages` takes them
-        """Send encoded messages in one call, and settle."""
-        answers = self.send_messages(*payloads, **details)
+        """Send encoded messages in one call, and run until idle."""
+        results = self.send_messages(*payloads, **details)
         self.run_until_idle()
-        return answers
+        return results
 
     def send_batch(
         self, *payloads: bytes, to: Queue | Topic | None = None, numbers: list[int] | None = None
     ) -> Results:
-        """Send encoded messages as one AMQP message. Nothing is settled."""
-        answers = Results()
+        """Send encoded messages as one AMQP message, without running pending work."""
+        results = Results()
         entity = to or self.queue
-        entity.send(self.incoming_batch(data(*payloads), to=entity, message_format=BATCH_FORMAT), answers, numbers)
-        return answers
+        entity.send(self.incoming_batch(data(*payloads), to=entity, message_format=BATCH_FORMAT), results, numbers)
+        return results
 
     def store_messages(self, *payloads: bytes, to: Queue | Topic | None = None, by: Process | None = None) -> None:
-        """Send encoded messages, each in a call of its own, and wait until all are stored."""
-        answers = [self.send_messages(payload, to=to, by=by) for payload in payloads]
+        """Send encoded messages in a call each, and wait until all are stored."""
+        results = [self.send_messages(payload, to=to, by=by) for payload in payloads]
         self.run_until_idle()
-        assert answers == [[None]] * len(payloads)
+        assert results == [[None]] * len(payloads)
 
     def send(self, *bodies: bytes, to: Queue | Topic | None = None, **details: Any) -> Results:  # noqa: ANN401  # as `message` takes them
-        """Send a message with each of these bodies, in one call. Nothing is settled."""
+        """Send a message with each of these bodies in one call, without running pending work."""
         return self.send_messages(*[message(body, **details) for body in bodies], to=to)
 
     def send_stored(self, *bodies: bytes, to: Queue | Topic | None = None, **details: Any) -> None:  # noqa: ANN401
-        """Send a message with each of these bodies, in one call, and wait until all are stored."""
-        answers = self.send(*bodies, to=to, **details)
+        """Send a message with each of these bodies in one call, and wait until all are stored."""
+        results = self.send(*bodies, to=to, **details)
         self.run_until_idle()
-        assert answers == [None]
+        assert results == [None]
 
     # --- receiving ----------------------------------------------------------------------------------------------------
 
     def consumer(
         self, credit: int = 0, *, of: FragmentPort | None = None, by: Process | None = None, deletes: bool = False
     ) -> FakeConsumer:
-        """Add a consumer of one fragment, or of all fragments of the queue by one of the processes."""
+        """Add a consumer of one fragment, or of all the queue's fragments in one of the processes."""
         fragments = [of] if of is not None else (by or self.first_process).fragments
         return self.start_consumer(FakeConsumer(*fragments, deletes=deletes), credit)
 
@@ -419,7 +425,7 @@ class BrokerHarness:
         return self.start_consumer(consumer, credit)
 
     def start_consumer(self, consumer: ConsumerKind, credit: int = 0) -> ConsumerKind:
-        """Grant credit to a consumer, after the other process has admitted it."""
+        """Grant credit to a consumer after the other process has admitted it."""
         if self.process_count > 1:
             self.run_until_idle()
         if credit:

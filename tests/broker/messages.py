@@ -1,4 +1,4 @@
-"""Messages that tests send, and what tests read of those that they receive."""
+"""Messages that tests send, and helpers that read received messages."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ def message(
 
 
 def key_for_fragment(fragment: int, salt: int = 0) -> str:
-    """Return a partition key that leads to a fragment."""
+    """Return a partition key that hashes to a fragment."""
     return next(
         name for name in (f"{salt}-{number}" for number in range(10_000)) if fragment_of(name.encode()) == fragment
     )
 
 
-def property_of(found: Message, name: str) -> object:
-    return found.lookup(Section.APPLICATION_PROPERTIES, name)
+def property_of(received: Message, name: str) -> object:
+    return received.lookup(Section.APPLICATION_PROPERTIES, name)
 
 
-def annotation_of(found: Message, name: str) -> Any:  # noqa: ANN401  # whatever it is
-    return found.lookup(Section.MESSAGE_ANNOTATIONS, name)
+def annotation_of(received: Message, name: str) -> Any:  # noqa: ANN401  # annotations are of any type
+    return received.lookup(Section.MESSAGE_ANNOTATIONS, name)

@@ -1,4 +1,4 @@
-"""A record is a message as it came; what is delivered is that, with what the broker says in front of it."""
+"""Message records: the stored form of a message, and its rendering as a delivery."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinbus.amqp.encode import write
+from twinbus.amqp.codec.encode import write
 from twinbus.amqp.message import Message, Properties, Section, build, data
 from twinbus.amqp.types import Symbol
 from twinbus.broker.message_record import (
@@ -36,7 +36,7 @@ BARE = build(
 TOKEN = bytes(range(16))
 
 
-def pairs(annotations: dict[str, Any]) -> bytes:
+def encode_pairs(annotations: dict[str, Any]) -> bytes:
     out = bytearray()
     for key, value in annotations.items():
         write(out, Symbol(key))
@@ -44,80 +44,89 @@ def pairs(annotations: dict[str, Any]) -> bytes:
     return bytes(out)
 
 
-envelopes = st.builds(
+headers = st.builds(
     make_header,
     durable=st.booleans(),
     priority=st.integers(0, 255),
     ttl_ms=st.none() | st.integers(0, 2**32 - 1),
 )
-annotated = st.dictionaries(st.sampled_from(["a", "x-opt-partition-key", "b" * 100]), st.integers(0, 9) | st.text())
+annotation_maps = st.dictionaries(
+    st.sampled_from(["a", "x-opt-partition-key", "b" * 100]), st.integers(0, 9) | st.text()
+)
 
 
 @given(
-    envelopes,
-    annotated,
+    headers,
+    annotation_maps,
     st.integers(0, 2**32 - 1),
     st.integers(1, 2**63 - 1),
     st.integers(0, 2**40),
     st.booleans(),
-    st.tuples(st.integers(0, 2**63), st.none() | st.binary(max_size=300), st.integers(0, 9), annotated),
+    st.tuples(st.integers(0, 2**63), st.none() | st.binary(max_size=300), st.integers(0, 9), annotation_maps),
 )
-def test_a_delivery_says_all_that_its_record_holds(
-    envelope: MessageHeader,
+def test_a_delivery_carries_everything_its_record_holds(
+    message_header: MessageHeader,
     annotations: dict[str, Any],
     count: int,
     sequence: int,
-    at_ms: int,
+    enqueued_ms: int,
     is_locked: bool,  # noqa: FBT001
-    special: tuple[int, bytes | None, int, dict[str, Any]],
+    rare_fields: tuple[int, bytes | None, int, dict[str, Any]],
 ) -> None:
-    alarm_ms, session, shared, told = special
-    encoded = pairs(annotations)
+    due_ms, session, shared_body, delivery_annotations = rare_fields
+    encoded_annotations = encode_pairs(annotations)
     record = make_record(
         RecordFields(
-            envelope,
+            message_header,
             BARE,
-            at_ms,
-            due_ms=alarm_ms,
+            enqueued_ms,
+            due_ms=due_ms,
             session_id=session,
-            annotations=encoded,
+            annotations=encoded_annotations,
             annotation_count=2 * len(annotations),
             delivery_count=count,
-            shared_body=shared,
-            delivery_annotations=pairs(told),
-            delivery_annotation_count=2 * len(told),
+            shared_body=shared_body,
+            delivery_annotations=encode_pairs(delivery_annotations),
+            delivery_annotation_count=2 * len(delivery_annotations),
         )
     )
     payload = render_locked(record, sequence, TOKEN, 99) if is_locked else render_unlocked(record, sequence)
     message = Message(payload)
     header = message.header
     assert header is not None
-    assert make_header(durable=header.durable, priority=header.priority, ttl_ms=header.ttl) == envelope
+    assert make_header(durable=header.durable, priority=header.priority, ttl_ms=header.ttl) == message_header
     assert header.delivery_count == count
     assert not header.first_acquirer
     assert message.bare() == BARE
-    expected: dict[str, Any] = {"x-opt-enqueued-time": at_ms, "x-opt-sequence-number": sequence} | annotations
-    ours: dict[str, Any] = {}
+    expected: dict[str, Any] = {"x-opt-enqueued-time": enqueued_ms, "x-opt-sequence-number": sequence} | annotations
+    lock_annotations: dict[str, Any] = {}
     if is_locked:
         expected["x-opt-locked-until"] = 99
-        ours = {"x-opt-lock-token": UUID(bytes=TOKEN)}
+        lock_annotations = {"x-opt-lock-token": UUID(bytes=TOKEN)}
     assert Section.DELIVERY_ANNOTATIONS in message
-    assert message.delivery_annotations == ours | told
+    assert message.delivery_annotations == lock_annotations | delivery_annotations
     assert message.message_annotations == expected
-    assert encoded in message.raw(Section.MESSAGE_ANNOTATIONS)
+    assert encoded_annotations in message.raw(Section.MESSAGE_ANNOTATIONS)
     parts = parse_record(record)
-    assert (parts.header, parts.delivery_count, parts.enqueued_ms) == (envelope, count, at_ms)
-    assert (parts.due_ms, due_time_of(record)) == (alarm_ms, alarm_ms)
+    assert (parts.header, parts.delivery_count, parts.enqueued_ms) == (message_header, count, enqueued_ms)
+    assert (parts.due_ms, due_time_of(record)) == (due_ms, due_ms)
     assert (parts.session_id, session_id_of(record)) == (session, session)
-    assert (parts.annotations, parts.annotation_count, parts.bare_message) == (encoded, 2 * len(annotations), BARE)
-    assert (parts.delivery_annotations, parts.delivery_annotation_count) == (pairs(told), 2 * len(told))
-    assert (parts.shared_body, shared_body_of(record), make_record(parts)) == (shared, shared, record)
+    assert (parts.annotations, parts.annotation_count, parts.bare_message) == (
+        encoded_annotations,
+        2 * len(annotations),
+        BARE,
+    )
+    assert (parts.delivery_annotations, parts.delivery_annotation_count) == (
+        encode_pairs(delivery_annotations),
+        2 * len(delivery_annotations),
+    )
+    assert (parts.shared_body, shared_body_of(record), make_record(parts)) == (shared_body, shared_body, record)
 
 
-def test_a_record_of_the_version_before_is_read_as_one_without_delivery_annotations() -> None:
-    """As it was stored: a session, and an annotation."""
-    head = struct.pack(">BBBBIQQQHIH", 2, 1 | 8, 4, 0, 3, 0, 77, 0, 2, len(pairs({"a": 1})), 2)
-    record = head + b"s1" + pairs({"a": 1}) + BARE
+def test_a_record_of_the_previous_version_has_no_delivery_annotations() -> None:
+    """The record has a session and one annotation."""
+    head = struct.pack(">BBBBIQQQHIH", 2, 1 | 8, 4, 0, 3, 0, 77, 0, 2, len(encode_pairs({"a": 1})), 2)
+    record = head + b"s1" + encode_pairs({"a": 1}) + BARE
     parts = parse_record(record)
     assert (parts.session_id, parts.delivery_count, parts.bare_message) == (b"s1", 3, BARE)
     assert (parts.delivery_annotation_count, parts.delivery_annotations) == (0, b"")
@@ -125,24 +134,24 @@ def test_a_record_of_the_version_before_is_read_as_one_without_delivery_annotati
 
 
 def test_a_plain_record_is_one_without_annotations() -> None:
-    envelope = make_header(durable=True, priority=9, ttl_ms=1_000)
-    assert make_plain_record(envelope, BARE, 5) == make_record(RecordFields(envelope, BARE, 5))
+    header = make_header(durable=True, priority=9, ttl_ms=1_000)
+    assert make_plain_record(header, BARE, 5) == make_record(RecordFields(header, BARE, 5))
 
 
-def test_a_message_without_time_to_live_is_delivered_without() -> None:
+def test_a_message_without_a_time_to_live_is_delivered_without_one() -> None:
     never = make_plain_record(make_header(durable=False, priority=4, ttl_ms=None), BARE, 5)
     at_once = make_plain_record(make_header(durable=False, priority=4, ttl_ms=0), BARE, 5)
     ttls = [header.ttl for record in (never, at_once) if (header := Message(render_unlocked(record, 1)).header)]
     assert ttls == [None, 0]
 
 
-def test_a_changed_count_changes_nothing_else() -> None:
+def test_changing_the_delivery_count_changes_nothing_else() -> None:
     record = make_record(RecordFields(make_header(durable=True, priority=4, ttl_ms=7), BARE, 5))
     changed = change_record(record, delivery_count=3)
     assert parse_record(changed) == parse_record(record)._replace(delivery_count=3)
 
 
-def test_changed_properties_keep_the_bytes_of_the_others() -> None:
+def test_changing_properties_keeps_the_bytes_of_the_others() -> None:
     record = make_plain_record(make_header(durable=True, priority=4, ttl_ms=None), BARE, 5)
     bare = parse_record(change_record(record, properties={"color": "blue", "new": True})).bare_message
     before, after = Message(BARE), Message(bare)
@@ -170,9 +179,9 @@ def test_properties_can_be_set_on_any_message(bare: bytes) -> None:
         assert after.raw(section) == before.raw(section)
 
 
-def test_annotations_are_added_behind_those_of_the_sender() -> None:
-    envelope = make_header(durable=True, priority=4, ttl_ms=None)
-    record = make_record(RecordFields(envelope, BARE, 5, annotations=pairs({"a": 1}), annotation_count=2))
+def test_annotations_are_added_after_those_of_the_sender() -> None:
+    header = make_header(durable=True, priority=4, ttl_ms=None)
+    record = make_record(RecordFields(header, BARE, 5, annotations=encode_pairs({"a": 1}), annotation_count=2))
     changed = change_record(record, annotations={"x-opt-enqueue-sequence-number": 12})
     annotations = Message(render_unlocked(changed, 3)).message_annotations
     assert annotations == {

@@ -1,4 +1,4 @@
-"""Timers: what is due is called in order, and nothing else is."""
+"""Timers call due callbacks in order, and no others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_calls_are_made_in_the_order_in_which_they_are_due() -> None:
     assert timers.due_in_s() == 1.0
 
 
-def test_what_is_late_is_due_now() -> None:
+def test_an_overdue_call_is_due_now() -> None:
     clock = FakeClock()
     timers = Timers(clock)
     assert timers.due_in_s() is None
@@ -35,15 +35,15 @@ def test_a_cancelled_call_is_not_made() -> None:
     assert called == []
 
 
-def test_whoever_owns_the_loop_is_told_of_something_earlier() -> None:
-    timers, told = Timers(FakeClock(monotonic_s=0.0)), []
-    timers.on_earlier_deadline = lambda: told.append(timers.due_in_s())
+def test_the_loop_is_notified_of_an_earlier_deadline() -> None:
+    timers, notified = Timers(FakeClock(monotonic_s=0.0)), []
+    timers.on_earlier_deadline = lambda: notified.append(timers.due_in_s())
     for when_s in (5.0, 6.0, 4.0):
         timers.call_at(when_s, lambda: None)
-    assert told == [5.0, 4.0]
+    assert notified == [5.0, 4.0]
 
 
-def test_a_call_may_ask_for_the_next() -> None:
+def test_a_call_may_schedule_another_call() -> None:
     clock = FakeClock(monotonic_s=0.0)
     timers, called = Timers(clock), []
 
@@ -57,7 +57,7 @@ def test_a_call_may_ask_for_the_next() -> None:
     assert called == [1, 2]
 
 
-def test_a_fake_clock_has_two_times() -> None:
+def test_a_fake_clock_has_a_monotonic_and_a_wall_time() -> None:
     clock = FakeClock(monotonic_s=1.0, wall_ms=5)
     clock.advance(0.5)
     assert (clock.monotonic_s(), clock.wall_ms()) == (1.5, 505)

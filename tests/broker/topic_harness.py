@@ -1,4 +1,4 @@
-"""The rig with a topic beside its queue."""
+"""The broker harness with a topic beside its queue."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from twinbus.broker.entities.topic import Topic
 
 LARGE = b"x" * 1_000
-"""A body that is worth being kept once."""
+"""A body large enough to be shared between subscriptions."""
 TOPIC_ID = 20
 
 
 class TopicHarness(BrokerHarness):
-    """A topic without subscriptions, in the same stores as the queue; both are partitioned or both are plain."""
+    """A topic without subscriptions in the stores of the queue; both are partitioned, or both are plain."""
 
     topic: Topic
 
@@ -37,16 +37,16 @@ class TopicHarness(BrokerHarness):
         self._add_topic()
 
     def _add_topic(self) -> None:
-        places = self.store_numbers(is_partitioned=self.topic_description.enable_partitioning)
+        stores = self.store_numbers(is_partitioned=self.topic_description.enable_partitioning)
         self.topic = self.namespace.add_topic(
-            TOPIC_ID, "news", self.topic_description, places, created_ms=0, updated_ms=0
+            TOPIC_ID, "news", self.topic_description, stores, created_ms=0, updated_ms=0
         )
 
     def subscribe(
         self,
         name: str,
         *rules: RuleDescription,
-        **description: Any,  # noqa: ANN401  # its fields
+        **description: Any,  # noqa: ANN401  # fields of the description
     ) -> Subscription:
         self._next_id += 1
         self.subscriptions[name] = (self._next_id, SubscriptionDescription(**description), rules)
@@ -72,7 +72,7 @@ class TopicHarness(BrokerHarness):
         self.send_stored(*bodies, to=self.topic, **details)
 
     def shared_body_counts(self) -> tuple[int, int]:
-        """Return how many shared bodies are on disk, and how many notes to look whether a body is needed."""
+        """Return the number of shared bodies on disk, and of pending checks whether a body is still needed."""
         tables = [disk.synced for disk in self.disks]
         bodies, checks = [
             [key[PREFIX_BYTES : PREFIX_BYTES + KIND_BYTES] for synced in tables for key in synced[table].values]
@@ -81,7 +81,7 @@ class TopicHarness(BrokerHarness):
         return bodies.count(SHARED_BODY), checks.count(BODY_CHECK)
 
     def complete(self, subscription: Subscription, count: int = 1) -> list[bytes]:
-        """Receive some messages of a subscription, and complete them."""
+        """Receive messages of a subscription, and complete them."""
         consumer = self.consumer(count, of=local_part(subscription).main)
         consumer.complete(Results())
         self.run_until_idle()

@@ -1,9 +1,9 @@
-"""One connection of ours with one link on it, which sends to a queue or receives from it, and tells the ledger.
+"""Clients of the campaigns: a connection with one link that sends or receives, and records everything in the checker.
 
-    async with connected(SendingLine(ledger, "orders", 7), endpoint) as line: ...
+    async with connect_client(SenderClient(checker, "orders"), endpoint) as client: ...
 
-A line ends when its link, its connection or its server does; whatever it was doing then is for the ledger to judge.
-Owns: what the engine's events mean for the ledger. When to send, settle or hang up is decided in `workload`.
+A client ends with its link, its connection or its server; the checker judges the operations that were under way.
+Owns: which engine events are recorded in the checker. `workload` decides when to send, settle or disconnect.
 """
 
 from __future__ import annotations
@@ -39,33 +39,33 @@ if TYPE_CHECKING:
     from tests.campaigns.restartable_server import Endpoint
     from tests.support.delivery_checker.checker import DeliveryChecker
     from twinbus.amqp.aio import Peer
-    from twinbus.amqp.composite import Composite
+    from twinbus.amqp.codec.composite import Composite
     from twinbus.amqp.delivery import IncomingDelivery, OutgoingDelivery
     from twinbus.amqp.events import Event
     from twinbus.amqp.receiver import Receiver
     from twinbus.amqp.sender import Sender
     from twinbus.amqp.session import Session
 
-    LineT = TypeVar("LineT", bound="CampaignClient")
+    ClientT = TypeVar("ClientT", bound="CampaignClient")
 
 CONNECT_TIMEOUT_S: Final = 30.0
 SEQUENCE_NUMBER: Final = "x-opt-sequence-number"
 PARTITIONED: Final = "partitioned-"
-"""How the names of partitioned queues begin."""
+"""Prefix of the names of partitioned queues."""
 ABANDONED: Final = Modified(delivery_failed=True)
 _numbers: Final = itertools.count()
 
 
 class ClientDisconnected(ConnectionError):
-    """The line ended before it was wanted to."""
+    """The client was disconnected unexpectedly."""
 
 
 class CampaignClient:
-    """What both kinds have in common."""
+    """Base class of senders and receivers."""
 
     peer: Peer
     link_count: ClassVar = 1
-    """So many does it attach."""
+    """Number of links that it attaches."""
 
     def __init__(self, checker: DeliveryChecker, queue: str) -> None:
         self.checker = checker
@@ -73,16 +73,16 @@ class CampaignClient:
         self.number = next(_numbers)
         self.attached_count = 0
         self.end_reason: str | None = None
-        """Why it is over, once it is."""
+        """Why the link or connection ended; None before."""
         self._changed = asyncio.Event()
 
     @property
     def order_key(self) -> int | None:
-        """What its messages have in common that keeps them in order: nothing, over several fragments."""
+        """Key of messages whose order is checked; None for partitioned queues, which have no order over fragments."""
         return None if self.queue.startswith(PARTITIONED) else self.number
 
     def use_connection(self, peer: Peer) -> Self:
-        """Become the handler of a connection."""
+        """Handle the events of a connection."""
         self.peer = peer
         return self
 
@@ -113,7 +113,7 @@ class CampaignClient:
         self._changed.set()
 
     async def wait_until(self, condition: Callable[[], object], *, timeout_s: float) -> bool:
-        """Wait for something; False if the time is over before. LineFailed when the line is."""
+        """Wait for a condition; return False on timeout, raise ClientDisconnected when the client ends."""
         try:
             async with asyncio.timeout(timeout_s):
                 while not condition():
@@ -127,7 +127,7 @@ class CampaignClient:
 
 
 class SenderClient(CampaignClient):
-    """Sends messages, and writes down what the broker says to each."""
+    """Sends messages, and records the disposition of each."""
 
     link: Sender
 
@@ -144,13 +144,13 @@ class SenderClient(CampaignClient):
         return self.peer.is_writable and self.link.sendable > 0
 
     def send(self, filler_bytes: int) -> int:
-        """Send one message; its number."""
+        """Send one message, and return its number."""
         number, body = self.checker.record_send(self.queue, self.order_key, filler_bytes)
         self.send_payload(number, build(header=Header(durable=True), body=data(body)))
         return number
 
     def send_payload(self, number: int, payload: bytes) -> None:
-        """Send what was written."""
+        """Send the encoded message."""
         self.unsettled[self.link.send(payload)] = number
 
     def handle_event(self, event: Event) -> None:
@@ -164,19 +164,19 @@ class SenderClient(CampaignClient):
                 self.checker.send_accepted(number)
             else:
                 error = event.state.error if isinstance(event.state, Rejected) else None
-                why = f"{error.condition}: {error.description}" if error is not None else str(event.state)
-                self.checker.send_refused(number, why)
+                reason = f"{error.condition}: {error.description}" if error is not None else str(event.state)
+                self.checker.send_refused(number, reason)
 
 
 class ReceiverClient(CampaignClient):
-    """Receives messages and settles each in two steps: asked for, then confirmed by the broker."""
+    """Receives messages and settles each in two steps: requested, then confirmed by the broker."""
 
     link: Receiver
 
     def __init__(
         self, checker: DeliveryChecker, queue: str, choose_outcome: Callable[[], Composite | None] = lambda: ACCEPTED
     ) -> None:
-        """`choose` says what becomes of a message; None: it is kept under its lock."""
+        """`choose_outcome` returns the outcome of a message; None keeps it locked."""
         super().__init__(checker, queue)
         self.unconfirmed_settlements: dict[IncomingDelivery, int] = {}
         self.completed = 0
@@ -189,7 +189,7 @@ class ReceiverClient(CampaignClient):
         self.attach_receiver(session, Source(address=self.address))
 
     def attach_receiver(self, session: Session, source: Source, properties: dict[str, object] | None = None) -> None:
-        """Ask for the link on which the messages come."""
+        """Attach the receiver."""
         self.link = session.attach_receiver(
             f"faults-{self.number}",
             source=source,
@@ -218,30 +218,30 @@ class ReceiverClient(CampaignClient):
             self.unconfirmed_settlements[delivery] = number
         self.link.settle([delivery], outcome, settled=False)
 
-    # --- what the ledger is told --------------------------------------------------------------------------------------
+    # --- records for the checker --------------------------------------------------------------------------------------
 
     def record_receipt(self, message: Message) -> int | None:
-        """A message came: its number, if it is one of ours."""
+        """Record a received message, and return its number if the campaign sent it."""
         annotations = message.message_annotations
         assert isinstance(annotations, dict)
         return self.checker.message_received(self.queue, annotations[SEQUENCE_NUMBER], b"".join(message.data))
 
     def request_settlement(self, number: int, outcome: Composite) -> bool:
-        """It will be settled now. True if it matters when that is confirmed."""
+        """Record a settlement; return True if its confirmation is to be recorded."""
         if outcome is ACCEPTED:
             self.checker.completion_requested(number)
         return outcome is ACCEPTED
 
     def settlement_confirmed(self, number: int, state: object) -> None:
-        """The broker has said what became of it."""
+        """Record the broker's confirmation of a settlement."""
         if isinstance(state, Accepted):
             self.checker.completion_confirmed(number)
             self.completed += 1
 
 
 @asynccontextmanager
-async def connect_client(client: LineT, endpoint: Endpoint) -> AsyncIterator[LineT]:
-    """A line whose link is attached. At the end the socket is dropped without a word: `close` it before, who wants."""
+async def connect_client(client: ClientT, endpoint: Endpoint) -> AsyncIterator[ClientT]:
+    """Connect and attach a client. On exit the socket is aborted; call `disconnect` first for a clean close."""
     credentials = Credentials.plain(endpoint.key_name, endpoint.key)
     settings = Settings(container_id=f"faults-{client.number}", hostname="localhost")
     await connect(
@@ -253,7 +253,7 @@ async def connect_client(client: LineT, endpoint: Endpoint) -> AsyncIterator[Lin
     try:
         if not await client.wait_until(lambda: client.is_attached, timeout_s=CONNECT_TIMEOUT_S):
             raise ClientDisconnected(f"no answer to the attach in {CONNECT_TIMEOUT_S:.0f} s")
-        if client.end_reason is not None:  # a link that is refused is attached for a moment
+        if client.end_reason is not None:  # a refused link is attached before it is detached
             raise ClientDisconnected(client.end_reason)
         yield client
     finally:
@@ -262,7 +262,7 @@ async def connect_client(client: LineT, endpoint: Endpoint) -> AsyncIterator[Lin
 
 
 async def disconnect(client: CampaignClient) -> None:
-    """Hang up in good order."""
+    """Close the connection cleanly."""
     client.peer.close()
     async with asyncio.timeout(CONNECT_TIMEOUT_S):
         await asyncio.shield(client.peer.lost)

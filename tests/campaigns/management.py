@@ -1,6 +1,6 @@
-"""Queues over HTTP, as an administration client asks for them: made, removed, counted.
+"""Creating, deleting and counting queues over HTTP.
 
-Owns: the requests and their tokens. A server that is not there is an OSError, an unexpected answer an `Unexpected`.
+Owns: the requests and their tokens. An unreachable server raises OSError, an unexpected status `UnexpectedStatus`.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ QUEUE_ENTRY: Final = (
     "{}</QueueDescription></content></entry>"
 )
 DEFAULT_SETTINGS: Final = {"LockDuration": "PT1M", "MaxDeliveryCount": "1000000"}
-"""Whatever happens to a message, it is not dead-lettered for it."""
+"""A delivery count that is never reached: no message is dead-lettered for it."""
 
 
 class MessageCounts(NamedTuple):
-    """What a queue is said to hold."""
+    """Message counts of a queue."""
 
     active: int
     dead_lettered: int
@@ -38,7 +38,7 @@ class MessageCounts(NamedTuple):
 
 
 class UnexpectedStatus(Exception):
-    """An answer that is none of those that were to be expected."""
+    """The status of a response is not an expected one."""
 
 
 async def create_queue(endpoint: Endpoint, name: str, **settings: str) -> None:
@@ -67,15 +67,15 @@ async def active_count(endpoint: Endpoint, name: str) -> int:
 
 async def message_counts(endpoint: Endpoint, name: str) -> MessageCounts:
     status, body = await _request(endpoint, "GET", name)
-    found = dict(re.findall(r"[:<](\w*MessageCount)>(\d+)<", body))
-    if status != 200 or "ActiveMessageCount" not in found:
+    counts = dict(re.findall(r"[:<](\w*MessageCount)>(\d+)<", body))
+    if status != 200 or "ActiveMessageCount" not in counts:
         raise UnexpectedStatus(f"GET {name}: {status} {body[:300]}")
-    total = int(found.pop("MessageCount"))
+    total = int(counts.pop("MessageCount"))
     return MessageCounts(
-        active=int(found["ActiveMessageCount"]),
-        dead_lettered=int(found["DeadLetterMessageCount"]),
-        scheduled=int(found["ScheduledMessageCount"]),
-        deferred=total - sum(int(count) for count in found.values()),
+        active=int(counts["ActiveMessageCount"]),
+        dead_lettered=int(counts["DeadLetterMessageCount"]),
+        scheduled=int(counts["ScheduledMessageCount"]),
+        deferred=total - sum(int(count) for count in counts.values()),
     )
 
 
@@ -89,9 +89,9 @@ def _request_blocking(endpoint: Endpoint, method: str, name: str, body: str | No
     headers = {"Authorization": token, "Content-Type": "application/atom+xml"}
     try:
         connection.request(method, f"/{name}?api-version=2021-05", body, headers)
-        answer = connection.getresponse()
-        return answer.status, answer.read().decode()
-    except http.client.HTTPException as error:  # cut off in the middle of its answer
+        response = connection.getresponse()
+        return response.status, response.read().decode()
+    except http.client.HTTPException as error:  # the connection ended within the response
         raise ConnectionError(str(error)) from error
     finally:
         connection.close()

@@ -1,4 +1,4 @@
-"""`twinbus serve` hands its options to the server; what is wrong is one line, without a traceback."""
+"""`twinbus serve` passes its options to the server, and reports errors in one line without a traceback."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from typer.testing import Result
 
 
-class Server(ModuleType):
-    """Stands where the server is: keeps the settings, answers as told."""
+class FakeServer(ModuleType):
+    """A stand-in for the server module that records the settings and returns a configured result."""
 
     def __init__(self) -> None:
         super().__init__("twinbus.server.runtime.process")
@@ -39,22 +39,22 @@ class Server(ModuleType):
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Server:
-    stand_in = Server()
-    monkeypatch.setitem(sys.modules, "twinbus.server.runtime.process", stand_in)
-    return stand_in
+def server(monkeypatch: pytest.MonkeyPatch) -> FakeServer:
+    fake_server = FakeServer()
+    monkeypatch.setitem(sys.modules, "twinbus.server.runtime.process", fake_server)
+    return fake_server
 
 
 def twinbus(*arguments: str) -> Result:
     return CliRunner().invoke(app, arguments, prog_name="twinbus")
 
 
-def test_a_name_and_a_directory_are_enough(server: Server) -> None:
+def test_a_name_and_a_directory_are_enough(server: FakeServer) -> None:
     assert twinbus("serve", "contoso", "--data", "d").exit_code == 0
     assert server.settings == ServeSettings(name="contoso", data=Path("d"))
 
 
-def test_every_option_reaches_the_server(server: Server) -> None:
+def test_every_option_reaches_the_server(server: FakeServer) -> None:
     options = (
         "--host ::1 --amqp-port 1 --amqps-port none --http-port 3 --https-port 0 --plaintext http "
         "--workers 3 --worker-timeout 7.5 --stores 8 --store-dir a --store-dir b --ready-file r --min-free 500MB "
@@ -96,11 +96,11 @@ def test_every_option_reaches_the_server(server: Server) -> None:
     [
         ("--workers 65", "twinbus serve: --workers 65: it can be 1 to 64\n"),
         ("--stores 0", "twinbus serve: --stores 0: it can be 1 to 64\n"),
-        ("--min-free lots", "twinbus serve: --min-free 'lots': is no size; write it as 1GiB, 500MB or 0\n"),
+        ("--min-free lots", "twinbus serve: --min-free 'lots': is not a size: write it as 1GiB, 500MB or 0\n"),
         ("--tls-key k", "twinbus serve: --tls-key k: needs --tls-cert too\n"),
     ],
 )
-def test_an_option_that_cannot_be_is_one_line_and_exit_code_2(server: Server, options: str, line: str) -> None:
+def test_an_invalid_option_prints_one_line_and_exits_with_2(server: FakeServer, options: str, line: str) -> None:
     result = twinbus("serve", "contoso", "--data", "d", *options.split())
     assert (result.exit_code, result.stderr, result.stdout) == (2, line, "")
     assert server.settings is None
@@ -114,44 +114,46 @@ def test_an_option_that_cannot_be_is_one_line_and_exit_code_2(server: Server, op
         ("contoso --data d --colour", "--colour"),
     ],
 )
-def test_what_is_not_an_option_at_all_is_named_too(arguments: str, named: str) -> None:
+def test_a_missing_or_unknown_option_is_named(arguments: str, named: str) -> None:
     result = twinbus("serve", *arguments.split())
     assert result.exit_code == 2
     assert named in result.stderr.splitlines()[-1]
 
 
-def test_a_server_that_cannot_start_says_why_with_exit_code_1(server: Server) -> None:
-    server.answer = StartError("/data is in use by process 123: stop that one first, or give another --data")
+def test_a_server_that_cannot_start_prints_the_reason_and_exits_with_1(server: FakeServer) -> None:
+    server.answer = StartError("/data is in use by process 123: stop that process first, or give another --data")
     result = twinbus("serve", "contoso", "--data", "d")
     assert (result.exit_code, result.stderr) == (1, f"twinbus serve: {server.answer}\n")
 
 
-def test_a_server_that_fails_shows_no_traceback(server: Server) -> None:
+def test_a_failing_server_prints_no_traceback(server: FakeServer) -> None:
     server.answer = ZeroDivisionError("by zero")
     result = twinbus("serve", "contoso", "--data", "d")
     assert (result.exit_code, result.stderr) == (1, "twinbus serve: the server failed: ZeroDivisionError: by zero\n")
 
 
-def test_the_servers_own_exit_code_is_the_commands(server: Server) -> None:
+def test_the_command_exits_with_the_exit_code_of_the_server(server: FakeServer) -> None:
     server.answer = 3
     assert twinbus("serve", "contoso", "--data", "d").exit_code == 3
 
 
-def test_the_help_tells_every_option_but_the_unsafe_one() -> None:
+def test_the_help_lists_options_except_the_unsafe_one() -> None:
     text = twinbus("serve", "--help").stdout
     for option in ("--data", "--host", "--store-dir", "--ready-file", "--min-free", "--tls-cert", "--log-format"):
         assert option in text
     assert "--unsafe-no-sync" not in text
 
 
-def test_the_version_is_told_by_the_module_as_well() -> None:
-    shown = subprocess.run([sys.executable, "-m", "twinbus", "--version"], capture_output=True, text=True, check=True)
-    assert shown.stdout in {f"twinbus {__version__} ({kind})\n" for kind in ("compiled", "pure Python")}
+def test_the_module_prints_the_version() -> None:
+    completed = subprocess.run(
+        [sys.executable, "-m", "twinbus", "--version"], capture_output=True, text=True, check=True
+    )
+    assert completed.stdout in {f"twinbus {__version__} ({kind})\n" for kind in ("compiled", "pure Python")}
     assert twinbus("--version").stdout == f"twinbus {version_and_build()}\n"
 
 
 @pytest.mark.parametrize(
-    ("started", "unneeded"),
+    ("module", "unneeded"),
     [
         ("twinbus.cli.main", {"twinbus.client", "twinbus.server.runtime.process", "httpx", "rich"}),
         ("twinbus.server.runtime.single_process", {"lark", "twinbus.server.cluster.supervisor"}),
@@ -159,7 +161,7 @@ def test_the_version_is_told_by_the_module_as_well() -> None:
         ("twinbus.server.cluster.worker", {"lark", "cryptography", "twinbus.server.cluster.supervisor"}),
     ],
 )
-def test_a_process_does_not_wait_for_what_only_others_need(started: str, unneeded: set[str]) -> None:
-    listing = f"import sys, {started}; print(*sys.modules)"
-    ran = subprocess.run([sys.executable, "-c", listing], capture_output=True, text=True, timeout=60, check=True)
-    assert unneeded & set(ran.stdout.split()) == set()
+def test_a_process_does_not_import_modules_it_does_not_need(module: str, unneeded: set[str]) -> None:
+    listing = f"import sys, {module}; print(*sys.modules)"
+    completed = subprocess.run([sys.executable, "-c", listing], capture_output=True, text=True, timeout=60, check=True)
+    assert unneeded & set(completed.stdout.split()) == set()

@@ -1,9 +1,9 @@
-"""Our own client at a served namespace, for one test: its queues, and factories that are closed at its end.
+"""Clients of one test: factories, which are closed after the test, and queues that no other test uses.
 
     queue = bus.create_queue(LockDuration="PT5S")
     await queue.send(BrokeredMessage("an order"))
 
-Owns: the loop's peace. A test fails if a task is left over, or if something went wrong that nobody heard of.
+A test fails if it leaves tasks behind or if the event loop reports an unhandled exception.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SUBSCRIPTION = (
 
 
 class Bus:
-    """The client's side of a test."""
+    """Factories and entities of one test."""
 
     def __init__(self, server: ServerProcess, *, tls: bool = False) -> None:
         self.server = server
@@ -41,28 +41,28 @@ class Bus:
         self._factories: list[MessagingFactory] = []
 
     def factory(self, connection_string: str | None = None, **options: Any) -> MessagingFactory:  # noqa: ANN401
-        """A factory that is closed at the end of the test. Without other wishes it does not try again."""
-        shown = self.server.tls_connection_string if self._tls else self.server.connection_string
-        usual: dict[str, Any] = {
+        """Return a factory that is closed at the end of the test (default: no retries)."""
+        default_string = self.server.tls_connection_string if self._tls else self.server.connection_string
+        defaults: dict[str, Any] = {
             "retry_policy": NO_RETRY,
             "operation_timeout": TIMEOUT_S,
             "ca_file": self.server.ca_file,
         }
-        factory = MessagingFactory.from_connection_string(connection_string or shown, **(usual | options))
+        factory = MessagingFactory.from_connection_string(connection_string or default_string, **(defaults | options))
         self._factories.append(factory)
         return factory
 
     @property
     def shared_factory(self) -> MessagingFactory:
-        """The first one, for whoever needs no other."""
+        """The first factory; created if there is none."""
         return self._factories[0] if self._factories else self.factory()
 
     def create_queue(self, **elements: str) -> QueueClient:
-        """A client for a queue that no other test has."""
+        """Create a queue with a unique name and return a client for it."""
         return self.shared_factory.create_queue_client(self.server.create_queue(**elements))
 
     def create_topic(self, *subscriptions: str, elements: str = "") -> str:
-        """A topic that no other test has, with subscriptions that get all messages."""
+        """Create a topic with a unique name, and subscriptions that get all messages; return its path."""
         topic = f"topic-of-{self.server.create_queue()}"
         self.server.create_entity(topic, "TopicDescription")
         for name in subscriptions:
@@ -70,59 +70,59 @@ class Bus:
         return topic
 
     def message_counts(self, queue: QueueClient) -> tuple[int, int]:
-        """Messages in a queue and in its dead-letter queue."""
+        """Return the numbers of messages in a queue and in its dead-letter queue."""
         return self.server.message_counts(queue.path)
 
     async def run(self, test: Coroutine[Any, Any, None]) -> None:
-        """The test, and what is to be true after each."""
-        unheard: list[dict[str, Any]] = []
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
+        """Run the test, close its factories, and check that nothing is left behind."""
+        unhandled: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
         try:
             await asyncio.wait_for(test, TIME_LIMIT_S)
         finally:
             await asyncio.gather(*[factory.close() for factory in self._factories])
         await asyncio.sleep(0)
         gc.collect()
-        assert not unheard
+        assert not unhandled
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         assert not tasks, "tasks are left over"
 
 
 async def receive(receiver: MessageReceiver | QueueClient, count: int) -> list[BrokeredMessage]:
-    """So many messages, in as many calls as it takes."""
+    """Receive `count` messages, in as many calls as necessary."""
     received: list[BrokeredMessage] = []
     while len(received) < count:
-        found = await receiver.receive_batch(count - len(received), TIMEOUT_S)
-        assert found, f"{len(received)} of {count} messages came"
-        received += found
+        batch = await receiver.receive_batch(count - len(received), TIMEOUT_S)
+        assert batch, f"received {len(received)} of {count} messages"
+        received += batch
     return received
 
 
 async def receive_one(receiver: MessageReceiver | QueueClient) -> BrokeredMessage:
-    """The next message."""
+    """Receive the next message."""
     return (await receive(receiver, 1))[0]
 
 
 async def wait_until(condition: Callable[[], object]) -> None:
-    """Look again and again whether something has happened elsewhere."""
+    """Poll until the condition is true."""
     async with asyncio.timeout(TIMEOUT_S):
-        while not condition():  # noqa: ASYNC110  # it happens in another process
+        while not condition():  # noqa: ASYNC110  # the change happens in another process
             await asyncio.sleep(0.02)
 
 
 async def cut_connection(factory: MessagingFactory) -> None:
-    """Have its connection lost, as a cable that is pulled out does it."""
-    conversation = factory._connection  # noqa: SLF001  # nobody else wants to
-    assert conversation is not None
-    conversation.abort()
-    await asyncio.wait_for(asyncio.shield(conversation.lost), TIMEOUT_S)
+    """Abort the factory's connection, as a network failure does."""
+    connection = factory._connection  # noqa: SLF001  # there is no public way to abort it
+    assert connection is not None
+    connection.abort()
+    await asyncio.wait_for(asyncio.shield(connection.lost), TIMEOUT_S)
 
 
-def numbered_messages(count: int, **properties: Any) -> list[BrokeredMessage]:  # noqa: ANN401  # those of a message
-    """Messages whose bodies are their numbers."""
+def numbered_messages(count: int, **properties: Any) -> list[BrokeredMessage]:  # noqa: ANN401  # keyword arguments of BrokeredMessage
+    """Return messages whose bodies are their numbers."""
     return [BrokeredMessage(f"{number}", **properties) for number in range(count)]
 
 
 def texts(messages: list[BrokeredMessage]) -> list[str]:
-    """Their bodies."""
+    """Return the bodies of messages."""
     return [message.text for message in messages]

@@ -1,4 +1,4 @@
-"""A test with an `every_bus` is run twice: without TLS, and with it."""
+"""Fixtures `bus` and `every_bus`; a test with `every_bus` runs twice: without TLS and with TLS."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     name = next((name for name in ("bus", "every_bus") if name in pyfuncitem.funcargs), None)
     if name is None or not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
-    given = {wanted: pyfuncitem.funcargs[wanted] for wanted in inspect.signature(pyfuncitem.obj).parameters}
-    bus: Any = given[name]
-    uvloop.run(bus.run(pyfuncitem.obj(**given)))
+    arguments = {
+        parameter: pyfuncitem.funcargs[parameter] for parameter in inspect.signature(pyfuncitem.obj).parameters
+    }
+    bus: Any = arguments[name]
+    uvloop.run(bus.run(pyfuncitem.obj(**arguments)))
     return True
 
 

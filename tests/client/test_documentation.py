@@ -1,4 +1,4 @@
-"""docs/client.md: its examples are run as they stand, one after the other; and it tells what is so."""
+"""docs/client.md: its examples run unchanged, one after the other; its table of errors and its defaults are correct."""
 
 from __future__ import annotations
 
@@ -29,39 +29,41 @@ def compiled(example: str) -> CodeType:
     return code
 
 
-async def run(example: str, known: dict[str, Any]) -> None:
-    """A part of a coroutine, or a program of its own."""
+async def run(example: str, names: dict[str, Any]) -> None:
+    """Run an example that is part of a coroutine, or a complete program."""
     code = compiled(example)
     if code.co_flags & inspect.CO_COROUTINE:
-        await eval(code, known)  # noqa: S307  # ours
+        await eval(code, names)  # noqa: S307  # our own documentation
     else:
-        await asyncio.to_thread(exec, code, dict(known))
+        await asyncio.to_thread(exec, code, dict(names))
 
 
-async def test_the_examples_do_what_is_said(bus: Bus, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_the_examples_run_and_print_the_documented_output(bus: Bus, capsys: pytest.CaptureFixture[str]) -> None:
     for name, elements in (("orders", ""), ("bills", ""), ("baskets", "<RequiresSession>true</RequiresSession>")):
         bus.server.request("PUT", name, QUEUE_ENTRY.format(elements), expected=201)
-    known: dict[str, Any] = {"CONNECTION_STRING": bus.server.connection_string, "factory": bus.shared_factory}
-    exec("from twinbus.client import BrokeredMessage, MessagingFactory", known)  # noqa: S102  # as the first one does
+    names: dict[str, Any] = {"CONNECTION_STRING": bus.server.connection_string, "factory": bus.shared_factory}
+    exec("from twinbus.client import BrokeredMessage, MessagingFactory", names)  # noqa: S102  # as the first example does
     for example in EXAMPLES:
-        await run(example, known)
-    told = capsys.readouterr().out.splitlines()
-    assert told[0] == "two pounds of apples"
-    assert told[1].startswith("make it first: ")
-    assert len(told) == 2
+        await run(example, names)
+    output = capsys.readouterr().out.splitlines()
+    assert output[0] == "two pounds of apples"
+    assert output[1].startswith("make it first: ")
+    assert len(output) == 2
     counts = {name: bus.server.message_counts(name) for name in ("orders", "bills", "baskets")}
     assert counts == {"orders": (1, 2), "bills": (1, 0), "baskets": (0, 0)}
     for name in counts:
         bus.server.delete_queue(name)
 
 
-def test_it_tells_every_error_of_the_clients_own_and_the_defaults() -> None:
+def test_the_page_lists_all_client_errors_and_the_defaults() -> None:
     (table,) = re.findall(r"may it have happened\? \|\n\|---.*?\n(.*?)\n\n", PAGE, re.DOTALL)
-    told = set(re.findall(r"`([A-Z]\w+)`", table))
-    own = {name for name, kind in vars(errors).items() if isinstance(kind, type) and kind.__module__ == errors.__name__}
-    of_pairs = {name for name in told if hasattr(pairing_errors, name)}
-    assert told - of_pairs == own - {"EntityNotFound"}
-    assert {"NotSent", "MessageCannotBeParked", "FailedOver", "ReservedPropertyName"} <= of_pairs
+    documented = set(re.findall(r"`([A-Z]\w+)`", table))
+    client_errors = {
+        name for name, kind in vars(errors).items() if isinstance(kind, type) and kind.__module__ == errors.__name__
+    }
+    documented_pair_errors = {name for name in documented if hasattr(pairing_errors, name)}
+    assert documented - documented_pair_errors == client_errors - {"EntityNotFound"}
+    assert {"NotSent", "MessageCannotBeParked", "FailedOver", "ReservedPropertyName"} <= documented_pair_errors
     assert "(60 seconds)" in PAGE
     assert "three times" in PAGE
     assert (FactorySettings().operation_timeout_s, RetryPolicy().max_retries) == (60, 3)

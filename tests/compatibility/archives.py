@@ -1,9 +1,9 @@
-"""The fixtures: files that an earlier version wrote, packed, and a manifest of what a reader must find in them.
+"""Fixtures: archives of files that an earlier version wrote, and a manifest of their expected contents.
 
-    found = unpack("data-directory", tmp_path)      # what the manifest says of it
-    server = Served(tmp_path)                       # finds tmp_path / "data"
+    expected = unpack("data-directory", tmp_path)   # its part of the manifest
+    server = ServerProcess(tmp_path)                # uses tmp_path / "data"
 
-Owns: where archives and manifest are, and how files are packed. `write` makes them.
+Owns: the paths of archives and manifest, and how files are packed. `write_fixtures` creates them.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ MANIFEST: Final = FOLDER / "manifest.json"
 
 
 def unpack(name: str, to: Path) -> dict[str, Any]:
-    """Unpack an archive; its part of the manifest."""
+    """Unpack an archive, and return its part of the manifest."""
     with tarfile.open(FOLDER / f"{name}.tar.gz") as archive:
         archive.extractall(to, filter="data")
-    found: dict[str, Any] = json.loads(MANIFEST.read_text())["archives"][name]
-    return found
+    expected: dict[str, Any] = json.loads(MANIFEST.read_text())["archives"][name]
+    return expected
 
 
 def pack(folder: Path, name: str, source: Path) -> None:
     """Pack the files below `source`, and empty folders, without the names of users.
 
-    Sockets are left out, and RocksDB's log of what it did, which nobody reads and which names the folders of a machine.
+    Sockets and RocksDB's info logs are left out; the logs contain paths of the machine.
     """
     with (
         gzip.GzipFile(folder / f"{name}.tar.gz", "wb", mtime=0) as packed,

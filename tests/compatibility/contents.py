@@ -1,10 +1,10 @@
-"""Everything that is in the namespace of the fixtures, as the official SDK shows it.
+"""Contents of the namespace of the fixtures, as the official SDK shows them.
 
-    found = await contents(server)
-    found["messages"]["orders"][0]["message_id"]
+    contents = await read_contents(server)
+    contents["messages"]["orders"][0]["message_id"]
 
-`write` keeps what the earlier version shows; the tests compare it with what the present version shows. Owns: the names
-of the entities, and a message in JSON. Knows nothing of how a server keeps messages.
+`write_fixtures` stores the contents that the earlier version shows; the tests compare them with those of the present
+version. Owns: the names of the entities, and the JSON form of a message. Knows nothing of how a server stores messages.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DELETED: Final = "deleted"
 SUBSCRIPTIONS: Final = (("news", "all"), ("news", "large"), ("news", "urgent"), ("news-partitioned", "all"))
 PEEKED: Final = 100
 LONG: Final = 200
-"""A body of so many bytes is kept as its digest."""
+"""Bodies from this length on are stored as digests."""
 _TRANSFER: Final = "/$Transfer"
 _DEAD: Final = "/$DeadLetterQueue"
 _ELEMENT: Final = re.compile(r"<(\w+)>([^<]*)</\1>")
@@ -58,7 +58,7 @@ def receive_addresses() -> list[str]:
 
 
 def receiver_of(client: ServiceBusClient, address: str, **options: Any) -> ServiceBusReceiver:  # noqa: ANN401
-    """Return the SDK's receiver of a place."""
+    """Return the SDK's receiver of an address."""
     address, _, session = address.partition("#")
     if session:
         options["session_id"] = session
@@ -74,18 +74,27 @@ def receiver_of(client: ServiceBusClient, address: str, **options: Any) -> Servi
 
 
 async def read_contents(server: ServerProcess, wanted: Iterable[str] | None = None) -> dict[str, Any]:
-    """Return descriptions, rules, counts, and messages in every state and states of sessions, of the wanted places."""
-    chosen = receive_addresses() if wanted is None else list(wanted)
+    """Return descriptions, rules and counts, and the messages and session states of the addresses (default: all)."""
+    addresses = receive_addresses() if wanted is None else list(wanted)
     async with connect_client(server) as client:
-        found = await asyncio.gather(*[peek_messages(client, place) for place in chosen])
-    below = [f"{topic}/Subscriptions/{name}" for topic, name in SUBSCRIPTIONS]
+        peeked = await asyncio.gather(*[peek_messages(client, address) for address in addresses])
+    subscription_paths = [f"{topic}/Subscriptions/{name}" for topic, name in SUBSCRIPTIONS]
     topics = dict.fromkeys(topic for topic, _ in SUBSCRIPTIONS)
-    described = [*QUEUES, FORWARDING, *SESSION_QUEUES, *topics, *below, *(f"{one}/Rules" for one in below)]
+    described = [
+        *QUEUES,
+        FORWARDING,
+        *SESSION_QUEUES,
+        *topics,
+        *subscription_paths,
+        *(f"{one}/Rules" for one in subscription_paths),
+    ]
     return {
         "descriptions": {path: _elements(server, path) for path in described},
         "counts": read_counts(server),
-        "messages": {place: messages for place, (messages, _) in zip(chosen, found, strict=True)},
-        "session_states": {place: state for place, (_, state) in zip(chosen, found, strict=True) if "#" in place},
+        "messages": {address: messages for address, (messages, _) in zip(addresses, peeked, strict=True)},
+        "session_states": {
+            address: state for address, (_, state) in zip(addresses, peeked, strict=True) if "#" in address
+        },
         "authority": _digest(await asyncio.to_thread(Path(server.ca_file).read_bytes)),
         "key": _digest(server.key.encode()),
     }
@@ -94,26 +103,26 @@ async def read_contents(server: ServerProcess, wanted: Iterable[str] | None = No
 def read_counts(server: ServerProcess) -> dict[str, dict[str, int]]:
     """Return the counts of all queues and subscriptions that are not 0, by state."""
     paths = [*QUEUES, FORWARDING, *SESSION_QUEUES, *(f"{topic}/Subscriptions/{name}" for topic, name in SUBSCRIPTIONS)]
-    found = {path: _COUNT.findall(server.request("GET", path, expected=200)) for path in paths}
-    return {path: {state: int(count) for state, count in some if int(count)} for path, some in found.items()}
+    counts = {path: _COUNT.findall(server.request("GET", path, expected=200)) for path in paths}
+    return {path: {state: int(count) for state, count in by_state if int(count)} for path, by_state in counts.items()}
 
 
 async def peek_messages(client: ServiceBusClient, address: str) -> tuple[list[dict[str, Any]], str | None]:
-    """Return all messages of a place, in the order of their sequence numbers, and the state of a session."""
-    found: list[dict[str, Any]] = []
+    """Return all messages of an address in the order of their sequence numbers, and the state of a session."""
+    messages: list[dict[str, Any]] = []
     state: bytes | None = None
     async with receiver_of(client, address) as receiver:
-        while some := await receiver.peek_messages(
-            PEEKED, sequence_number=found[-1]["sequence_number"] + 1 if found else 1
+        while batch := await receiver.peek_messages(
+            PEEKED, sequence_number=messages[-1]["sequence_number"] + 1 if messages else 1
         ):
-            found += [message_fields(message) for message in some]
+            messages += [message_fields(message) for message in batch]
         if "#" in address:
             state = await receiver.session.get_state()
-    return found, None if state is None else bytes(state).decode()
+    return messages, None if state is None else bytes(state).decode()
 
 
 def message_fields(message: ServiceBusReceivedMessage) -> dict[str, Any]:
-    """Return a message as JSON can have it."""
+    """Return the fields of a message for JSON."""
     properties = message.application_properties or {}
     return {
         "sequence_number": message.sequence_number,
@@ -143,7 +152,7 @@ def _text(value: object) -> object:
 
 
 def _elements(server: ServerProcess, path: str) -> list[list[str]]:
-    """Return the elements of a description or of a list of rules, without those that change as it is used."""
+    """Return the elements of a description or of a list of rules, without those that change by use."""
     text = re.sub(
         r"sb://[^/]+/", "", server.request("GET", path, expected=200)
     )  # ForwardTo has the address of the server

@@ -1,4 +1,4 @@
-"""What must hold of a server that is started on the data directory of the fixtures, in however many processes."""
+"""Checks of a server that is started on the data directory of the fixtures, with one or several processes."""
 
 from __future__ import annotations
 
@@ -23,35 +23,39 @@ CONTINUED_QUEUES = ("orders", "unique", "recreated", "purged")
 
 
 async def check_contents(server: ServerProcess, expected: Mapping[str, Any]) -> None:
-    """Everything is there as the version that wrote it showed it."""
-    wanted = [place for place, messages in expected["messages"].items() if messages or "#" in place]
-    found = await read_contents(server, [*wanted, DUE])
+    """Check that all contents are as the earlier version showed them."""
+    addresses = [address for address, messages in expected["messages"].items() if messages or "#" in address]
+    contents = await read_contents(server, [*addresses, DUE])
     for path, elements in expected["descriptions"].items():
-        assert found["descriptions"][path] == elements, path
-    assert found["counts"] == expected["counts"] | {DUE: {"MessageCount": 3, "ActiveMessageCount": 3}}
-    for place in wanted:
-        messages = expected["messages"][place]
-        if place == EXCLUSIVE:  # one was out when the server was killed, and all are in its block of numbers
+        assert contents["descriptions"][path] == elements, path
+    assert contents["counts"] == expected["counts"] | {DUE: {"MessageCount": 3, "ActiveMessageCount": 3}}
+    for address in addresses:
+        messages = expected["messages"][address]
+        if address == EXCLUSIVE:  # one was delivered when the server was killed, and all are in its block of numbers
             messages = [message | {"delivery_count": 1} for message in messages]
-        assert found["messages"][place] == messages, place
-    assert found["session_states"] == expected["session_states"]
-    assert (found["authority"], found["key"]) == (expected["authority"], expected["key"])
+        assert contents["messages"][address] == messages, address
+    assert contents["session_states"] == expected["session_states"]
+    assert (contents["authority"], contents["key"]) == (expected["authority"], expected["key"])
     server.request("GET", DELETED, expected=404)
-    due = found["messages"][DUE]
-    assert [(one["message_id"], one["state"]) for one in due] == [(f"order-{number}", "ACTIVE") for number in range(3)]
+    due = contents["messages"][DUE]
+    assert [(due_message["message_id"], due_message["state"]) for due_message in due] == [
+        (f"order-{number}", "ACTIVE") for number in range(3)
+    ]
 
 
 async def check_removal(server: ServerProcess, expected: Mapping[str, Any]) -> None:
-    """Everything can be received and settled in its order, and is gone then, also after the next start."""
+    """Check that all messages can be received in order and settled, and are gone after a restart."""
     due = [{"message_id": f"order-{number}", "state": "ACTIVE"} for number in range(3)]
     messages = expected["messages"] | {DUE: due}
-    for place, ids in (await remove_all_messages(server, messages)).items():
-        here = messages[place]
-        wanted = [one["message_id"] for state in ("ACTIVE", "DEFERRED") for one in here if one["state"] == state]
-        if "partitioned" in place and "#" not in place:  # fragments have no order among them
-            assert sorted(ids) == sorted(wanted), place
+    for address, ids in (await remove_all_messages(server, messages)).items():
+        stored = messages[address]
+        expected_ids = [
+            message["message_id"] for state in ("ACTIVE", "DEFERRED") for message in stored if message["state"] == state
+        ]
+        if "partitioned" in address and "#" not in address:  # there is no order between fragments
+            assert sorted(ids) == sorted(expected_ids), address
         else:
-            assert ids == wanted, place
+            assert ids == expected_ids, address
     assert not any(read_counts(server).values())
     await asyncio.to_thread(server.stop)
     await asyncio.to_thread(server.start)
@@ -59,7 +63,7 @@ async def check_removal(server: ServerProcess, expected: Mapping[str, Any]) -> N
 
 
 async def check_new_messages(server: ServerProcess, expected: Mapping[str, Any]) -> None:
-    """Numbers go on behind those that were given, and a queue that detects duplicates goes on to do so."""
+    """Check that sequence numbers continue after the existing ones, and that duplicates are still detected."""
     async with connect_client(server) as client:
         await asyncio.gather(
             *[_send_and_receive(client, path, expected["messages"][path]) for path in CONTINUED_QUEUES]
@@ -72,4 +76,4 @@ async def _send_and_receive(client: ServiceBusClient, path: str, old: list[dict[
             await sender.send_messages(ServiceBusMessage("new", message_id="new"))
     new, _ = await peek_messages(client, path)
     assert len(new) == (1 if path == "unique" else 2), path
-    assert new[0]["sequence_number"] > max(one["sequence_number"] for one in old), path
+    assert new[0]["sequence_number"] > max(message["sequence_number"] for message in old), path

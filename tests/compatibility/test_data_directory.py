@@ -1,4 +1,4 @@
-"""A data directory that an earlier version wrote, and was killed on, is served as that version served it."""
+"""A data directory of an earlier version that was killed is served as that version served it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-async def test_everything_is_found_and_received_and_new_messages_come_behind_it(tmp_path: Path) -> None:
+async def test_all_contents_are_read_and_received_and_new_messages_follow_them(tmp_path: Path) -> None:
     expected = unpack("data-directory", tmp_path)["contents"]
     with run_server(tmp_path) as server:
         await check_contents(server, expected)

@@ -1,4 +1,4 @@
-"""A spool that a paired program of an earlier version left is drained by the present version."""
+"""The present version drains a spool that a paired program of an earlier version left."""
 
 from __future__ import annotations
 
@@ -20,9 +20,18 @@ async def test_all_spooled_messages_arrive_once(tmp_path: Path) -> None:
     async with run_server_pair(tmp_path) as (primary, secondary):
         strings = (primary.tls_connection_string, connection_string(secondary), secondary.admin_connection_string)
         trusted = ["--ca-file", primary.ca_file, "--ca-file", secondary.ca_file]
-        words = ["pair", "drain", *strings, *trusted, "--primary-name", "contoso", "--spool", str(tmp_path / "spool")]
-        done = await asyncio.to_thread(CliRunner().invoke, app, words, prog_name="twinbus")
-        assert done.exit_code == 0, done.output
+        arguments = [
+            "pair",
+            "drain",
+            *strings,
+            *trusted,
+            "--primary-name",
+            "contoso",
+            "--spool",
+            str(tmp_path / "spool"),
+        ]
+        result = await asyncio.to_thread(CliRunner().invoke, app, arguments, prog_name="twinbus")
+        assert result.exit_code == 0, result.output
         arrived = await receive_all(primary, len(expected))
     assert [message.message_id for message in arrived] == expected
     assert [message.text for message in arrived] == expected

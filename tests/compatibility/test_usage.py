@@ -1,4 +1,4 @@
-"""Usage that an earlier version wrote counts, in Parquet files, in journals, and in what a killed server left."""
+"""Usage of an earlier version is read from Parquet files, journals and partial files of a killed server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A data directory that two processes of an earlier version wrote is served by two processes, and by one."""
+"""A data directory of two processes of an earlier version can be served by two processes or by one."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-async def test_everything_is_found_and_received(tmp_path: Path) -> None:
+async def test_two_processes_read_and_deliver_all_contents(tmp_path: Path) -> None:
     expected = unpack("workers-data-directory", tmp_path)["contents"]
     with run_multi_process_server(tmp_path, workers=2) as server:
         await check_contents(server, expected)
         await check_removal(server, expected)
 
 
-def test_one_process_finds_everything(tmp_path: Path) -> None:
+def test_one_process_reads_all_counts(tmp_path: Path) -> None:
     expected = unpack("workers-data-directory", tmp_path)["contents"]
     with run_server(tmp_path) as server:
         assert read_counts(server) == expected["counts"] | {"due": {"MessageCount": 3, "ActiveMessageCount": 3}}

@@ -1,4 +1,4 @@
-"""What a folder of usage says in all, by entity: journals, partial minutes and Parquet files together.
+"""Total usage of a folder by entity: journals, partial minutes and Parquet files together.
 
 totals(data / "usage")      # {"orders": {"sends": 40, ...}, ...}
 """
@@ -21,8 +21,8 @@ def totals(usage: Path) -> dict[str, dict[str, int]]:
     for path in usage.rglob("*.parquet"):
         table = pq.read_table(path, columns=["entity", *COUNTS], partitioning=None)
         rows += [UsageRow(minute=0, **row) for row in table.to_pylist()]
-    found = {}
+    by_entity = {}
     for entity in sorted({row.entity for row in rows if row.entity}):
-        whole = add_rows([UsageRow(minute=0), *[row for row in rows if row.entity == entity]])
-        found[entity] = {name: count for name in COUNTS if (count := getattr(whole, name))}
-    return found
+        total = add_rows([UsageRow(minute=0), *[row for row in rows if row.entity == entity]])
+        by_entity[entity] = {name: count for name in COUNTS if (count := getattr(total, name))}
+    return by_entity

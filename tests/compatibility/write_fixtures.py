@@ -1,4 +1,4 @@
-"""Writes the fixtures: a program, run with the version of twinbus whose files later versions must read.
+"""Write the fixtures; run this program with the version of twinbus whose files later versions must read.
 
     git worktree add ../before COMMIT && make -C ../before compile
     ../before/.venv/bin/python -m tests.compatibility.write_fixtures COMMIT [--only NAME] [--to FOLDER]
@@ -58,10 +58,10 @@ if TYPE_CHECKING:
 
 ROOT: Final = Path(__file__).parents[2]
 FAR: Final = dt.datetime(2126, 1, 1, tzinfo=dt.UTC)
-"""When scheduled messages are due."""
+"""Due time of scheduled messages."""
 SOON: Final = dt.timedelta(seconds=30)
 MINUTE_S: Final = 90.0
-"""Longer than until the next minute is over."""
+"""Longer than the rest of a minute."""
 LONG: Final = "a long body, " * 2_000
 DEFAULT_RULE: Final = "$Default"
 
@@ -70,7 +70,7 @@ DEFAULT_RULE: Final = "$Default"
 
 
 async def make_entities(server: ServerProcess) -> None:
-    """Create them, the deleted one too."""
+    """Create all entities, including those that are deleted later."""
     week_ms = 7 * 24 * 3_600_000
     kinds: dict[str, dict[str, Any]] = {
         "orders-partitioned": {"enable_partitioning": True},
@@ -111,11 +111,11 @@ def order(number: int, **more: Any) -> ServiceBusMessage:  # noqa: ANN401
 
 
 async def fill_queue(client: ServiceBusClient, queue: str, *, keys: int = 0) -> None:
-    """Messages in all states: active, abandoned, deferred, dead-lettered, scheduled; and completed ones."""
+    """Create messages in all states: active, abandoned, deferred, dead-lettered, scheduled; and completed ones."""
     async with client.get_queue_sender(queue) as sender, client.get_queue_receiver(queue) as receiver:
         for number in range(40):
             await sender.send_messages(order(number, **({"partition_key": f"key-{number % keys}"} if keys else {})))
-        received = await _received(receiver, 12)
+        received = await _receive(receiver, 12)
         for message in received[:2]:
             await receiver.complete_message(message)
         for message in received[2:6]:
@@ -128,7 +128,7 @@ async def fill_queue(client: ServiceBusClient, queue: str, *, keys: int = 0) -> 
 
 
 async def fill_sessions(client: ServiceBusClient, queue: str) -> None:
-    """Two sessions with messages, two with a state."""
+    """Create two sessions with messages, and two with a state."""
     async with client.get_queue_sender(queue) as sender:
         for number in range(20):
             await sender.send_messages(order(number, session_id=("apples", "pears")[number % 2]))
@@ -136,17 +136,17 @@ async def fill_sessions(client: ServiceBusClient, queue: str) -> None:
         async with client.get_queue_receiver(queue, session_id=session) as receiver:
             await receiver.session.set_state(f"the state of {session}")
             if session == "apples":
-                first, second, third = await _received(receiver, 3)
+                first, second, third = await _receive(receiver, 3)
                 await receiver.complete_message(first)
                 await receiver.defer_message(second)
                 await receiver.dead_letter_message(third, reason="Spoilt")
 
 
-async def _received(receiver: Any, count: int) -> list[Any]:  # noqa: ANN401
-    found: list[Any] = []
-    while len(found) < count:
-        found += await receiver.receive_messages(count - len(found), max_wait_time=10)
-    return found
+async def _receive(receiver: Any, count: int) -> list[Any]:  # noqa: ANN401
+    messages: list[Any] = []
+    while len(messages) < count:
+        messages += await receiver.receive_messages(count - len(messages), max_wait_time=10)
+    return messages
 
 
 async def fill(server: ServerProcess) -> None:
@@ -175,7 +175,7 @@ async def fill(server: ServerProcess) -> None:
             await sender.send_messages(order(200))
             await sender.send_messages(order(201, session_id="apples"))
         async with client.get_subscription_receiver("news", "all") as receiver:
-            (message,) = await _received(receiver, 1)
+            (message,) = await _receive(receiver, 1)
             await receiver.dead_letter_message(message, reason="Spoilt")
         async with connect_manager(server) as manager:
             await manager.delete_queue(DELETED)
@@ -188,7 +188,7 @@ async def fill(server: ServerProcess) -> None:
 
 
 async def leave_unfinished_work(server: ServerProcess) -> None:
-    """Do what only a kill leaves behind: messages out to an exclusive receiver, and messages that are due after it."""
+    """Kill the server with a message locked by an exclusive receiver, and with messages that become due later."""
     async with connect_client(server) as client, client.get_queue_sender("due") as sender:
         when = dt.datetime.now(dt.UTC) + SOON
         await sender.schedule_messages([order(number) for number in range(3)], when)
@@ -202,7 +202,7 @@ async def leave_unfinished_work(server: ServerProcess) -> None:
 
 
 def write_namespace(folder: Path, server: ServerProcess) -> dict[str, Any]:
-    """Two lives: one that ends well, one that is killed."""
+    """Run the server twice: stop it cleanly, then kill it."""
     try:
         server.start()
         asyncio.run(fill(server))
@@ -210,11 +210,11 @@ def write_namespace(folder: Path, server: ServerProcess) -> dict[str, Any]:
         server.start()
         usage = folder / "data" / "usage"
         wait_until(lambda: any(usage.rglob("*.parquet")), timeout_s=MINUTE_S)
-        found = asyncio.run(read_contents(server))
+        contents = asyncio.run(read_contents(server))
         asyncio.run(leave_unfinished_work(server))
     finally:
         server.kill()
-    return {"contents": found, "usage": totals(usage)}
+    return {"contents": contents, "usage": totals(usage)}
 
 
 def write_data_directory(folder: Path) -> dict[str, Any]:
@@ -229,12 +229,12 @@ def write_workers_data_directory(folder: Path) -> dict[str, Any]:
 
 
 def write_jobs(folder: Path) -> dict[str, Any]:
-    """A capture of the first 20 and a stream of the first 30 of 40 messages, for each of two queues.
+    """Write a capture of the first 20 and a stream of the first 30 of 40 messages, for each of two queues.
 
-    The stream completes what it reads, so the second capture finds the last 10 alone.
+    The stream completes the messages that it reads, so the second capture reads only the last 10.
     """
     server = ServerProcess(folder)
-    found: dict[str, Any] = {}
+    expected: dict[str, Any] = {}
     try:
         server.start()
         for queue, partitioned in (("orders", False), ("orders-partitioned", True)):
@@ -253,12 +253,12 @@ def write_jobs(folder: Path) -> dict[str, Any]:
             )
             asyncio.run(_send(server, queue, 30, 40))
             shutil.rmtree(folder / queue / "output")  # Spark notes the whole paths of its files in it
-            left = [one["message_id"] for one in asyncio.run(_peeked(server, queue))]
-            found[queue] = {"captured": _ids(0, 20), "read": _ids(0, 30), "sent": _ids(0, 40), "left": left}
+            left = [message["message_id"] for message in asyncio.run(_peeked(server, queue))]
+            expected[queue] = {"captured": _ids(0, 20), "read": _ids(0, 30), "sent": _ids(0, 40), "left": left}
         server.stop()
     finally:
         server.kill()
-    return found
+    return expected
 
 
 async def _create(server: ServerProcess, queue: str, partitioned: bool) -> None:  # noqa: FBT001
@@ -290,7 +290,7 @@ def _run(module: str, *words: str, **environment: str) -> None:
 
 
 def write_pair(folder: Path) -> dict[str, Any]:
-    """Journals of a program that ended and of one that was killed, and the spool that the first one left."""
+    """Write journals of a program that ended and of one that was killed, and the spool of the first one."""
     return asyncio.run(_write_pair(folder))
 
 
@@ -335,8 +335,8 @@ asyncio.run(main())
 
 
 def _killed_program(primary: ServerProcess, folder: Path) -> list[str]:
-    words = [sys.executable, "-c", PROGRAM, connection_string(primary), str(folder)]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+    command = [sys.executable, "-c", PROGRAM, connection_string(primary), str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "done\n"
         process.send_signal(signal.SIGKILL)
@@ -357,20 +357,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m tests.compatibility.write_fixtures", description=__doc__.splitlines()[0]
     )
-    parser.add_argument("commit", help="of the twinbus that writes: for the manifest")
+    parser.add_argument("commit", help="commit of the twinbus that writes, for the manifest")
     parser.add_argument("--only", choices=WRITERS)
     parser.add_argument("--to", type=Path, default=FOLDER)
-    asked = parser.parse_args()
-    asked.to.mkdir(parents=True, exist_ok=True)
-    manifest_path = asked.to / MANIFEST.name
+    options = parser.parse_args()
+    options.to.mkdir(parents=True, exist_ok=True)
+    manifest_path = options.to / MANIFEST.name
     manifest: dict[str, Any] = json.loads(manifest_path.read_text()) if manifest_path.exists() else {"archives": {}}
-    for name in [asked.only] if asked.only else WRITERS:
+    for name in [options.only] if options.only else WRITERS:
         with tempfile.TemporaryDirectory(prefix="twinbus-fixtures-") as folder:
             manifest["archives"][name] = WRITERS[name](Path(folder))
             for left in ("server.log", "ready.json"):
                 (Path(folder) / left).unlink(missing_ok=True)
-            pack(asked.to, name, Path(folder))
-    manifest |= {"commit": asked.commit, "version": twinbus.__version__, "date": f"{dt.datetime.now(dt.UTC):%Y-%m-%d}"}
+            pack(options.to, name, Path(folder))
+    manifest |= {
+        "commit": options.commit,
+        "version": twinbus.__version__,
+        "date": f"{dt.datetime.now(dt.UTC):%Y-%m-%d}",
+    }
     manifest_path.write_text(json.dumps(manifest, indent=1, ensure_ascii=False, sort_keys=True) + "\n")
 
 

@@ -1,4 +1,4 @@
-"""The command: python -m tests.fuzz [--minutes N] [--inputs N] [--seed S] [--processes P], or --replay FILE."""
+"""Fuzzer command: python -m tests.fuzz [--minutes N] [--inputs N] [--seed S] [--processes P], or --replay FILE."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PROGRESS_EVERY_S = 30.0
 MAX_MEMORY_BYTES = 2 * 1024**3
-"""Of one process: an input that makes the engine take more is a finding, too, and must not cost the machine."""
+"""Memory limit of one process: an input that exceeds it is a finding, and must not exhaust the machine."""
 
 
 def print_line(line: str) -> None:
@@ -33,17 +33,17 @@ def print_line(line: str) -> None:
 
 
 def fuzz_process(options: argparse.Namespace, process: int, until: float, reports: Reports) -> None:
-    """One process. The inputs are dealt out to them in turn."""
+    """Run one process; inputs are assigned to the processes in turn."""
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
     reported = time.monotonic()
 
-    def report(tally: FuzzStatistics) -> None:
+    def report(statistics: FuzzStatistics) -> None:
         nonlocal reported
         if time.monotonic() - reported >= PROGRESS_EVERY_S:
             reported = time.monotonic()
-            reports.put((process, tally, False))
+            reports.put((process, statistics, False))
 
-    tally = run(
+    statistics = run(
         options.seed,
         itertools.islice(itertools.count(process, options.processes), inputs_per_process(options)),
         until=until,
@@ -51,7 +51,7 @@ def fuzz_process(options: argparse.Namespace, process: int, until: float, report
         max_findings=options.max_findings,
         on_check=report,
     )
-    reports.put((process, tally, True))
+    reports.put((process, statistics, True))
 
 
 def inputs_per_process(options: argparse.Namespace) -> int | None:
@@ -59,7 +59,7 @@ def inputs_per_process(options: argparse.Namespace) -> int | None:
 
 
 def campaign(options: argparse.Namespace) -> int:
-    """Run all processes to their end; the command's exit status."""
+    """Run all processes to their end; return the exit status."""
     until = float("inf") if options.minutes is None else time.monotonic() + options.minutes * 60
     print_line(f"seed {options.seed}, {options.processes} processes")
     reports: Reports = multiprocessing.Queue()
@@ -69,50 +69,50 @@ def campaign(options: argparse.Namespace) -> int:
     }
     for worker in workers.values():
         worker.start()
-    tallies: dict[int, FuzzStatistics] = {}
+    statistics_by_process: dict[int, FuzzStatistics] = {}
     died = []
     while workers:
         try:
-            number, tallies[number], is_last = next_report(reports)
+            number, statistics_by_process[number], is_last = next_report(reports)
         except queue.Empty:
             died += [number for number, worker in workers.items() if not worker.is_alive()]
             workers = {number: worker for number, worker in workers.items() if number not in died}
             continue
-        print_line(progress(sum_tallies(tallies)))
+        print_line(progress(sum_statistics(statistics_by_process)))
         if is_last:
             workers.pop(number).join()
-    whole = sum_tallies(tallies)
-    for line in summary(whole):
+    total = sum_statistics(statistics_by_process)
+    for line in summary(total):
         print_line(line)
     for number in died:
-        print_line(f"FOUND: process {number} died without a word")
-    print_line(f"{progress(whole)}, seed {options.seed}")
-    return 1 if whole.findings or died else 0
+        print_line(f"FOUND: process {number} ended without a report")
+    print_line(f"{progress(total)}, seed {options.seed}")
+    return 1 if total.findings or died else 0
 
 
 def next_report(reports: Reports) -> tuple[int, FuzzStatistics, bool]:
     return reports.get(timeout=PROGRESS_EVERY_S + 30)
 
 
-def sum_tallies(tallies: dict[int, FuzzStatistics]) -> FuzzStatistics:
-    whole = FuzzStatistics()
-    for tally in tallies.values():
-        whole.add(tally)
-    return whole
+def sum_statistics(statistics_by_process: dict[int, FuzzStatistics]) -> FuzzStatistics:
+    total = FuzzStatistics()
+    for statistics in statistics_by_process.values():
+        total.add(statistics)
+    return total
 
 
-def progress(tally: FuzzStatistics) -> str:
-    rate = tally.inputs / max(tally.seconds, 0.001)
+def progress(total: FuzzStatistics) -> str:
+    rate = total.inputs / max(total.seconds, 0.001)
     return (
-        f"{tally.seconds:,.0f} s: {tally.inputs:,} inputs, {rate:,.0f}/s, memory +{tally.growth_bytes // 1024:,} KB, "
-        f"{len(tally.findings)} findings"
+        f"{total.seconds:,.0f} s: {total.inputs:,} inputs, {rate:,.0f}/s, memory +{total.growth_bytes // 1024:,} KB, "
+        f"{len(total.findings)} findings"
     )
 
 
-def summary(tally: FuzzStatistics) -> list[str]:
-    seen = [f"{count:14,}  {what}" for what, count in sorted(tally.seen.items())]
-    found = [f"FOUND: {path}  once more: python -m tests.fuzz --replay {path}" for path in tally.findings]
-    return ["", *seen, "", *found]
+def summary(statistics: FuzzStatistics) -> list[str]:
+    seen = [f"{count:14,}  {event}" for event, count in sorted(statistics.seen.items())]
+    findings = [f"FOUND: {path}  once more: python -m tests.fuzz --replay {path}" for path in statistics.findings]
+    return ["", *seen, "", *findings]
 
 
 def replay_file(path: Path) -> int:
@@ -123,15 +123,15 @@ def replay_file(path: Path) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m tests.fuzz", description="Tries mutated conversations on the engine."
+        prog="python -m tests.fuzz", description="Fuzz the AMQP engine with mutated conversations."
     )
-    parser.add_argument("--minutes", type=float, help="how long; without it and --inputs: until interrupted")
-    parser.add_argument("--inputs", type=int, help="how many")
-    parser.add_argument("--seed", type=int, default=secrets.randbelow(2**31), help="the same seed, the same inputs")
+    parser.add_argument("--minutes", type=float, help="duration (default: until interrupted)")
+    parser.add_argument("--inputs", type=int, help="number of inputs (default: no limit)")
+    parser.add_argument("--seed", type=int, default=secrets.randbelow(2**31), help="seed of the inputs")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--max-findings", type=int, default=1, help="of each process, before it stops")
-    parser.add_argument("--findings", type=Path, default=Path("build/fuzz"), help="the folder to keep them in")
-    parser.add_argument("--replay", type=Path, metavar="FILE", help="try a finding once more")
+    parser.add_argument("--max-findings", type=int, default=1, help="findings after which a process stops")
+    parser.add_argument("--findings", type=Path, default=Path("build/fuzz"), help="folder for findings")
+    parser.add_argument("--replay", type=Path, metavar="FILE", help="run the input of a finding again")
     options = parser.parse_args()
     return campaign(options) if options.replay is None else replay_file(options.replay)
 

@@ -1,9 +1,9 @@
-"""Runs inputs by the million: numbers them, times each, watches memory, counts what was seen, keeps what it finds.
+"""Runs fuzz inputs: numbers and times them, watches memory, counts events, and saves findings.
 
-An input is made from the campaign's seed and its own number alone, so it can be made again. The file that is kept of a
-finding has the bytes as well, for when the corpus or the mutations have changed since.
+The campaign's seed and the number of an input are enough to create the input again. The file of a finding also holds
+the bytes, in case the corpus or the mutations change.
 
-Owns: the loop, its clock and its limits. Knows nothing of what is tried.
+Owns: the loop, its clock and its limits. Must not know the targets' invariants.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 TIME_LIMIT_S: Final = 2.0
-"""Of processor time, for one input; they take less than a millisecond."""
+"""Processor time allowed for one input; a usual input takes less than a millisecond."""
 WARM_UP: Final = 2_000
-"""Inputs before memory is first looked at: caches fill, and the allocator takes what it needs."""
+"""Number of inputs before memory is first measured, while caches and the allocator warm up."""
 MAX_GROWTH_BYTES: Final = 24 * 1024 * 1024
 MEMORY_CHECK_INTERVAL: Final = 500
-"""Inputs between two looks at the clock and the memory."""
+"""Number of inputs between two checks of the clock and the memory."""
 PAGE_BYTES: Final = resource.getpagesize()
 
 TARGETS: Final[dict[str, Callable[[Input, collections.Counter[str]], None]]] = {
@@ -46,12 +46,12 @@ TARGETS: Final[dict[str, Callable[[Input, collections.Counter[str]], None]]] = {
     "transfer": compare_decoders,
 }
 TARGET_SHARES: Final = (*["server"] * 8, *["client"] * 4, *["value"] * 3, *["message"] * 3, *["transfer"] * 2)
-"""Which target how often."""
+"""Targets, each as often as it should be chosen."""
 
 
 @dataclass(slots=True)
 class FuzzStatistics:
-    """What a campaign has seen so far. Those of several processes can be added."""
+    """Counters and findings of a campaign. Statistics of several processes can be added."""
 
     inputs: int = 0
     seconds: float = 0.0
@@ -87,43 +87,45 @@ def run(
     until: float = float("inf"),
     findings: Path,
     max_findings: int = 1,
-    on_check: Callable[[FuzzStatistics], None] = lambda _tally: None,
+    on_check: Callable[[FuzzStatistics], None] = lambda _statistics: None,
 ) -> FuzzStatistics:
-    """Try inputs until their numbers or the time (of time.monotonic) run out, or enough is found."""
-    tally = FuzzStatistics()
+    """Run inputs until the numbers or the time (of time.monotonic) run out, or `max_findings` is reached."""
+    statistics = FuzzStatistics()
     inputs = InputGenerator(seed)
     started = time.monotonic()
     base_bytes = 0
     gc.collect()
     with _alarm():
         for number in numbers:
-            tried = inputs.make(number)
-            fault = run_input(tried, tally.seen)
-            tally.inputs += 1
-            if tally.inputs % MEMORY_CHECK_INTERVAL == 0:
-                tally.seconds = time.monotonic() - started
-                base_bytes = memory_bytes() if tally.inputs == WARM_UP else base_bytes
+            fuzz_input = inputs.make(number)
+            fault = run_input(fuzz_input, statistics.seen)
+            statistics.inputs += 1
+            if statistics.inputs % MEMORY_CHECK_INTERVAL == 0:
+                statistics.seconds = time.monotonic() - started
+                base_bytes = memory_bytes() if statistics.inputs == WARM_UP else base_bytes
                 if base_bytes:
-                    tally.growth_bytes = max(tally.growth_bytes, memory_bytes() - base_bytes)
-                if tally.growth_bytes > MAX_GROWTH_BYTES:
-                    fault = Finding(f"memory grew by {tally.growth_bytes:,} bytes within {tally.inputs:,} inputs")
-                on_check(tally)
+                    statistics.growth_bytes = max(statistics.growth_bytes, memory_bytes() - base_bytes)
+                if statistics.growth_bytes > MAX_GROWTH_BYTES:
+                    fault = Finding(
+                        f"memory grew by {statistics.growth_bytes:,} bytes within {statistics.inputs:,} inputs"
+                    )
+                on_check(statistics)
             if fault is not None:
-                tally.findings.append(save_finding(findings, tried, seed, number, fault))
-                if len(tally.findings) >= max_findings:
+                statistics.findings.append(save_finding(findings, fuzz_input, seed, number, fault))
+                if len(statistics.findings) >= max_findings:
                     break
-            if started + tally.seconds >= until:
+            if started + statistics.seconds >= until:
                 break
-    tally.seconds = time.monotonic() - started
-    return tally
+    statistics.seconds = time.monotonic() - started
+    return statistics
 
 
 def run_input(fuzz_input: Input, seen: collections.Counter[str]) -> BaseException | None:
-    """Try one input: what came out of it that should not."""
+    """Run one input; return its fault, or None."""
     signal.setitimer(signal.ITIMER_PROF, TIME_LIMIT_S)
     try:
         TARGETS[fuzz_input.target](fuzz_input, seen)
-    except (Exception, Finding) as fault:  # noqa: BLE001  # whatever comes is what is looked for
+    except (Exception, Finding) as fault:  # noqa: BLE001  # any exception is a finding
         return fault
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
@@ -132,7 +134,7 @@ def run_input(fuzz_input: Input, seen: collections.Counter[str]) -> BaseExceptio
 
 @contextmanager
 def _alarm() -> Iterator[None]:
-    """Turns the timer's signal into Hang, wherever the code is."""
+    """Turn the signal of the timer into a Hang exception."""
 
     def ring(*_: object) -> None:
         raise Hang(f"one input took more than {TIME_LIMIT_S} s of processor time")
@@ -145,15 +147,15 @@ def _alarm() -> Iterator[None]:
 
 
 def memory_bytes() -> int:
-    """What this process has in memory now."""
+    """Return the resident memory of this process."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES
 
 
 def save_finding(folder: Path, fuzz_input: Input, seed: int, number: int, fault: BaseException) -> Path:
-    """Write a finding to a file of its own."""
+    """Write a finding to its own file."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{fuzz_input.target}-{seed}-{number}.json"
-    kept = {
+    saved = {
         "seed": seed,
         "number": number,
         "target": fuzz_input.target,
@@ -162,13 +164,13 @@ def save_finding(folder: Path, fuzz_input: Input, seed: int, number: int, fault:
         "reads": [read.hex() for read in fuzz_input.reads],
         "fault": traceback.format_exception(fault),
     }
-    path.write_text(json.dumps(kept, indent=1))
+    path.write_text(json.dumps(saved, indent=1))
     return path
 
 
 def replay(path: Path) -> BaseException | None:
-    """Try a kept input once more."""
-    kept = json.loads(path.read_text())
-    reads = tuple(bytes.fromhex(read) for read in kept["reads"])
+    """Run the input of a saved finding again."""
+    saved = json.loads(path.read_text())
+    reads = tuple(bytes.fromhex(read) for read in saved["reads"])
     with _alarm():
-        return run_input(Input(kept["target"], reads, kept["lot"], kept["conversation"]), collections.Counter())
+        return run_input(Input(saved["target"], reads, saved["lot"], saved["conversation"]), collections.Counter())

@@ -1,7 +1,7 @@
-"""Smaller targets: one value, one message, one transfer or disposition.
+"""Fuzz targets of the codec: one value, one message, one transfer or disposition.
 
-Owns: what must hold of reading bytes. DecodeError is the only way to refuse them, what was read can be written and
-read again, and two ways to read the same bytes find the same.
+Owns: the invariants of decoding. Decoding raises only DecodeError, decoded values can be encoded and decoded again, and
+the fast and the declared decoder agree.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Final
 
 from tests.fuzz.connection_target import LIMITS
 from tests.fuzz.finding import require
-from twinbus.amqp.composite import from_described
-from twinbus.amqp.decode import decode, skip
-from twinbus.amqp.delivery_frames import read_disposition, read_transfer
-from twinbus.amqp.encode import encode
+from twinbus.amqp.codec.composite import from_described
+from twinbus.amqp.codec.decode import decode, skip
+from twinbus.amqp.codec.delivery_frames import read_disposition, read_transfer
+from twinbus.amqp.codec.encode import encode
+from twinbus.amqp.codec.frames import read_performative
+from twinbus.amqp.codec.performatives import Disposition, Transfer
 from twinbus.amqp.errors import DecodeError
-from twinbus.amqp.frames import read_performative
 from twinbus.amqp.message import Message, Section
-from twinbus.amqp.performatives import Disposition, Transfer
 from twinbus.amqp.types import Described
 
 if TYPE_CHECKING:
@@ -28,32 +28,32 @@ if TYPE_CHECKING:
     from tests.fuzz.mutator import Input
     from twinbus.amqp.settings import Limits
 
-    Found = tuple[object, ...] | None
+    Decoded = tuple[object, ...] | None
 
 NEXT_FRAME: Final = b"\x00\x00\x00\x30\x02\x00\x00\x00\x00\x53\x14\xc0\x20\x0b"
-SHOWN_BYTES: Final = 16
-"""One value in so many is printed, too."""
+REPR_INTERVAL: Final = 16
+"""One value in 16 is also printed."""
 
 
 def read_value(fuzz_input: Input, seen: collections.Counter[str]) -> None:
     (data,) = fuzz_input.reads
     end = _end_of(data)
     try:
-        value, stopped = decode(data, 0, LIMITS[fuzz_input.random_seed % len(LIMITS)])
+        value, decoded_end = decode(data, 0, LIMITS[fuzz_input.random_seed % len(LIMITS)])
     except DecodeError as error:
         seen[f"value refused: {error.condition}"] += 1
         return
     seen["value read"] += 1
-    require(stopped == end, "skip and decode find the same end")
-    written = encode(value)
-    again, _ = decode(written)
-    require(encode(again) == written, "a value that was written is read as the same")
+    require(decoded_end == end, "skip and decode find the same end")
+    encoded = encode(value)
+    decoded_again, _ = decode(encoded)
+    require(encode(decoded_again) == encoded, "a value that was written is read as the same")
     if isinstance(value, Described):
         try:
             from_described(value)
         except DecodeError:
             seen["value is no composite"] += 1
-    if fuzz_input.random_seed % SHOWN_BYTES == 0:
+    if fuzz_input.random_seed % REPR_INTERVAL == 0:
         require(repr(value), "a value can be printed")
 
 
@@ -103,7 +103,7 @@ READS: Final[tuple[Callable[[Message], object], ...]] = (
 
 
 def compare_decoders(fuzz_input: Input, seen: collections.Counter[str]) -> None:
-    """The fast reading of transfers and dispositions finds what the declared one finds."""
+    """Compare the fast decoding of transfers and dispositions with the declared decoding."""
     (data,) = fuzz_input.reads
     limits = LIMITS[fuzz_input.random_seed % 2]
     read = READERS.get(data[:3])
@@ -111,33 +111,33 @@ def compare_decoders(fuzz_input: Input, seen: collections.Counter[str]) -> None:
         seen["transfer became another performative"] += 1
         return
     end = len(data)
-    if fuzz_input.random_seed & SHOWN_BYTES:
-        data += NEXT_FRAME  # it must not make a difference
+    if fuzz_input.random_seed & REPR_INTERVAL:
+        data += NEXT_FRAME  # following bytes must not matter
     fast, declared = read[0](data, end, limits), read[1](data, end, limits)
     require(fast == declared, f"fast and declared reading agree: {fast}, {declared}")
     seen["transfer refused" if fast is None else "transfer read"] += 1
 
 
-def _fast_transfer(data: bytes, end: int, limits: Limits) -> Found:
+def _fast_transfer(data: bytes, end: int, limits: Limits) -> Decoded:
     try:
         handle, delivery_id, tag, tail, at = read_transfer(data, 0, end, limits)
-    except (DecodeError, IndexError, struct.error):  # the connection takes all of them for what they are
+    except (DecodeError, IndexError, struct.error):  # the connection treats all of them as decode errors
         return None
     return handle, delivery_id, tag, tail.settled, tail.more, tail.aborted, repr(tail.state), at
 
 
-def _declared_transfer(data: bytes, end: int, limits: Limits) -> Found:
+def _declared_transfer(data: bytes, end: int, limits: Limits) -> Decoded:
     try:
-        found, at = read_performative(data, 0, end, limits)
+        transfer, at = read_performative(data, 0, end, limits)
     except DecodeError:
         return None
-    assert isinstance(found, Transfer)
-    settled = bool(found.settled)
-    ids = (found.handle, found.delivery_id, found.delivery_tag)
-    return *ids, settled, found.more, found.aborted, repr(found.state), at
+    assert isinstance(transfer, Transfer)
+    settled = bool(transfer.settled)
+    ids = (transfer.handle, transfer.delivery_id, transfer.delivery_tag)
+    return *ids, settled, transfer.more, transfer.aborted, repr(transfer.state), at
 
 
-def _fast_disposition(data: bytes, end: int, limits: Limits) -> Found:
+def _fast_disposition(data: bytes, end: int, limits: Limits) -> Decoded:
     try:
         role, first, last, tail = read_disposition(data, 0, end, limits)
     except (DecodeError, IndexError, struct.error):
@@ -145,14 +145,16 @@ def _fast_disposition(data: bytes, end: int, limits: Limits) -> Found:
     return role, first, last, tail.settled, repr(tail.state)
 
 
-def _declared_disposition(data: bytes, end: int, limits: Limits) -> Found:
+def _declared_disposition(data: bytes, end: int, limits: Limits) -> Decoded:
     try:
-        found, at = read_performative(data, 0, end, limits)
+        disposition, at = read_performative(data, 0, end, limits)
     except DecodeError:
         return None
-    assert isinstance(found, Disposition)
-    last = found.first if found.last is None else found.last
-    return (found.role, found.first, last, found.settled, repr(found.state)) if at == end else None
+    assert isinstance(disposition, Disposition)
+    last = disposition.first if disposition.last is None else disposition.last
+    return (
+        (disposition.role, disposition.first, last, disposition.settled, repr(disposition.state)) if at == end else None
+    )
 
 
 READERS: Final = {

@@ -1,10 +1,10 @@
-"""A whole conversation with our server or our client, from the first byte to the end of the socket.
+"""Fuzz target: a whole conversation with our server or client, from the first byte to the end of the socket.
 
-Owns: what must hold while a connection is fed and after it is over. It looks inside the engine for that: what is
-counted must be there, and what a peer makes us hold must stay within limits and in proportion to what it sent.
+Owns: the invariants of a connection during and after its input. It inspects the engine's internals: counters must match
+the objects they count, and held memory must stay within limits and in proportion to the input.
 """
 
-# ruff: noqa: SLF001  # what the engine holds is what this is about
+# ruff: noqa: SLF001  # this module inspects the engine's internals
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 OPEN_PROPERTIES: Final[tuple[dict[str, object] | None, ...]] = (
     None,
     {"product": "twinbus"},
-    {"about": "x" * 600},  # an open that is larger than the smallest frame a peer may ask for
+    {"about": "x" * 600},  # an open larger than the smallest max-frame-size
 )
 LIMITS: Final = (
     Limits(),
@@ -55,59 +55,62 @@ LIMITS: Final = (
     Limits(incoming_window=3, max_unsettled=3, max_links=8, max_message_size=150, enforce_credit=False),
 )
 SETTINGS: Final = [
-    Settings(container_id="ours", properties=about, idle_timeout_ms=idle_timeout_ms, limits=limits)
+    Settings(container_id="ours", properties=properties, idle_timeout_ms=idle_timeout_ms, limits=limits)
     for limits in LIMITS
-    for about, idle_timeout_ms in zip(OPEN_PROPERTIES, (120_000, 0, 120_000), strict=True)
+    for properties, idle_timeout_ms in zip(OPEN_PROPERTIES, (120_000, 0, 120_000), strict=True)
 ]
 RECORDED: Final = {conversation.name: conversation for conversation in conversations()}
 PAUSES_S: Final = (0.5, 5.0, 30.0, 300.0)
 
 OUTPUT_BASE_BYTES: Final = 4_096
 OUTPUT_FACTOR: Final = 40
-"""The engine's own answers are at most so many times longer than what they answer."""
+"""Maximum ratio of the engine's own output to its input."""
 EVENT_BASE: Final = 50
-"""Beyond that, an event has cost the peer some bytes."""
+"""Number of events allowed beyond one event per input byte."""
 HELD_BASE: Final = 300_000
 HELD_FACTOR: Final = 400
-"""Bytes of memory that a connection may hold for each byte that it was sent: Python is not thrifty."""
+"""Bytes of memory that a connection may hold for each input byte."""
 MEASURED: Final = 64
-"""One conversation in so many is measured: that takes a walk over all that the connection holds."""
+"""Memory is measured for one conversation in 64, because it takes a walk over all objects of the connection."""
 
 
 def fuzz_connection(fuzz_input: Input, seen: collections.Counter[str]) -> None:
-    """Feed it, read by read, and answer; then let the socket go."""
+    """Feed the reads of the input to a connection with a random program, then end the socket."""
     rng = random.Random(fuzz_input.random_seed)
     recorded = RECORDED[fuzz_input.conversation]
     connection = _make_connection(fuzz_input.target, rng, has_sasl=recorded.has_sasl)
     program = RandomProgram(connection, rng, seen, recorded.links if connection.is_client else ())
     output = OutputChecker()
-    now, fed = 0.0, 0
+    now, input_bytes = 0.0, 0
     program.start()
     output.read(connection.data_to_send(), sys.maxsize)
     for data in fuzz_input.reads:
-        fed += len(data)
-        waited = sum([session.send_queue.waiting_bytes for session in connection.sessions.values()])
+        input_bytes += len(data)
+        waiting_bytes = sum([session.send_queue.waiting_bytes for session in connection.sessions.values()])
         events = connection.receive_data(data, now=now)
-        size = 0 if waited else sum(map(len, connection._output))  # what waited was the program's
+        output_bytes = (
+            0 if waiting_bytes else sum(map(len, connection._output))
+        )  # waiting bytes were sent by the program
         require(
-            size <= OUTPUT_BASE_BYTES + OUTPUT_FACTOR * len(data),
+            output_bytes <= OUTPUT_BASE_BYTES + OUTPUT_FACTOR * len(data),
             "the engine's answers are in proportion to the question",
         )
         require(len(events) <= EVENT_BASE + len(data), "events are in proportion to what was sent")
         program.handle_events(events)
         program.act_randomly()
-        _read_on(connection, program, now)
+        _read_held_input(connection, program, now)
         if rng.random() < 0.03:
             now += PAUSES_S[int(rng.random() * len(PAUSES_S))]
             program.handle_events(connection.tick(now))
             require(connection.tick_interval_s > 0, "the next tick is due in the future")
         output.read(connection.data_to_send(), connection.remote_max_frame_size)
-        check_counters(connection, fed)
+        check_counters(connection, input_bytes)
         if connection.is_finished:
             break
     if fuzz_input.random_seed % MEASURED == 0:
         require(
-            memory_held_by(connection) < HELD_BASE + HELD_FACTOR * fed, "memory held is in proportion to what was sent"
+            memory_held_by(connection) < HELD_BASE + HELD_FACTOR * input_bytes,
+            "memory held is in proportion to what was sent",
         )
     _check_end(connection, program, output, now)
 
@@ -119,8 +122,8 @@ def _make_connection(target: str, rng: random.Random, *, has_sasl: bool) -> Conn
     return Connection.server(settings, now=0.0, require_sasl=has_sasl)
 
 
-def _read_on(connection: Connection, program: RandomProgram, now: float) -> None:
-    """What waited for an answer of the program's, now that there is one."""
+def _read_held_input(connection: Connection, program: RandomProgram, now: float) -> None:
+    """Read the held input that the program's answer released."""
     for _ in range(100):
         if not connection.has_held_input:
             return
@@ -129,7 +132,7 @@ def _read_on(connection: Connection, program: RandomProgram, now: float) -> None
 
 
 def _check_end(connection: Connection, program: RandomProgram, output: OutputChecker, now: float) -> None:
-    """The socket goes: everything has to come to its end, and to be told, once."""
+    """End the socket, and check that every end is reported once."""
     program.handle_events(connection.receive_eof())
     require(program.is_over, "ConnectionClosed is told in the end")
     require(connection.is_finished, "a connection without a socket is finished")
@@ -147,10 +150,10 @@ def _check_end(connection: Connection, program: RandomProgram, output: OutputChe
     require(connection._assembling_bytes == 0, "no message is half here after the end")
 
 
-def check_counters(connection: Connection, fed: int) -> None:
-    """Nothing counts below zero or beyond its limit, and what is counted is there."""
+def check_counters(connection: Connection, input_bytes: int) -> None:
+    """Check that counters are within their limits and match the objects they count."""
     limits = connection.limits
-    require(0 <= connection.unanswered_bytes <= OVERHEAD_BYTES // 16 * fed, "unanswered messages were sent")
+    require(0 <= connection.unanswered_bytes <= OVERHEAD_BYTES // 16 * input_bytes, "unanswered messages were sent")
     require(0 <= connection._assembling_bytes <= limits.max_assembling_bytes, "half messages stay within their limit")
     require(len(connection.sessions) <= limits.max_sessions, "sessions stay within their limit")
     held = sum(map(len, connection._held_input))
@@ -161,7 +164,7 @@ def check_counters(connection: Connection, fed: int) -> None:
 
 
 def _check_session(session: Session) -> int:
-    """The same for one session; how many links it has."""
+    """Check the counters of one session; return its number of links."""
     limits = session.limits
     require(session.send_queue.window >= 0, "a window is not negative")
     incoming, outgoing = session.unsettled_deliveries.incoming_count, len(session.unsettled_deliveries.outgoing)
@@ -179,15 +182,15 @@ def _check_session(session: Session) -> int:
 
 
 def memory_held_by(connection: Connection) -> int:
-    """Bytes of memory of all that can be reached from a connection, what all connections share aside."""
+    """Return the size of all objects reachable from a connection, without those that all connections share."""
     seen = {id(connection.settings), id(connection.limits)}
     size = 0
-    waiting: list[object] = [connection]
-    while waiting:
-        one = waiting.pop()
-        if id(one) in seen or isinstance(one, type | ModuleType | FunctionType):
+    pending: list[object] = [connection]
+    while pending:
+        obj = pending.pop()
+        if id(obj) in seen or isinstance(obj, type | ModuleType | FunctionType):
             continue
-        seen.add(id(one))
-        size += sys.getsizeof(one)
-        waiting += gc.get_referents(one)
+        seen.add(id(obj))
+        size += sys.getsizeof(obj)
+        pending += gc.get_referents(obj)
     return size

@@ -1,7 +1,7 @@
-"""The recorded conversations: what one end said, taken apart into frames and fields.
+"""Recorded conversations: the bytes of one end, parsed into frames and fields.
 
-Owns: the files of the corpus and the shape a mutation works on. The reading here is the fuzzer's own, not the
-engine's: a fault in the engine's must not blind the one who looks for it.
+Owns: the files of the corpus and the parsed form that mutations work on. The parser is the fuzzer's own, so that a
+fault in the engine's decoder cannot hide itself.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WIDTHS: Final = {0x4: 0, 0x5: 1, 0x6: 2, 0x7: 4, 0x8: 8, 0x9: 16}
 
 
 def value_end(data: bytes, at: int) -> int:
-    """The offset behind the value at `at`, which is well formed."""
+    """Return the end offset of the well-formed value at `at`."""
     if data[at] == 0:
         return value_end(data, value_end(data, at + 1))
     category = data[at] >> 4
@@ -38,7 +38,7 @@ def value_end(data: bytes, at: int) -> int:
 
 
 def split_fields(data: bytes, at: int) -> list[bytes]:
-    """The encoded elements of the list at `at`."""
+    """Return the encoded elements of the list at `at`."""
     code = data[at]
     if code == 0x45:
         return []
@@ -53,21 +53,21 @@ def split_fields(data: bytes, at: int) -> list[bytes]:
 
 @dataclass(slots=True)
 class Frame:
-    """One frame, ready to be changed and written again."""
+    """A parsed frame that can be changed and encoded again."""
 
     frame_type: int
     channel: int
     descriptor: bytes
-    """Its bytes, the leading zero included; empty for a frame without a body."""
+    """Encoded descriptor with the leading zero; empty for a frame without a body."""
     fields: list[bytes]
     payload: bytes
     code: int
-    """The descriptor's number."""
+    """Numeric descriptor."""
     recorded: bytes
-    """As it came."""
+    """Bytes of the frame as recorded."""
 
     def encode(self) -> bytes:
-        """Written again, with sizes and counts that are right."""
+        """Encode the frame with correct sizes and counts."""
         body = b""
         if self.descriptor:
             inside = b"".join(self.fields)
@@ -79,14 +79,14 @@ class Frame:
         return FRAME_HEADER.pack(HEADER_SIZE + len(body), 2, self.frame_type, self.channel) + body
 
     def copy(self) -> Frame:
-        """One whose fields can be changed."""
+        """Return a copy whose fields can be changed."""
         return Frame(
             self.frame_type, self.channel, self.descriptor, self.fields[:], self.payload, self.code, self.recorded
         )
 
 
 def read_frame(data: bytes) -> Frame:
-    """A recorded frame, which is well formed."""
+    """Parse a well-formed recorded frame."""
     _, offset, frame_type, channel = FRAME_HEADER.unpack_from(data)
     at = offset * 4
     if at == len(data):
@@ -104,7 +104,7 @@ class LinkName:
 
     name: str
     is_receiver: bool
-    """Of the end that attached it."""
+    """Role of the end that attached the link."""
     channel: int
 
 
@@ -118,13 +118,13 @@ class Conversation:
     """Protocol headers and frames."""
     links: tuple[LinkName, ...]
     body: int
-    """Where the part behind the first begin starts."""
+    """Index of the first part after the first begin."""
     opening: int
-    """How many bytes come before that begin."""
+    """Number of bytes before the first begin."""
 
     @property
     def has_sasl(self) -> bool:
-        """It starts with the SASL layer."""
+        """Return whether the conversation starts with the SASL layer."""
         return self.frames[0] == SASL_HEADER
 
     def __repr__(self) -> str:
@@ -132,7 +132,7 @@ class Conversation:
 
 
 def parse_conversation(name: str, data: bytes, *, from_client: bool) -> Conversation:
-    """A recording as headers and frames."""
+    """Parse a recording into headers and frames."""
     parts: list[bytes | Frame] = []
     at = 0
     while at < len(data):
@@ -161,7 +161,7 @@ def _links_of(parts: list[bytes | Frame]) -> list[LinkName]:
 
 @cache
 def conversations() -> tuple[Conversation, ...]:
-    """All that is recorded, always in the same order."""
+    """Return all recordings, always in the same order."""
     return tuple(
         parse_conversation(
             path.name.removesuffix(".bin"), path.read_bytes(), from_client=path.name.endswith(".client.bin")
@@ -172,14 +172,14 @@ def conversations() -> tuple[Conversation, ...]:
 
 @cache
 def messages() -> tuple[bytes, ...]:
-    """The messages in the recordings that came in one frame."""
-    found = {
+    """Return the messages of the recordings that fit in one frame."""
+    payloads = {
         part.payload
         for conversation in conversations()
         for part in conversation.frames
         if isinstance(part, Frame) and part.code == TRANSFER and _is_message(part.payload)
     }
-    return tuple(sorted(found))
+    return tuple(sorted(payloads))
 
 
 def _is_message(payload: bytes) -> bool:
@@ -190,9 +190,11 @@ def _is_message(payload: bytes) -> bool:
 
 
 def write(name: str, sent_by_client: bytes | bytearray, sent_by_server: bytes | bytearray) -> None:
-    """Keep a conversation."""
+    """Write a conversation to the corpus."""
     FOLDER.mkdir(exist_ok=True)
     for end, data in (("client", bytes(sent_by_client)), ("server", bytes(sent_by_server))):
         if data:
-            parse_conversation(name, data, from_client=end == "client")  # what cannot be taken apart is of no use
+            parse_conversation(
+                name, data, from_client=end == "client"
+            )  # a conversation that cannot be parsed is useless
             (FOLDER / f"{name}.{end}.bin").write_bytes(data)

@@ -1,20 +1,20 @@
-"""What the fuzzer looks for: something that must never happen.
+"""Exceptions of the fuzzer: a rule of the engine was violated.
 
-Owns: the exceptions that carry it out of the engine, past every `except` in it.
+Owns: the exception classes, which pass through every `except Exception` of the engine.
 """
 
 from __future__ import annotations
 
 
 class Finding(BaseException):
-    """A rule was broken. No Exception, so that no code under test takes it for one of its own."""
+    """A violated rule. Not an Exception, so that the code under test does not catch it."""
 
 
 class Hang(Finding):
-    """One input took too long."""
+    """An input that took too long."""
 
 
 def require(condition: object, rule: str) -> None:
-    """`rule` must hold."""
+    """Raise Finding with the text `rule` if `condition` is false."""
     if not condition:
         raise Finding(rule)

@@ -1,10 +1,10 @@
-"""Makes an input: a recorded conversation with some of it changed, cut into reads.
+"""Creates fuzz inputs: recorded conversations with random changes, cut into reads.
 
-Changes are of two sorts. Those of structure keep frames well formed (a field becomes another value, frames are left
-out, repeated, swapped, or taken from another conversation) and so get deep; those of bytes break them. All are drawn
-from one generator, so the number of an input is all that is needed to make it again.
+There are two kinds of changes. Structural changes keep frames well formed (a field gets another value; frames are
+removed, repeated, swapped, or taken from another conversation) and so reach deep code; byte changes break frames. All
+changes are drawn from one generator, so the number of an input is enough to create it again.
 
-Owns: what is fed. Knows nothing of the engine.
+Owns: the inputs. Must not know the engine.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     Parts = list[bytes | Frame]
 
-# --- values to put in place of others ---------------------------------------------------------------------------------
+# --- replacement values -----------------------------------------------------------------------------------------------
 
 NUMBERS: Final = (0, 1, 2, 3, 127, 128, 255, 256, 511, 512, 65_535, 65_536, 2**31 - 1, 2**31, 2**32 - 2, 2**32 - 1)
 UINTS: Final = (
@@ -51,7 +51,7 @@ STATES: Final = (
     b"\x00\x53\x25\x45",
     b"\x00\x53\x25\xc0\x0a\x01\x00\x53\x1d\xc0\x04\x01\xa3\x01x",
     b"\x00\x53\x27\xc0\x0b\x03\x41\x42\xc1\x06\x02\xa3\x01k\x55\x01",
-    # Keys that are strings, and not of ASCII: forgiven, and then not to be written as symbols.
+    # String keys that are not ASCII: accepted, but they cannot be encoded as symbols.
     b"\x00\x53\x27\xc0\x0c\x03\x41\x42\xc1\x07\x02\xa1\x02\xc3\xa9\x55\x01",
     b"\x00\x53\x23\xc0\x03\x02\x43\x44",
     b"\x00\x53\x33\xc0\x07\x01\xa0\x04\x00\x00\x00\x01",
@@ -96,7 +96,7 @@ OTHER_VALUES: Final = (
     b"\xd0\x00\x00\x00\x04\xff\xff\xff\xff",
     b"\xe0\x02\x00\xa3",
     b"\xe0\x06\x02\xa3\x01a\x01b",
-    # Arrays whose elements have no bytes at all: the count alone says how many.
+    # Arrays with zero-width elements: only the count says how many there are.
     b"\xe0\x02\xff\x40",
     b"\xf0\x00\x00\x00\x05\x00\x00\xf0\x00\x40",
     b"\xf0\x00\x00\x00\x05\x00\x00\xf0\x00\x45",
@@ -117,7 +117,7 @@ _SIMILAR_VALUES: Final[tuple[tuple[bytes, tuple[bytes, ...]], ...]] = (
     (b"\x00", STATES),
 )
 SIMILAR_VALUES: Final = {code: values for codes, values in _SIMILAR_VALUES for code in codes}
-"""Values of the same type as one that starts with this constructor."""
+"""Replacement values of the same type, by constructor."""
 
 HEADERS: Final = (b"AMQP\x00\x01\x00\x00", b"AMQP\x03\x01\x00\x00", b"AMQP\x02\x01\x00\x00", b"AMQP\x00\x00\x09\x01")
 HEARTBEAT: Final = b"\x00\x00\x00\x08\x02\x00\x00\x00"
@@ -128,39 +128,39 @@ MAX_FRAMES: Final = 24
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """What is fed to one target, with all that the target needs to do the same again."""
+    """Input of one target, with everything needed to repeat the run."""
 
     target: str
-    """Which of `campaign.TARGETS` takes it."""
+    """Name in `campaign.TARGETS`."""
     reads: tuple[bytes, ...]
     random_seed: int
-    """What the program at our end draws its decisions from."""
+    """Seed of the random program's decisions."""
     conversation: str = ""
-    """Which recording it was made from; a client attaches the links that are answered there."""
+    """Recording that the input is based on; a client attaches the links that the recording answers."""
 
 
 class Mutator:
-    """Draws inputs. `seed` it, then take one."""
+    """Generator of inputs. Seed `rng`, then call `make`."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
-        every = conversations()
+        recorded = conversations()
         self.conversations = {
-            "server": [one for one in every if one.from_client],
-            "client": [one for one in every if not one.from_client],
+            "server": [conversation for conversation in recorded if conversation.from_client],
+            "client": [conversation for conversation in recorded if not conversation.from_client],
         }
-        self.frames = [part for one in every for part in one.frames if isinstance(part, Frame)]
+        self.frames = [part for conversation in recorded for part in conversation.frames if isinstance(part, Frame)]
         self.link_frames = [frame for frame in self.frames if frame.code in LINK_CODES and not frame.frame_type]
         self.deliveries = [frame for frame in self.link_frames if frame.code in {0x14, 0x15}]
         self.messages = messages()
         self.values = (*VALUES, *(frame.recorded[HEADER_SIZE:] for frame in self.frames if frame.fields))
 
     def random_below(self, count: int) -> int:
-        """A number from 0 to `count` - 1."""
+        """Return a random number from 0 to `count` - 1."""
         return int(self.rng.random() * count)
 
     def make(self, target: str) -> Input:
-        """An input for a target."""
+        """Create an input for a target."""
         if target == "value":
             return self.value()
         if target == "message":
@@ -168,7 +168,7 @@ class Mutator:
         return self.transfer() if target == "transfer" else self.conversation(target)
 
     def conversation(self, target: str) -> Input:
-        """A conversation for our server or our client."""
+        """Create a conversation for our server or client."""
         recorded = self.conversations[target][self.random_below(len(self.conversations[target]))]
         parts = self.changed_parts(recorded)
         data = b"".join([part if isinstance(part, bytes) else part.recorded or part.encode() for part in parts])
@@ -176,12 +176,12 @@ class Mutator:
             data = self.changed_bytes(data)
         reads = self.cut(data, parts)
         if target == "client" and self.rng.random() < 0.9:
-            # A server answers what our client begins when it has opened: not in the same read.
+            # A server answers our client's begin after its own open, not in the same read.
             reads = tuple(_split_at(reads, recorded.opening))
         return Input(target, reads, self.rng.getrandbits(32), recorded.name)
 
     def value(self) -> Input:
-        """An encoded value, or several."""
+        """Create an encoded value, or several."""
         data = self.values[self.random_below(len(self.values))]
         for _ in range(self.random_below(3)):
             other = self.values[self.random_below(len(self.values))]
@@ -190,7 +190,7 @@ class Mutator:
         return Input("value", (self.changed_bytes(data),), self.rng.getrandbits(32))
 
     def message(self) -> Input:
-        """An encoded message."""
+        """Create an encoded message."""
         data = self.messages[self.random_below(len(self.messages))]
         if self.rng.random() < 0.3:
             value = VALUES[self.random_below(len(VALUES))]
@@ -201,7 +201,7 @@ class Mutator:
         return Input("message", (data,), self.rng.getrandbits(32))
 
     def transfer(self) -> Input:
-        """The body of a transfer or a disposition."""
+        """Create the body of a transfer or a disposition."""
         parts: Parts = [self.deliveries[self.random_below(len(self.deliveries))]]
         if self.rng.random() < 0.7:
             self.change_field(parts, 0)
@@ -218,7 +218,7 @@ class Mutator:
         if len(parts) > MAX_FRAMES or self.rng.random() < 0.3:
             del parts[recorded.body + 1 + self.random_below(MAX_FRAMES) :]
         for _ in range(1 + self.random_below(self.random_below(6) + 1)):
-            # What comes before a session has begun is short and soon explored: most changes are made behind it.
+            # The part before the first begin is short and soon explored: most changes are made after it.
             start = recorded.body if len(parts) > recorded.body and self.rng.random() < 0.9 else 0
             change = MUTATIONS[self.random_below(len(MUTATIONS))]
             change(self, parts, start + self.random_below(len(parts) - start))
@@ -232,8 +232,8 @@ class Mutator:
             return
         index = self.random_below(len(frame.fields))
         old = frame.fields[index]
-        alike = SIMILAR_VALUES.get(old[0], VALUES) if old and self.rng.random() < 0.7 else VALUES
-        frame.fields[index] = alike[self.random_below(len(alike))]
+        candidates = SIMILAR_VALUES.get(old[0], VALUES) if old and self.rng.random() < 0.7 else VALUES
+        frame.fields[index] = candidates[self.random_below(len(candidates))]
 
     def change_number(self, parts: Parts, at: int) -> None:
         frame = self.changeable(parts, at)
@@ -246,7 +246,7 @@ class Mutator:
             frame.fields[index] = b"\x70" + struct.pack(">I", number & 0xFFFFFFFF)
 
     def change_shape(self, parts: Parts, at: int) -> None:
-        """Leave out fields, or add one."""
+        """Remove fields, or add one."""
         frame = self.changeable(parts, at)
         if frame is None or not frame.fields:
             return
@@ -256,7 +256,7 @@ class Mutator:
             frame.fields.insert(self.random_below(len(frame.fields) + 1), VALUES[self.random_below(len(VALUES))])
 
     def change_frame(self, parts: Parts, at: int) -> None:
-        """Another channel, another descriptor, another type."""
+        """Change the channel, the descriptor or the frame type."""
         frame = self.changeable(parts, at)
         if frame is None:
             return
@@ -294,7 +294,7 @@ class Mutator:
         parts[at], parts[other] = parts[other], parts[at]
 
     def splice(self, parts: Parts, at: int) -> None:
-        """A frame of any conversation."""
+        """Insert a frame of any conversation."""
         frames = self.frames if self.rng.random() < 0.1 else self.link_frames
         parts.insert(at, frames[self.random_below(len(frames))])
 
@@ -303,11 +303,11 @@ class Mutator:
         parts[at:at] = self.link_frames[start : start + 2 + self.random_below(4)]
 
     def insert_frame(self, parts: Parts, at: int) -> None:
-        """Something that is no performative."""
+        """Insert a heartbeat or a protocol header."""
         parts.insert(at, HEARTBEAT if self.rng.random() < 0.6 else HEADERS[self.random_below(len(HEADERS))])
 
     def break_frame(self, parts: Parts, at: int) -> None:
-        """Another size, another data offset, some other bytes."""
+        """Change the frame size, the data offset, or some bytes."""
         part = parts[at]
         data = part if isinstance(part, bytes) else part.recorded or part.encode()
         choice = self.random_below(4)
@@ -327,7 +327,7 @@ class Mutator:
             parts[at] = self.changed_bytes(data)
 
     def changeable(self, parts: Parts, at: int) -> Frame | None:
-        """The frame at `at`, for changing; None where it has been broken already."""
+        """Return a copy of the frame at `at` to change, or None if the frame is already broken."""
         part = parts[at]
         if isinstance(part, bytes):
             return None
@@ -362,7 +362,7 @@ class Mutator:
     # --- reads --------------------------------------------------------------------------------------------------------
 
     def cut(self, data: bytes, parts: Parts) -> tuple[bytes, ...]:
-        """The same bytes in one read, in a few, in one for each frame, or one by one."""
+        """Cut the bytes into one read, a few reads, one read for each frame, or single bytes."""
         choice = self.rng.random()
         if choice < 0.3:
             return (data,)

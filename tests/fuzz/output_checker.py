@@ -1,7 +1,7 @@
-"""Reads what our end sends, and insists that a peer could make sense of it.
+"""Checks that the engine's output follows the protocol.
 
 Owns: the rules of output: whole frames of the right size, nothing before open or after close, no frame on a channel
-that has not begun or on a handle that is not attached. The reading is the fuzzer's own.
+that has not begun or on a handle that is not attached. The parser is the fuzzer's own, not the engine's.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NULL: Final = b"\x40"
 
 
 class OutputChecker:
-    """Everything one end has sent so far."""
+    """Checker of all output of one connection."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -25,10 +25,10 @@ class OutputChecker:
         self.is_open = False
         self.is_closed = False
         self.handles: dict[int, set[int]] = {}
-        """By channel: those that are attached."""
+        """Attached handles by channel."""
 
     def read(self, data: bytes, max_frame_size: int) -> None:
-        """Go on with what was sent next; `max_frame_size` is what the peer takes."""
+        """Check the next output; `max_frame_size` is the limit of the peer."""
         self.size += len(data)
         at, end = 0, len(data)
         while at < end:
@@ -52,12 +52,12 @@ class OutputChecker:
             at += size
 
     def read_performative(self, body: bytes, channel: int) -> None:
-        """One frame's contents."""
+        """Check the body of a frame."""
         require(body[:2] == b"\x00\x53", "descriptors are small numbers, which is all that some clients read")
         code = body[2]
-        stop = value_end(body, 3)
+        end = value_end(body, 3)
         require(OPEN <= code <= CLOSE, "a frame holds a performative")
-        require(stop == len(body) or (code == TRANSFER and stop < len(body)), "a performative fills its frame")
+        require(end == len(body) or (code == TRANSFER and end < len(body)), "a performative fills its frame")
         if code == OPEN:
             require(not self.is_open, "open is sent once")
             self.is_open = True

@@ -1,9 +1,9 @@
-"""The program at our end: answers every event in some legal way, drawn by lot, and notes what it was told.
+"""Random program that uses the engine: answers every event in a random legal way, and checks the order of events.
 
-It answers the events of a read one after the other and never looks back, though what an event is about may be over by
-then. What it does of its own accord it does where that is legal.
+The program answers the events of a read in order, even if the link or session of an event has ended meanwhile. Between
+reads it takes legal steps of its own.
 
-Owns: the answers, and the rules of what may be told: each link ends once, and nothing is told after the last event.
+Owns: the answers, and the rules for events: each link ends once, and no event follows the last one.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.fuzz.finding import require
+from twinbus.amqp.codec.performatives import Error
 from twinbus.amqp.errors import DETACH_FORCED, NOT_FOUND, FrameTooLarge, LocalError
 from twinbus.amqp.events import (
     AttachConfirmed,
@@ -33,7 +34,6 @@ from twinbus.amqp.events import (
     SessionEnded,
 )
 from twinbus.amqp.outcomes import ACCEPTED, RELEASED, Modified, Rejected, TransactionalState
-from twinbus.amqp.performatives import Error
 from twinbus.amqp.receiver import Receiver
 from twinbus.amqp.sasl import SaslCode
 from twinbus.amqp.sender import Sender
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tests.fuzz.corpus import LinkName
-    from twinbus.amqp.composite import Composite
+    from twinbus.amqp.codec.composite import Composite
     from twinbus.amqp.connection import Connection
     from twinbus.amqp.delivery import IncomingDelivery, OutgoingDelivery
     from twinbus.amqp.link import Link
@@ -76,7 +76,7 @@ CREDITS: Final = (0, 1, 2, 10, 1000, 2**32 - 1)
 
 
 class RandomProgram:
-    """What uses the engine."""
+    """Handler that answers events at random."""
 
     def __init__(
         self,
@@ -85,25 +85,25 @@ class RandomProgram:
         seen: collections.Counter[str],
         answered: Sequence[LinkName],
     ) -> None:
-        """`seen` is where events are counted, `answered` are the links that the peer is going to answer."""
+        """Count events in `seen`; `answered` are the links that the peer will answer."""
         self.connection = connection
         self.rng = rng
         self.seen = seen
         self.answered = answered
         self.links: set[Link] = set()
-        """Announced, and not over as far as we were told."""
+        """Links that were announced and whose end was not reported yet."""
         self.sessions: set[Session] = set()
         self.is_over = False
         self.unsettled: list[IncomingDelivery] = []
         self.sent: list[OutgoingDelivery] = []
         self.postponed_answers: list[Callable[[], None]] = []
-        """Answers that are given later."""
+        """Answers to send later."""
 
     def random_below(self, count: int) -> int:
         return int(self.rng.random() * count)
 
     def start(self) -> None:
-        """As a client without SASL: begin and attach, mostly, without waiting for anything."""
+        """As a client without SASL, usually begin and attach without waiting for the peer."""
         if self.answered and self.connection.local_state is ConnectionState.OPEN and self.rng.random() < 0.8:
             self.attach_answered()
 
@@ -129,7 +129,7 @@ class RandomProgram:
                 link = session.attach_receiver(
                     name, source=Source(address="queue"), snd_settle_mode=self.random_below(3)
                 )
-        except LocalError:  # the peer allows no more handles, or frames too small for it
+        except LocalError:  # the peer allows no more handles, or its frames are too small
             return
         self.links.add(link)
         if isinstance(link, Receiver):
@@ -138,7 +138,7 @@ class RandomProgram:
     # --- events -------------------------------------------------------------------------------------------------------
 
     def handle_events(self, events: list[Event]) -> None:
-        """Note and answer what happened."""
+        """Record and answer events."""
         for event in events:
             kind = type(event)
             self.seen[kind.__name__] += 1
@@ -233,14 +233,14 @@ class RandomProgram:
         self.pump(event.link)
 
     def pump(self, link: Sender) -> None:
-        is_hasty = link.is_attached and self.rng.random() < 0.2  # sends though it has to wait for the peer's window
+        is_hasty = link.is_attached and self.rng.random() < 0.2  # sends although the peer's window is closed
         for _ in range(min(link.credit if is_hasty else link.sendable, self.random_below(4))):
             payload = PAYLOADS[self.random_below(len(PAYLOADS))]
             choice = self.random_below(8)
             settled = None if choice < 5 else choice == 5
             try:
                 delivery = link.send(payload, settled=settled, state=STATES[self.random_below(len(STATES))])
-            except FrameTooLarge:  # the state alone is larger than the frames the peer takes
+            except FrameTooLarge:  # the state alone exceeds the peer's max-frame-size
                 continue
             if choice < 2:
                 link.abort(delivery)
@@ -262,7 +262,7 @@ class RandomProgram:
     def settle(self, link: Receiver, deliveries: list[IncomingDelivery], *, settled: bool) -> None:
         try:
             link.settle(deliveries, OUTCOMES[self.random_below(len(OUTCOMES))], settled=settled)
-        except FrameTooLarge:  # the outcome is larger than the frames the peer takes
+        except FrameTooLarge:  # the outcome exceeds the peer's max-frame-size
             link.settle(deliveries, RELEASED, settled=settled)
 
     def on_rejected(self, event: DeliveryRejected) -> None:
@@ -284,13 +284,13 @@ class RandomProgram:
         for delivery in event.deliveries:
             self.track_link(delivery.link)
 
-    # --- of its own accord --------------------------------------------------------------------------------------------
+    # --- own steps ----------------------------------------------------------------------------------------------------
 
     def can_send(self, session: Session) -> bool:
         return session.local_state is SessionState.MAPPED and self.connection.local_state is ConnectionState.OPEN
 
     def act_randomly(self) -> None:
-        """Between two reads: what was put off, and now and then something new."""
+        """Between two reads, send postponed answers and sometimes take a step of its own."""
         if self.postponed_answers and self.rng.random() < 0.5:
             self.postponed_answers.pop(0)()
         if self.rng.random() < 0.7 or self.connection.is_finished:
@@ -309,7 +309,7 @@ class RandomProgram:
                 session.end(ERROR if choice == 22 else None)
 
     def answer_late(self) -> None:
-        """After the end, what was put off until then: it must not matter any more."""
+        """After the end, send the postponed answers, which must have no effect."""
         for postponed in self.postponed_answers:
             postponed()
         for late in self.unsettled:

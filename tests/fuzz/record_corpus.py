@@ -1,13 +1,13 @@
-"""Records conversations of real peers over loopback, for the corpus: python -m tests.fuzz.record_corpus.
+"""Records conversations of real peers over loopback for the corpus: python -m tests.fuzz.record_corpus.
 
-Peers: qpid-proton's Python binding at both ends; and it and the Azure SDK for Python with a small server on our own
-engine. Each conversation becomes two files, NAME.client.bin and NAME.server.bin: what each end sent. Keys and passwords
-are dummies. Needed only to make the corpus anew: a run of the fuzzer reads the files.
+The clients are qpid-proton and the Azure SDK for Python; the servers are qpid-proton and a small server on our engine.
+Each conversation becomes two files, NAME.client.bin and NAME.server.bin, with the bytes that each end sent. Keys and
+passwords are dummies. This command is needed only to record the corpus again: the fuzzer reads the files.
 
-Owns: the scripts of these conversations. What cannot be had from a peer at hand is in `synthetic`.
+Owns: the scripts of these conversations. `synthetic_conversations` has those that no available peer would hold.
 """
 
-# ruff: noqa: ANN401  # proton's
+# ruff: noqa: ANN401  # objects of proton
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from proton.utils import BlockingConnection
 from tests.fuzz.corpus import FOLDER, write
 from tests.fuzz.synthetic_conversations import CLIENTS, SERVERS
 from twinbus.amqp.aio import listen
-from twinbus.amqp.composite import Composite
+from twinbus.amqp.codec.composite import Composite
 from twinbus.amqp.connection import Connection
 from twinbus.amqp.events import AttachRequested, CreditGranted, DeliveriesReceived, SaslInitReceived, SendsUpdated
 from twinbus.amqp.message import Message, Properties, build, value
@@ -55,7 +55,7 @@ SETTINGS = Settings(container_id="recorded", limits=Limits(enforce_credit=False)
 
 
 class RecordingProxy:
-    """Stands between a client and a server for one connection, and keeps what each of them sent."""
+    """Proxy for one connection that records the bytes of both ends."""
 
     def __init__(self, server_port: int) -> None:
         self.sent_by_client = bytearray()
@@ -77,21 +77,21 @@ class RecordingProxy:
         server.close()
 
     def save(self, name: str) -> None:
-        """The conversation is over: keep it as `name`."""
+        """Wait for the end of the conversation and write it to the corpus as `name`."""
         self._thread.join(TIMEOUT_S)
         self._listener.close()
-        machine = f"anonymous@{socket.gethostname()}".encode()  # proton shows it
+        machine = f"anonymous@{socket.gethostname()}".encode()  # proton sends the host name
         write(name, self.sent_by_client.replace(machine, machine[:10].ljust(len(machine), b"x")), self.sent_by_server)
         sys.stdout.write(f"{name}: {len(self.sent_by_client)} + {len(self.sent_by_server)} bytes\n")
 
 
-def _copy(source: socket.socket, target: socket.socket, kept: bytearray) -> None:
+def _copy(source: socket.socket, target: socket.socket, recorded: bytearray) -> None:
     try:
         while data := source.recv(65_536):
-            kept += data
+            recorded += data
             target.sendall(data)
         target.shutdown(socket.SHUT_WR)
-    except OSError:  # the Azure SDK leaves without waiting for the last answers
+    except OSError:  # the Azure SDK disconnects without waiting for the last answers
         return
 
 
@@ -109,7 +109,7 @@ class ProtonServer(MessagingHandler):
 
     def on_start(self, event: Any) -> None:
         acceptor = event.container.acceptor("127.0.0.1", 0)
-        self.port = acceptor._selectable.getsockname()[1]  # noqa: SLF001  # the binding tells it nowhere else
+        self.port = acceptor._selectable.getsockname()[1]  # noqa: SLF001  # the binding has no public attribute for it
         self.is_listening.set()
 
     def on_link_opening(self, event: Any) -> None:
@@ -141,7 +141,7 @@ class ProtonServer(MessagingHandler):
 
 
 class TwinbusServer:
-    """A queue for every address, on our engine, with what the Azure SDK needs of $cbs and proton of a coordinator."""
+    """A queue for every address, on our engine, with $cbs for the Azure SDK and a coordinator for proton."""
 
     def __init__(self, peer: Peer) -> None:
         self.connection = peer.connection
@@ -149,7 +149,7 @@ class TwinbusServer:
         self.senders: dict[object, Sender] = {}
 
     def on_writable(self) -> None:
-        """Small conversations never fill a socket."""
+        """Do nothing: small conversations never fill a socket."""
 
     def on_event(self, event: Event) -> None:
         if isinstance(event, SaslInitReceived):
@@ -163,7 +163,7 @@ class TwinbusServer:
             self.pump(event.link)
         elif isinstance(event, SendsUpdated) and not event.settled:
             assert isinstance(event.state, Composite)
-            is_rejected = isinstance(event.state, Rejected)  # the SDK wants it back without its error
+            is_rejected = isinstance(event.state, Rejected)  # the SDK expects the outcome back without its error
             event.link.settle(event.deliveries, Rejected() if is_rejected else event.state)
 
     def accept_link(self, event: AttachRequested) -> None:
@@ -187,8 +187,8 @@ class TwinbusServer:
         if link.context == "$cbs":
             assert message.properties is not None
             answer = Properties(correlation_id=message.properties.message_id)
-            told = {"status-code": Int(202), "status-description": "Accepted"}
-            self.queues["$cbs"].append(build(properties=answer, application_properties=told, body=value(None)))
+            status = {"status-code": Int(202), "status-description": "Accepted"}
+            self.queues["$cbs"].append(build(properties=answer, application_properties=status, body=value(None)))
         else:
             self.queues[link.context].append(delivery.payload)
         if link.context in self.senders:
@@ -368,13 +368,13 @@ def azure_receives(port: int) -> None:
             settle(message)
 
 
-# --- all of them ------------------------------------------------------------------------------------------------------
+# --- recording --------------------------------------------------------------------------------------------------------
 
 
-def record(name: str, server_port: int, converse: Callable[[int], None]) -> None:
-    tap = RecordingProxy(server_port)
-    converse(tap.port)
-    tap.save(name)
+def record(name: str, server_port: int, run_client: Callable[[int], None]) -> None:
+    proxy = RecordingProxy(server_port)
+    run_client(proxy.port)
+    proxy.save(name)
 
 
 def main() -> None:
@@ -391,7 +391,7 @@ def main() -> None:
     record("proton-is-refused", proton, proton_is_refused)
     record("proton-and-twinbus", ours, proton_receives)
     record("proton-transacts", ours, proton_transacts)
-    with mock.patch.object(platform, "platform", return_value="Linux"):  # not of the machine it was recorded on
+    with mock.patch.object(platform, "platform", return_value="Linux"):  # not the machine on which it was recorded
         record("azure-sends", ours, azure_sends)
         record("azure-receives", ours, azure_receives)
     write_synthetic()

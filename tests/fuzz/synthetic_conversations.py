@@ -1,6 +1,6 @@
-"""Conversations that no peer at hand would hold: every performative, in its rarer forms, written by hand.
+"""Hand-written conversations that no available peer would hold: every performative in its rarer forms.
 
-Owns: these scripts, for both ends. `record` writes them to the corpus beside the recorded ones.
+Owns: these scripts, for both ends. `record_corpus` writes them to the corpus beside the recorded ones.
 """
 
 # ruff: noqa: ANN401  # fields of any performative
@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from twinbus.amqp.encode import encode
+from twinbus.amqp.codec.encode import encode
+from twinbus.amqp.codec.frames import AMQP_HEADER, HEARTBEAT, SASL_FRAME, SASL_HEADER, frame
+from twinbus.amqp.codec.performatives import Attach, Begin, Close, Detach, Disposition, End, Error, Flow, Open, Transfer
 from twinbus.amqp.errors import DETACH_FORCED, NOT_FOUND
-from twinbus.amqp.frames import AMQP_HEADER, HEARTBEAT, SASL_FRAME, SASL_HEADER, frame
 from twinbus.amqp.message import Header, Properties, build, data, sequence, value
 from twinbus.amqp.outcomes import (
     ACCEPTED,
@@ -24,15 +25,14 @@ from twinbus.amqp.outcomes import (
     Rejected,
     TransactionalState,
 )
-from twinbus.amqp.performatives import Attach, Begin, Close, Detach, Disposition, End, Error, Flow, Open, Transfer
 from twinbus.amqp.sasl import SaslChallenge, SaslInit, SaslMechanisms, SaslOutcome, SaslResponse
 from twinbus.amqp.terminus import Coordinator, Source, Target
 from twinbus.amqp.types import Array, Described, Symbol, UInt, ULong
 
 if TYPE_CHECKING:
-    from twinbus.amqp.composite import Composite
+    from twinbus.amqp.codec.composite import Composite
 
-    Said = bytes | Composite | tuple[int, Composite] | tuple[int, Composite, bytes]
+    Step = bytes | Composite | tuple[int, Composite] | tuple[int, Composite, bytes]
 
 SENDER, RECEIVER = False, True
 MESSAGE: Final = build(properties=Properties(message_id="one"), body=data(b"hello"))
@@ -49,8 +49,8 @@ VALUE_MESSAGE: Final = value({"a": [1, 2.5, "x"], "b": Array(Symbol, [Symbol("p"
 TXN: Final = b"\x00\x00\x00\x01"
 
 
-def encode_conversation(*steps: Said, sasl: tuple[Composite, ...] = ()) -> bytes:
-    """The bytes of one end: its SASL layer if any, its header, and its frames, on channel 0 where not told."""
+def encode_conversation(*steps: Step, sasl: tuple[Composite, ...] = ()) -> bytes:
+    """Return the bytes of one end: the SASL layer if given, the header, and the frames (default: on channel 0)."""
     out = [SASL_HEADER, *(frame(0, step.encode(), SASL_FRAME) for step in sasl)] if sasl else []
     out.append(AMQP_HEADER)
     for step in steps:
@@ -277,7 +277,7 @@ CLIENTS: Final[dict[str, bytes]] = {
     ),
     "declared-by-name": encode_conversation(
         *OPENING_FRAMES,
-        # The same performatives, described by symbol or by eight bytes, as the specification allows.
+        # The same performatives with symbolic or eight-byte descriptors, as the specification allows.
         frame(0, encode(Described(Symbol("amqp:attach:list"), ["s0", UInt(0), False, None, None, None, None]))),
         frame(0, b"\x00\x80" + (0x14).to_bytes(8, "big") + transfer(0, 0)[1].encode()[3:] + MESSAGE),
         frame(0, b"\x00\x80" + (0x15).to_bytes(8, "big") + disposition(SENDER, 0).encode()[3:]),

@@ -1,4 +1,4 @@
-"""What the fuzzer, and reading the engine for it, has found so far: each stays found."""
+"""Regression tests for faults of the engine that the fuzzer found."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ from tests.fuzz.synthetic_conversations import (
     transfer,
 )
 from twinbus.amqp import errors
+from twinbus.amqp.codec.frames import AMQP_HEADER, frame
+from twinbus.amqp.codec.performatives import Error
 from twinbus.amqp.connection import Connection
 from twinbus.amqp.errors import FrameTooLarge
 from twinbus.amqp.events import (
@@ -34,9 +36,7 @@ from twinbus.amqp.events import (
     SaslInitReceived,
     SessionEnded,
 )
-from twinbus.amqp.frames import AMQP_HEADER, frame
 from twinbus.amqp.outcomes import ACCEPTED, RELEASED, Rejected, TransactionalState
-from twinbus.amqp.performatives import Error
 from twinbus.amqp.receiver import Receiver
 from twinbus.amqp.sasl import SaslCode, SaslInit
 from twinbus.amqp.sender import Sender
@@ -47,7 +47,7 @@ LARGE = Error(condition=errors.NOT_FOUND, description="d" * 600)
 
 
 class Server:
-    """Our server, whose program accepts every link."""
+    """A server that accepts every link."""
 
     def __init__(self, *steps: Any, properties: dict[str, object] | None = None, **limits: Any) -> None:  # noqa: ANN401
         settings = Settings(container_id="ours", properties=properties, limits=Limits(**limits))
@@ -57,7 +57,7 @@ class Server:
         self.send_frames(*steps)
 
     def send_frames(self, *steps: Any) -> list[Event]:  # noqa: ANN401
-        """The peer says some more; what that means."""
+        """Feed more frames of the peer; return the events."""
         return self.receive_bytes(encode_conversation(*steps).removeprefix(AMQP_HEADER))
 
     def receive_bytes(self, data: bytes) -> list[Event]:
@@ -82,13 +82,13 @@ class Server:
         return [link for session in self.connection.sessions.values() for link in session.links.values()]
 
     def condition(self, kind: type[ConnectionClosed | SessionEnded | LinkDetached]) -> str:
-        """Why the first of this kind ended."""
+        """Return the error condition of the first event of this type."""
         event = next(event for event in self.events if isinstance(event, kind))
         assert event.error is not None
         return event.error.condition
 
 
-def test_who_talks_on_after_its_credentials_were_refused_is_not_read_for_ever() -> None:
+def test_input_after_refused_credentials_is_not_held() -> None:
     connection = Connection.server(Settings(container_id="ours"), now=0.0)
     init = SaslInit(mechanism="PLAIN", initial_response=b"\0user\0password")
     (event,) = connection.receive_data(encode_conversation(*OPENING_FRAMES, sasl=(init,)), now=0.0)
@@ -97,7 +97,7 @@ def test_who_talks_on_after_its_credentials_were_refused_is_not_read_for_ever() 
     assert not connection.has_held_input
 
 
-def test_an_open_too_large_for_the_peers_frames_ends_the_connection() -> None:
+def test_an_open_too_large_for_the_peers_frames_closes_the_connection() -> None:
     server = Server(open_(max_frame_size=512), properties={"about": "x" * 600})
     assert server.condition(ConnectionClosed) == errors.FRAME_SIZE_TOO_SMALL
     assert server.connection.is_finished
@@ -123,7 +123,7 @@ def test_an_outcome_too_large_for_the_peers_frames_is_refused_before_anything_is
     assert server.receiver().unsettled_count == 0
 
 
-def test_a_step_that_does_not_fit_the_peers_frames_is_not_taken() -> None:
+def test_an_end_or_close_too_large_for_the_peers_frames_is_refused_and_can_be_repeated() -> None:
     server = Server(open_(max_frame_size=512), begin(), attach("s", 0, SENDER))
     (session,) = server.connection.sessions.values()
     for step in (session.end, server.connection.close):
@@ -136,21 +136,21 @@ def test_a_step_that_does_not_fit_the_peers_frames_is_not_taken() -> None:
 
 def test_an_attach_whose_answer_does_not_fit_the_peers_frames_is_refused() -> None:
     server = Server(open_(max_frame_size=512), begin(), attach("r", 0, RECEIVER, source=Source(address="a" * 430)))
-    (asked,) = [event for event in server.events if isinstance(event, AttachRequested)]
-    assert not asked.link.is_attached
+    (request,) = [event for event in server.events if isinstance(event, AttachRequested)]
+    assert not request.link.is_attached
     assert server.links() == []
     assert not server.connection.is_closing
     server.send_frames(attach("n" * 450, 1, RECEIVER))
     assert server.condition(ConnectionClosed) == errors.FRAME_SIZE_TOO_SMALL
 
 
-def test_keys_that_were_forgiven_for_being_strings_are_echoed() -> None:
+def test_string_keys_accepted_in_a_filter_are_echoed() -> None:
     source = Source(address="queue", filter={"straße": "x"})
     server = Server(*OPENING_FRAMES, attach("r", 0, RECEIVER, source=source))
     assert server.sender().is_attached
 
 
-def test_links_that_are_refused_are_limited_too() -> None:
+def test_refused_links_are_limited_too() -> None:
     server = Server(*OPENING_FRAMES, max_links=5)
     server.send_frames(*(attach(f"s{handle}", handle, SENDER) for handle in range(10)))
     assert not server.connection.is_closing
@@ -159,7 +159,7 @@ def test_links_that_are_refused_are_limited_too() -> None:
     assert server.connection.link_count == 0
 
 
-def test_an_attach_that_finds_no_handle_for_its_answer_ends_its_session() -> None:
+def test_an_attach_without_a_free_handle_for_its_answer_ends_the_session() -> None:
     server = Server(open_(), begin(handle_max=1))
     for handle in range(3):
         server.send_frames(attach(f"s{handle}", handle, SENDER))
@@ -168,12 +168,12 @@ def test_an_attach_that_finds_no_handle_for_its_answer_ends_its_session() -> Non
     assert server.connection.link_count == 0
 
 
-def test_a_begin_that_finds_no_channel_for_its_answer_closes_the_connection() -> None:
+def test_a_begin_without_a_free_channel_for_its_answer_closes_the_connection() -> None:
     server = Server(open_(channel_max=0), begin(), (1, begin()))
     assert server.condition(ConnectionClosed) == errors.RESOURCE_LIMIT_EXCEEDED
 
 
-def test_a_link_of_ours_that_could_not_be_asked_for_is_not_counted() -> None:
+def test_a_link_whose_attach_could_not_be_sent_is_not_counted() -> None:
     connection = Connection.client(Settings(container_id="ours"), None, now=0.0)
     session = connection.begin_session()
     connection.receive_data(encode_conversation(open_(max_frame_size=512), SERVER_OPENING_FRAMES[1]), now=0.0)
@@ -183,34 +183,34 @@ def test_a_link_of_ours_that_could_not_be_asked_for_is_not_counted() -> None:
     assert session.attach_sender("s", target=Target(address="a")).handle == 0
 
 
-def test_a_window_that_closes_and_opens_with_every_frame_is_told_once_for_a_read() -> None:
+def test_a_window_that_opens_several_times_in_one_read_is_reported_once_for_each_link() -> None:
     links = [(attach(f"r{handle}", handle, RECEIVER), credit(handle, 5)) for handle in range(20)]
     server = Server(*OPENING_FRAMES, *(step for steps in links for step in steps))
     events = server.send_frames(*[flow(incoming_window=0), flow(incoming_window=5)] * 50)
     assert [type(event) for event in events] == [CreditGranted] * 20
 
 
-def test_who_goes_on_about_deliveries_without_settling_them_loses_the_session() -> None:
+def test_a_peer_that_repeats_unsettled_dispositions_loses_its_session() -> None:
     server = Server(
         open_(), begin(incoming_window=1000), attach("r", 0, RECEIVER), credit(0, 500, incoming_window=1000)
     )
     for _ in range(500):
         server.sender().send(b"hello")
-    told = server.send_frames(
+    reported = server.send_frames(
         *[disposition(RECEIVER, 0, 2**31 - 2, settled=False, state=state) for state in [ACCEPTED] * 100]
     )
     assert server.condition(SessionEnded) == errors.RESOURCE_LIMIT_EXCEEDED
-    assert sum(len(getattr(event, "deliveries", [])) for event in told) < 20 * 500
+    assert sum(len(getattr(event, "deliveries", [])) for event in reported) < 20 * 500
 
 
-def test_a_transfer_on_a_link_that_is_over_ends_no_drain() -> None:
+def test_a_transfer_on_a_stolen_link_does_not_end_a_drain() -> None:
     server = Server(*OPENING_FRAMES, attach("s", 0, SENDER))
     server.receiver().grant(0, drain=True)
-    server.send_frames(attach("s", 1, SENDER))  # takes the place of the first, whose end is told
+    server.send_frames(attach("s", 1, SENDER))  # steals the first link, whose end is reported
     assert server.send_frames(transfer(0, 0)) == []
 
 
-def test_elements_without_bytes_do_not_fill_the_memory() -> None:
+def test_zero_width_array_elements_do_not_exhaust_memory() -> None:
     server = Server(*OPENING_FRAMES)
     body = attach("s", 0, SENDER).encode()
     assert body[3] == 0xC0

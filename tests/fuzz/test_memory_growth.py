@@ -1,4 +1,4 @@
-"""A connection that lives long holds no more than a young one: sessions, links and messages leave nothing behind."""
+"""Memory of long connections: ended sessions, detached links and settled messages leave nothing behind."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from tests.fuzz.synthetic_conversations import (
     partial_transfer,
     transfer,
 )
+from twinbus.amqp.codec.frames import AMQP_HEADER, frame
+from twinbus.amqp.codec.performatives import Detach, End
 from twinbus.amqp.connection import Connection
-from twinbus.amqp.frames import AMQP_HEADER, frame
-from twinbus.amqp.performatives import Detach, End
 from twinbus.amqp.settings import Limits, Settings
 
 if TYPE_CHECKING:
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
 
 SETTINGS = Settings(container_id="ours", limits=Limits(enforce_credit=False))
 YOUNG, OLD = 40, 400
-"""How often something has come and gone."""
+"""Number of repetitions at the first and at the second measurement."""
 TOLERANCE_BYTES = 2_000
-"""Bytes: dicts and lists grow in steps."""
+"""Tolerated growth, because dicts and lists grow in steps."""
 
 NOT_REPEATABLE = {"declared-by-name", "many", "narrow", "refuses-a-begin", "too-long-to-answer"}
-"""Each of these closes the connection, or has sessions that go on."""
+"""Conversations that close the connection or do not end their sessions."""
 
 
 class Server:
-    """Our server with its program, and a peer that says what it is told to."""
+    """A server with a random program, fed with given bytes."""
 
     def __init__(self, opening: bytes) -> None:
         self.connection = Connection.server(SETTINGS, now=0.0, require_sasl=False)
@@ -57,13 +57,13 @@ class Server:
         self.connection.data_to_send()
         assert not self.connection.is_closing
 
-    def growth(self, again_and_again: bytes) -> int:
-        """What is held in addition after a long time of it."""
+    def growth(self, repeated: bytes) -> int:
+        """Return how much the memory grows between YOUNG and OLD repetitions of `repeated`."""
         for _ in range(YOUNG):
-            self.receive_bytes(again_and_again)
+            self.receive_bytes(repeated)
         held = memory_held_by(self.connection)
         for _ in range(OLD - YOUNG):
-            self.receive_bytes(again_and_again)
+            self.receive_bytes(repeated)
         return memory_held_by(self.connection) - held
 
 
@@ -72,13 +72,13 @@ def join(parts: Sequence[bytes | Frame]) -> bytes:
 
 
 def opening_of(conversation: Conversation) -> bytes:
-    """Without SASL: from the header of AMQP to what comes before the first begin."""
+    """Return the bytes from the AMQP header to the first begin, without SASL."""
     start = conversation.frames.index(AMQP_HEADER)
     return join(conversation.frames[start : conversation.body - 1])
 
 
 def sessions_of(conversation: Conversation) -> bytes:
-    """From the first begin on, all but close; each channel that began ends."""
+    """Return the bytes from the first begin on, without closes, and with an end for each channel."""
     frames = [part for part in conversation.frames[conversation.body - 1 :] if isinstance(part, Frame)]
     channels = sorted({frame.channel for frame in frames if frame.code == BEGIN})
     ends = [frame(channel, End().encode()) for channel in channels]
@@ -88,19 +88,20 @@ def sessions_of(conversation: Conversation) -> bytes:
 @pytest.mark.parametrize(
     "conversation",
     [
-        pytest.param(one, id=one.name)
-        for one in conversations()
-        if one.from_client and one.name.removeprefix("synthetic-").removesuffix(".client") not in NOT_REPEATABLE
+        pytest.param(recorded, id=recorded.name)
+        for recorded in conversations()
+        if recorded.from_client
+        and recorded.name.removeprefix("synthetic-").removesuffix(".client") not in NOT_REPEATABLE
     ],
 )
-def test_sessions_that_come_and_go_leave_nothing_behind(conversation: Conversation) -> None:
+def test_repeated_sessions_do_not_grow_memory(conversation: Conversation) -> None:
     server = Server(opening_of(conversation))
     assert server.growth(sessions_of(conversation)) < TOLERANCE_BYTES
     assert server.connection.link_count == 0
     assert server.seen["SessionEnded"] >= OLD
 
 
-def test_links_that_come_and_go_leave_nothing_behind() -> None:
+def test_repeated_links_do_not_grow_memory() -> None:
     server = Server(encode_conversation(*OPENING_FRAMES))
     links = encode_conversation(
         attach("s0", 0, SENDER),
@@ -120,7 +121,7 @@ def test_links_that_come_and_go_leave_nothing_behind() -> None:
     assert server.seen["LinkDetached"] >= 2 * OLD
 
 
-def test_a_message_of_frames_without_bytes_takes_no_memory() -> None:
+def test_a_message_of_empty_frames_does_not_grow_memory() -> None:
     server = Server(encode_conversation(*OPENING_FRAMES, attach("s0", 0, SENDER), transfer(0, 0, more=True)))
     assert (
         server.growth(encode_conversation(*[partial_transfer(0, b"", more=True)] * 50).removeprefix(AMQP_HEADER))

@@ -1,4 +1,4 @@
-"""Nothing escapes, hangs or grows: a short run, the same each time. `make soak` runs as long as it is told to."""
+"""A short fuzzing run with a fixed seed: no exceptions, hangs or memory growth. `make soak` runs for a given time."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ def test_no_input_of_a_seeded_run_makes_the_engine_raise_hang_or_grow(tmp_path: 
     tally = run(SEED, range(INPUTS), findings=tmp_path)
     assert [path.read_text() for path in tally.findings] == []
     assert tally.inputs == INPUTS
-    # It reached what there is to reach: every event, and every reason for which a connection is closed.
-    every = {name for name, one in inspect.getmembers(events, inspect.isclass) if issubclass(one, Event)}
-    assert every - {"Event"} - tally.seen.keys() == set()
+    # The run reached every event and every condition with which a connection is closed.
+    event_names = {name for name, cls in inspect.getmembers(events, inspect.isclass) if issubclass(cls, Event)}
+    assert event_names - {"Event"} - tally.seen.keys() == set()
     assert {f"closed by us: {condition}" for condition in CONDITIONS} - tally.seen.keys() == set()
 
 
-def test_the_command_runs_in_several_processes_and_says_what_it_saw(tmp_path: Path) -> None:
+def test_the_command_runs_in_several_processes_and_prints_a_summary(tmp_path: Path) -> None:
     command = ["-m", "tests.fuzz", "--inputs", "600", "--seed", "7", "--processes", "2", "--findings", str(tmp_path)]
-    ran = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, check=True)
-    *_, last = ran.stdout.splitlines()
-    assert "600 inputs" in last
-    assert "0 findings, seed 7" in last
-    assert "ConnectionClosed" in ran.stdout
+    completed = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, check=True)
+    *_, last_line = completed.stdout.splitlines()
+    assert "600 inputs" in last_line
+    assert "0 findings, seed 7" in last_line
+    assert "ConnectionClosed" in completed.stdout

@@ -1,11 +1,11 @@
-"""Installs what `make wheel` built into fresh environments, and uses it with the official SDK.
+"""Install the files of `make wheel` into fresh environments, and use them with the official SDK.
 
     make wheel && python -m tests.install [--spark] [--only "sdist, compiler: yes"]
 
-Each case is a new virtual environment with nothing but what pip installs: the wheels, the source distribution with a
-compiler, without one, and with one that fails; and each extra alone. In each, `twinbus serve` runs, the SDK sends a
-message and receives it, and `twinbus --version` has to name the build that was expected. Prints the seconds that the
-installation took and the megabytes that it added. `--spark` adds that extra, which is half a gigabyte.
+Each case is a new virtual environment with only the packages that pip installs: the wheels; the source distribution
+with a compiler, without one, and with one that fails; and each extra alone. In each case `twinbus serve` runs, the SDK
+sends and receives a message, and `twinbus --version` has to name the expected build. Prints the duration and the size
+of each installation. `--spark` adds that extra, which is half a gigabyte.
 """
 
 from __future__ import annotations
@@ -45,21 +45,21 @@ USES: Final = {
     "metering": ("twinbus.server.usage.parquet_files", "pyarrow"),
     "spark": ("twinbus.pipeline.data_source", "pyspark"),
 }
-"""By extra: a module that needs it, and what its error names where the extra is missing."""
+"""Module that needs each extra, and the package that its error names if the extra is missing."""
 FAILING_COMPILER: Final = """#!/bin/sh
 case "$*" in *tried*) exec {gcc} "$@" ;; esac
 echo "out of memory" >&2
 exit 1
 """
-"""Compiles what the build tries first, and nothing else."""
+"""Compiler that succeeds for the first trial of the build only."""
 
 
 @dataclass(frozen=True)
 class InstallCase:
-    """What is installed, and where."""
+    """Distribution, compiler and expected build."""
 
     pattern: str
-    """Of the file in dist."""
+    """Pattern of the file in dist."""
     compiler: str
     """`yes`, `no` or `fails`."""
     expected: str
@@ -67,7 +67,7 @@ class InstallCase:
 
     @property
     def title(self) -> str:
-        """For the table."""
+        """Title in the table."""
         kind = {"*.tar.gz": "sdist", "*-none-any.whl": "plain wheel"}.get(self.pattern, "compiled wheel")
         return kind if self.extra is None else f"{kind} [{self.extra}]"
 
@@ -89,28 +89,28 @@ class InstallCost:
 
     seconds: float
     processor_seconds: float
-    """On a machine that is busy otherwise, this says more."""
+    """More meaningful than `seconds` on a busy machine."""
     mib: float
 
 
 def children_s() -> float:
-    """Processor time of all processes that were started here and have ended."""
+    """Return the processor time of all ended child processes."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 class Environment:
-    """A virtual environment that has only pip at first."""
+    """Virtual environment with only pip at first."""
 
     def __init__(self, folder: Path, compiler: str) -> None:
-        """`compiler` is a case's."""
+        """`compiler` is the field of the case."""
         self._folder = folder
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
         path = str(folder / "bin")
         if compiler != "no":
             path += os.pathsep + os.environ["PATH"]
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "TWINBUS"))}
-        self._environment = kept | {"PATH": path}
+        variables = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "TWINBUS"))}
+        self._environment = variables | {"PATH": path}
         if compiler == "fails":
             failing = folder / "failing"
             failing.write_text(FAILING_COMPILER.format(gcc=shutil.which("gcc")))
@@ -135,15 +135,15 @@ class Environment:
         )
 
     def install(self, file: Path, extra: str | None) -> InstallCost:
-        """Install by pip; what it took."""
+        """Install with pip, and return the cost."""
         began, processor_began = time.monotonic(), children_s()
-        ended = self.run("python", "-m", "pip", "install", f"{file}[{extra}]" if extra else str(file))
-        assert ended.returncode == 0, ended.stdout + ended.stderr
+        result = self.run("python", "-m", "pip", "install", f"{file}[{extra}]" if extra else str(file))
+        assert result.returncode == 0, result.stdout + result.stderr
         return InstallCost(time.monotonic() - began, children_s() - processor_began, self._mib() - self._empty_mib)
 
     @contextlib.contextmanager
     def serving(self) -> Iterator[dict[str, str]]:
-        """Serve a namespace; the content of its ready file."""
+        """Serve a namespace, and yield the content of its ready file."""
         ready_file = self._folder / "ready.json"
         ports = [f"--{name}-port=0" for name in ("amqp", "amqps", "http", "https")]
         words = [str(self._folder / "bin" / "twinbus"), "serve", "contoso", f"--data={self._folder / 'data'}"]
@@ -152,7 +152,7 @@ class Environment:
                 deadline = time.monotonic() + START_S
                 while not ready_file.exists():
                     assert server.poll() is None, "the server has ended"
-                    assert time.monotonic() < deadline, f"the server does not serve after {START_S:.0f} s"
+                    assert time.monotonic() < deadline, f"the server is not ready after {START_S:.0f} s"
                     time.sleep(0.05)
                 yield json.loads(ready_file.read_text())
             finally:
@@ -161,7 +161,7 @@ class Environment:
 
 
 def send_and_receive(ready: dict[str, str]) -> None:
-    """One message through a queue, by the official SDK."""
+    """Send and receive one message with the official SDK."""
     with ServiceBusAdministrationClient.from_connection_string(
         ready["admin_connection_string"], connection_verify=ready["ca_file"]
     ) as admin:
@@ -176,43 +176,45 @@ def send_and_receive(ready: dict[str, str]) -> None:
 
 
 def check_extras(environment: Environment, installed: str | None) -> None:
-    """Modules of the installed extra work; each other one says which package or extra is missing."""
+    """Check that modules of the installed extra work, and that the others name the missing package or extra."""
     provided = {"journal", "metering"} if installed in {"journal", "metering"} else {installed}
     provided |= {"journal", "metering"} if installed == "spark" else set()
     for extra, (module, named) in USES.items():
-        ended = environment.run("python", "-c", f"import {module}")
+        result = environment.run("python", "-c", f"import {module}")
         if extra in provided:
-            assert ended.returncode == 0, ended.stderr
+            assert result.returncode == 0, result.stderr
         else:
-            assert named in ended.stderr.splitlines()[-1], (extra, ended.stderr)
+            assert named in result.stderr.splitlines()[-1], (extra, result.stderr)
 
 
 def run_case(case: InstallCase) -> InstallCost:
-    """Install and use it; what the installation took."""
+    """Install and use a distribution; return the cost of the installation."""
     (file,) = DIST.glob(case.pattern)
     with tempfile.TemporaryDirectory(prefix="twinbus-install-") as name:
         environment = Environment(Path(name) / "fresh", case.compiler)
-        took = environment.install(file, case.extra)
+        cost = environment.install(file, case.extra)
         version = environment.run("twinbus", "--version").stdout
         assert version.endswith(f" ({case.expected})\n"), version
         check_extras(environment, case.extra)
         with environment.serving() as ready:
             send_and_receive(ready)
-    return took
+    return cost
 
 
 def main() -> None:
-    """Try all cases, or some."""
+    """Run all cases, or some."""
     parser = argparse.ArgumentParser(prog="python -m tests.install", description=__doc__.splitlines()[0])
-    parser.add_argument("--spark", action="store_true", help="with the extra [spark]")
-    parser.add_argument("--only", default="", help="cases with this in them, such as 'sdist, compiler: yes'")
-    asked = parser.parse_args()
+    parser.add_argument("--spark", action="store_true", help="also install the extra [spark]")
+    parser.add_argument(
+        "--only", default="", help="run cases whose title contains this, such as 'sdist, compiler: yes'"
+    )
+    options = parser.parse_args()
     console = Console()
     table = Table("distribution", "compiler", "installed as", "seconds", "of processors", "MiB")
-    for case in [*CASES, *([SPARK] if asked.spark else [])]:
-        if asked.only in f"{case.title}, compiler: {case.compiler}":
-            took = run_case(case)
-            figures = [f"{figure:.0f}" for figure in (took.seconds, took.processor_seconds, took.mib)]
+    for case in [*CASES, *([SPARK] if options.spark else [])]:
+        if options.only in f"{case.title}, compiler: {case.compiler}":
+            cost = run_case(case)
+            figures = [f"{figure:.0f}" for figure in (cost.seconds, cost.processor_seconds, cost.mib)]
             table.add_row(escape(case.title), case.compiler, case.expected, *figures)
     console.print(table)
 

@@ -1,6 +1,6 @@
-"""Distributions built from a copy of the checkout, so that nothing of it changes, and nothing in it helps.
+"""Build distributions from a copy of the checkout, independent of its other files.
 
-    wheel, output = Source.copied(folder).build("wheel", path=NO_PROGRAMS)
+    wheel, output = SourceCopy.copied(folder).build("wheel", path=NO_PROGRAMS)
 
 `path` is the build's PATH: without a compiler on it, plain Python is built.
 """
@@ -23,18 +23,18 @@ TIMEOUT_S: Final = 900.0
 
 
 class BuildFailed(Exception):
-    """The output of the build says why."""
+    """The build failed; the message is its output."""
 
 
 @dataclass(frozen=True)
 class SourceCopy:
-    """A folder with the sources, or an unpacked source distribution."""
+    """Folder with the sources, or an unpacked source distribution."""
 
     folder: Path
 
     @classmethod
     def copied(cls, folder: Path) -> SourceCopy:
-        """Copy what a clone has, as far as a build may look at it."""
+        """Copy the files of a clone that a build may use."""
         folder.mkdir(parents=True)
         for name in FILES:
             shutil.copy2(ROOT / name, folder / name)
@@ -43,22 +43,22 @@ class SourceCopy:
         return cls(folder)
 
     def build(self, kind: str, *, path: str | None = None, compiled: str | None = None) -> tuple[Path, str]:
-        """Build a `wheel` or an `sdist`, with the packages of this Python; the file, and the build's output.
+        """Build a `wheel` or an `sdist` with the packages of this Python; return the file and the build's output.
 
-        `path` replaces PATH, `compiled` is TWINBUS_COMPILE. BuildFailed.
+        `path` replaces PATH, `compiled` is TWINBUS_COMPILE. Raise BuildFailed if the build fails.
         """
-        made = self.hook(f"build_{kind}", "'made'", path=path, compiled=compiled)
+        output = self.hook(f"build_{kind}", "'made'", path=path, compiled=compiled)
         (file,) = (self.folder / "made").iterdir()
-        return file, made
+        return file, output
 
     def hook(self, name: str, arguments: str = "", *, path: str | None = None, compiled: str | None = None) -> str:
-        """Call a hook of the build back end, as pip does; its output, and at the end what it returned."""
+        """Call a hook of the build back end, as pip does; return its output, which ends with its result."""
         shutil.rmtree(self.folder / "made", ignore_errors=True)
         environment = {key: value for key, value in os.environ.items() if key not in {"TWINBUS_COMPILE", "PYTHONPATH"}}
         environment |= {} if path is None else {"PATH": path}
         environment |= {} if compiled is None else {"TWINBUS_COMPILE": compiled}
         code = f"from setuptools import build_meta; print(build_meta.{name}({arguments}))"
-        ended = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-c", code],
             cwd=self.folder,
             env=environment,
@@ -68,6 +68,6 @@ class SourceCopy:
             timeout=TIMEOUT_S,
             check=False,
         )
-        if ended.returncode:
-            raise BuildFailed(ended.stdout)
-        return ended.stdout
+        if result.returncode:
+            raise BuildFailed(result.stdout)
+        return result.stdout

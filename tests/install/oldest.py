@@ -1,10 +1,10 @@
-"""The core tests with the oldest versions of all packages that pyproject.toml allows.
+"""Run the core tests with the oldest versions of all packages that pyproject.toml allows.
 
     python -m tests.install.oldest [TEST ...]
 
-Makes an environment of its own in a folder that is removed afterwards: for each requirement of twinbus, and of its
+Creates a temporary virtual environment: for each requirement of twinbus, and of its
 extras, the lowest version allowed; what those need, and what tests need, as pip resolves it. Spark is left out: its
-lower bound is the version that is pinned. Warnings are no errors here: old packages warn of newer ones.
+lower bound is the version that is pinned. Warnings are not errors here: old packages warn about newer ones.
 """
 
 from __future__ import annotations
@@ -43,18 +43,20 @@ TESTS: Final = (
     "tests/client/pairing/observe",  # pyarrow, prometheus-client, rich
     "tests/sdk/messages/test_sending.py",
 )
-"""Each package is used by some of them, through the interface that twinbus uses."""
+"""Tests that use each package through the interface that twinbus uses."""
 
 
 def lowest() -> list[str]:
-    """The lowest version of each requirement, as `name==version`."""
+    """Return the lowest version of each requirement, as `name==version`."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = project["dependencies"] + [one for extra in EXTRAS for one in project["optional-dependencies"][extra]]
-    return sorted({pinned(requirement) for requirement in wanted})
+    requirements = project["dependencies"] + [
+        one for extra in EXTRAS for one in project["optional-dependencies"][extra]
+    ]
+    return sorted({pinned(requirement) for requirement in requirements})
 
 
 def pinned(requirement: str) -> str:
-    """`name>=version` as `name==version`; SystemExit where there is no lower bound, or anything else beside it."""
+    """Return `name>=version` as `name==version`; exit if the requirement has another form."""
     match = re.fullmatch(r"([\w-]+)>=([\d.]+)", requirement)
     if match is None:
         sys.exit(f"pyproject.toml: '{requirement}' has no lower bound of the form name>=version")
@@ -62,7 +64,7 @@ def pinned(requirement: str) -> str:
 
 
 def main() -> int:
-    """Install, and run the tests; pytest's exit code."""
+    """Install the packages, run the tests, and return pytest's exit code."""
     versions = lowest()
     Console().print("Testing with", ", ".join(versions))
     with tempfile.TemporaryDirectory(prefix="twinbus-oldest-") as folder:

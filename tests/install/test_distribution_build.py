@@ -1,4 +1,4 @@
-"""Distributions are complete, and are built without a compiler, too."""
+"""Distributions are complete, and can be built without a compiler."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from tests.install.distribution_build import NO_PROGRAMS, ROOT, BuildFailed, Sou
 from twinbus import __version__
 
 DATA_FILES = {"py.typed", "sample.toml"}
-MADE_BY_COMMANDS = ("tests/sdk_js/node_modules/x/x.js", "build/x.c", ".run/contoso/keys.json", ".venv-run/x.py")
+GENERATED_FILES = ("tests/sdk_js/node_modules/x/x.js", "build/x.c", ".run/contoso/keys.json", ".venv-run/x.py")
 
 
 @pytest.fixture(scope="module")
 def unpacked(tmp_path_factory: pytest.TempPathFactory) -> SourceCopy:
-    """A source distribution, built beside what commands leave behind, and unpacked."""
+    """Return an unpacked source distribution, built in a folder with generated files."""
     folder = tmp_path_factory.mktemp("sdist")
     source = SourceCopy.copied(folder / "checkout")
-    for name in MADE_BY_COMMANDS:
+    for name in GENERATED_FILES:
         (source.folder / name).parent.mkdir(parents=True, exist_ok=True)
         (source.folder / name).write_text("")
     file, _ = source.build("sdist")
@@ -35,7 +35,7 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> SourceCopy:
 
 @pytest.fixture(scope="module")
 def plain_wheel(unpacked: SourceCopy) -> tuple[Path, str]:
-    """A wheel from the source distribution, built without a compiler, and the build's output."""
+    """Return a wheel that was built from the source distribution without a compiler, and the output."""
     return unpacked.build("wheel", path=NO_PROGRAMS)
 
 
@@ -47,10 +47,10 @@ def is_source(path: Path) -> bool:
     return path.is_file() and "__pycache__" not in path.parts and path.suffix != ".so"
 
 
-def test_the_source_distribution_has_all_sources_and_nothing_that_commands_made(unpacked: SourceCopy) -> None:
+def test_the_source_distribution_has_all_sources_and_no_generated_files(unpacked: SourceCopy) -> None:
     assert sources(unpacked.folder / "src") == sources(ROOT / "src")
-    there = {path.name for path in unpacked.folder.iterdir()}
-    assert there == {"LICENSE", "PKG-INFO", "README.md", "pyproject.toml", "setup.cfg", "setup.py", "src"}
+    names = {path.name for path in unpacked.folder.iterdir()}
+    assert names == {"LICENSE", "PKG-INFO", "README.md", "pyproject.toml", "setup.cfg", "setup.py", "src"}
 
 
 def test_without_a_compiler_the_wheel_is_plain_python_and_complete(plain_wheel: tuple[Path, str]) -> None:
@@ -63,17 +63,17 @@ def test_without_a_compiler_the_wheel_is_plain_python_and_complete(plain_wheel: 
     assert {Path(name).name for name in names} >= DATA_FILES
 
 
-def test_the_installed_wheel_says_that_it_is_plain_python(plain_wheel: tuple[Path, str], tmp_path: Path) -> None:
+def test_the_version_of_the_installed_wheel_says_pure_python(plain_wheel: tuple[Path, str], tmp_path: Path) -> None:
     with zipfile.ZipFile(plain_wheel[0]) as archive:
         archive.extractall(tmp_path)  # noqa: S202  # built above
-    shown = subprocess.run(
+    version = subprocess.run(
         [sys.executable, "-m", "twinbus", "--version"],
         capture_output=True,
         text=True,
         check=True,
         env=os.environ | {"PYTHONPATH": str(tmp_path)},
     )
-    assert shown.stdout == f"twinbus {__version__} (pure Python)\n"
+    assert version.stdout == f"twinbus {__version__} (pure Python)\n"
 
 
 def test_a_build_that_has_to_compile_fails_without_a_compiler(unpacked: SourceCopy) -> None:
@@ -81,7 +81,7 @@ def test_a_build_that_has_to_compile_fails_without_a_compiler(unpacked: SourceCo
         unpacked.hook("build_wheel", "'made'", path=NO_PROGRAMS, compiled="1")
 
 
-def test_mypy_is_needed_only_where_there_is_a_compiler(unpacked: SourceCopy) -> None:
+def test_mypy_is_a_build_requirement_only_with_a_compiler(unpacked: SourceCopy) -> None:
     assert "mypy>=" in unpacked.hook("get_requires_for_build_wheel").splitlines()[-1]
     assert unpacked.hook("get_requires_for_build_wheel", path=NO_PROGRAMS).splitlines()[-1] == "[]"
 
@@ -95,15 +95,15 @@ def test_compiled_files_import_no_package_that_an_isolated_build_lacks() -> None
     )
     files = [ROOT / "src/twinbus" / package / f"{name}.py" for package, names in listed.items() for name in names]
     allowed = sys.stdlib_module_names | {"twinbus"}
-    assert {file.name: found for file in files if (found := imported(file) - allowed)} == {}
+    assert {file.name: found for file in files if (found := imported_packages(file) - allowed)} == {}
 
 
-def imported(file: Path) -> set[str]:
-    """The top-level packages that a file imports."""
-    found: set[str] = set()
+def imported_packages(file: Path) -> set[str]:
+    """Return the top-level packages that a file imports."""
+    packages: set[str] = set()
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
-            found |= {alias.name.partition(".")[0] for alias in node.names}
+            packages |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            found.add((node.module or "").partition(".")[0])
-    return found
+            packages.add((node.module or "").partition(".")[0])
+    return packages

@@ -1,4 +1,4 @@
-"""A proton server finds its passwords."""
+"""Fixture that configures the SASL passwords of proton servers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session", autouse=True)
 def _passwords_of_proton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Cyrus SASL reads its configuration once in a process, so it is there before the first proton server is."""
+    """Write the SASL configuration before the first proton server starts: Cyrus SASL reads it once per process."""
     folder = tmp_path_factory.mktemp("sasl")
     program = shutil.which("saslpasswd2", path=f"{os.environ['PATH']}:/usr/sbin")
     assert program is not None, "saslpasswd2 is missing: it comes with sasl2-bin"

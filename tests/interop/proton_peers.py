@@ -1,6 +1,6 @@
-"""The other side: qpid-proton, by its Python binding. It blocks, so each peer has a thread of its own.
+"""Qpid Proton peers of the interoperability tests. Proton's Python binding blocks, so each peer runs in its own thread.
 
-A peer ends by itself when its connection has ended, and raises when that takes longer than its time limit.
+A peer ends when its connection has ended, and raises TimeoutError if that takes longer than its time limit.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ REALM, USER, PASSWORD = "interop", "bob", "builder"
 FRAME_SIZE = 65_536
 
 ProtonEvent: TypeAlias = Any
-"""Proton declares every part of an event optional; which are there depends on its kind."""
+"""Proton declares every part of an event optional; the type of the event decides which parts exist."""
 Options: TypeAlias = Any
-"""Whatever proton's Container.connect takes."""
+"""Options of proton's Container.connect."""
 
 
 class ProtonPeer(MessagingHandler):
@@ -51,9 +51,9 @@ class ProtonPeer(MessagingHandler):
         self.failures.append(event.transport.condition.name)
 
     def on_transport_closed(self, event: ProtonEvent) -> None:
-        """The last that happens: nothing keeps the container running."""
+        """Let the container end: this is the last event of a connection."""
         self.limit.cancel()
-        _ = event.container.timer_deadline  # asking for it is what forgets a cancelled timer
+        _ = event.container.timer_deadline  # reading it removes the cancelled timer
 
     def run(self) -> None:
         Container(self).run()
@@ -72,7 +72,7 @@ class _TimeLimit(MessagingHandler):
 
 
 class ProtonClient(ProtonPeer):
-    """Connects and, when it is through, closes; what it does in between is its subclass's."""
+    """Connects and closes; subclasses decide what happens in between."""
 
     def __init__(self, port: int, *, prefetch: int = 0, auto_accept: bool = True, **options: Options) -> None:
         super().__init__(prefetch=prefetch, auto_accept=auto_accept)
@@ -91,7 +91,7 @@ class ProtonClient(ProtonPeer):
 
 
 class ProtonEchoClient(ProtonClient):
-    """Sends bodies to an address, receives as many from it, and closes when all are accepted and back."""
+    """Sends bodies to an address, receives as many from it, and closes when all are accepted and received."""
 
     def __init__(self, port: int, bodies: Sequence[str], *, address: str = "echo", **options: Options) -> None:
         super().__init__(port, prefetch=500, **options)
@@ -136,7 +136,7 @@ class ProtonServer(ProtonPeer):
         self.acceptor = container.acceptor("127.0.0.1", "0")
         if self.ssl_domain is not None:
             self.acceptor.set_ssl_domain(self.ssl_domain)
-        port: int = self.acceptor._selectable.getsockname()[1]  # noqa: SLF001  # the binding tells it nowhere else
+        port: int = self.acceptor._selectable.getsockname()[1]  # noqa: SLF001  # the binding has no public attribute for it
         self.port.set_result(port)
 
     def on_connection_bound(self, event: ProtonEvent) -> None:
@@ -159,7 +159,7 @@ class ProtonServer(ProtonPeer):
 
 
 class ProtonEchoServer(ProtonServer):
-    """What is sent to an address comes back to whoever receives from it."""
+    """Delivers messages sent to an address to the receiver of that address."""
 
     def __init__(self, *, window: int = 500, ssl_domain: SSLDomain | None = None) -> None:
         super().__init__(prefetch=window, ssl_domain=ssl_domain)
@@ -187,13 +187,13 @@ class ProtonEchoServer(ProtonServer):
 
 
 async def run(peer: ProtonPeer) -> None:
-    """To its end."""
+    """Run `peer` to its end."""
     await asyncio.to_thread(peer.run)
 
 
 @asynccontextmanager
 async def running(server: ProtonServer) -> AsyncIterator[int]:
-    """Its port; at the end it has ended."""
+    """Run `server`; yield its port, and wait for its end."""
     ended = asyncio.ensure_future(run(server))
     try:
         async with asyncio.timeout(server.time_limit_s):

@@ -1,4 +1,4 @@
-"""Who the peer is: ANONYMOUS and PLAIN are understood both ways, and a wrong password is refused both ways."""
+"""Authentication: ANONYMOUS and PLAIN with twinbus as server and as client, and refusal of a wrong password."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ class LoginClient(ProtonClient):
         event.connection.close()
 
 
-async def test_a_proton_client_without_a_name_is_let_in_as_anonymous() -> None:
+async def test_a_proton_client_without_credentials_logs_in_with_anonymous() -> None:
     async with serving(EchoServer) as server:
-        visitor = LoginClient(server.port)
-        await run(visitor)
-        program = await server.accepted()
-    assert visitor.was_open
-    assert visitor.failures == []
-    assert [init.mechanism for init in program.events_of(SaslInitReceived)] == ["ANONYMOUS"]
+        client = LoginClient(server.port)
+        await run(client)
+        handler = await server.accepted()
+    assert client.was_open
+    assert client.failures == []
+    assert [init.mechanism for init in handler.events_of(SaslInitReceived)] == ["ANONYMOUS"]
 
 
-async def test_a_proton_client_with_name_and_password_is_let_in_by_plain() -> None:
+async def test_a_proton_client_with_name_and_password_logs_in_with_plain() -> None:
     async with serving(EchoServer) as server:
-        visitor = LoginClient(server.port, user=USER, password=PASSWORD)
-        await run(visitor)
-        program = await server.accepted()
-    assert visitor.was_open
-    assert visitor.failures == []
-    assert [init.mechanism for init in program.events_of(SaslInitReceived)] == ["PLAIN"]
+        client = LoginClient(server.port, user=USER, password=PASSWORD)
+        await run(client)
+        handler = await server.accepted()
+    assert client.was_open
+    assert client.failures == []
+    assert [init.mechanism for init in handler.events_of(SaslInitReceived)] == ["PLAIN"]
 
 
 async def test_a_proton_client_with_a_wrong_password_is_refused() -> None:
     async with serving(EchoServer) as server:
-        visitor = LoginClient(server.port, user=USER, password="looking-glass")
-        await run(visitor)
-        program = await server.accepted()
-        await program.wait_for_event(ConnectionClosed)
-    assert visitor.failures == ["amqp:unauthorized-access"]
-    assert not visitor.was_open
-    assert program.events_of(ConnectionOpened) == []
-    assert len(program.events_of(ConnectionClosed)) == 1
+        client = LoginClient(server.port, user=USER, password="looking-glass")
+        await run(client)
+        handler = await server.accepted()
+        await handler.wait_for_event(ConnectionClosed)
+    assert client.failures == ["amqp:unauthorized-access"]
+    assert not client.was_open
+    assert handler.events_of(ConnectionOpened) == []
+    assert len(handler.events_of(ConnectionClosed)) == 1
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ async def test_a_proton_client_with_a_wrong_password_is_refused() -> None:
     ],
     ids=["anonymous", "plain"],
 )
-async def test_our_client_is_let_in_by_a_proton_server(credentials: Credentials, user: str) -> None:
+async def test_our_client_logs_in_to_a_proton_server(credentials: Credentials, user: str) -> None:
     server = ProtonServer()
     async with running(server) as port, connected(RecordingHandler(), port, credentials=credentials) as client:
         assert len(client.events_of(ConnectionOpened)) == 1
@@ -69,7 +69,7 @@ async def test_our_client_is_let_in_by_a_proton_server(credentials: Credentials,
     assert server.failures == []
 
 
-async def test_our_client_hears_that_a_proton_server_refused_its_password() -> None:
+async def test_our_client_reports_that_a_proton_server_refused_its_password() -> None:
     server, client = ProtonServer(), RecordingHandler()
     credentials = Credentials.plain(PROTON_USER, "wrecker")
     with pytest.raises(PermissionError):

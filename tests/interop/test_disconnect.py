@@ -1,4 +1,4 @@
-"""A peer that vanishes in the middle of a message leaves nothing behind: the other end hears of everything once."""
+"""Lost connections: if a peer vanishes in the middle of a message, the other end reports it once and frees all."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SCRIPT = Path(__file__).with_name("vanishing_peer.py")
 
 
 @asynccontextmanager
-async def vanishing(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
+async def vanishing_peer(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
     process = await asyncio.create_subprocess_exec(
         sys.executable, SCRIPT, *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
     )
@@ -38,63 +38,65 @@ async def vanishing(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process
         await process.communicate()
 
 
-def assert_half_is_there(program: RecordingHandler) -> None:
-    links = [link for session in program.peer.connection.sessions.values() for link in session.links.values()]
+def assert_half_message_arrived(handler: RecordingHandler) -> None:
+    links = [link for session in handler.peer.connection.sessions.values() for link in session.links.values()]
     assert [link.delivery_count for link in links if link.context == "half"] == [1]
 
 
-def assert_all_ended_once(program: RecordingHandler, links: int) -> None:
-    ended = [event.link for event in program.events_of(LinkDetached)]
+def assert_all_ended_once(handler: RecordingHandler, links: int) -> None:
+    ended = [event.link for event in handler.events_of(LinkDetached)]
     assert len(ended) == len(set(ended)) == links
-    assert len(program.events_of(SessionEnded)) == 1
-    assert len(program.events_of(ConnectionClosed)) == 1
-    assert isinstance(program.events[-1], ConnectionClosed)
-    connection = program.peer.connection
+    assert len(handler.events_of(SessionEnded)) == 1
+    assert len(handler.events_of(ConnectionClosed)) == 1
+    assert isinstance(handler.events[-1], ConnectionClosed)
+    connection = handler.peer.connection
     assert connection.link_count == 0
     assert connection.unanswered_bytes == 0
 
 
-def bodies(program: RecordingHandler) -> list[str]:
-    return [body_of(one.payload) for event in program.events_of(DeliveriesReceived) for one in event.deliveries]
+def bodies(handler: RecordingHandler) -> list[str]:
+    return [
+        body_of(delivery.payload) for event in handler.events_of(DeliveriesReceived) for delivery in event.deliveries
+    ]
 
 
 async def test_our_server_survives_a_proton_client_killed_in_the_middle_of_a_message() -> None:
     async with serving(EchoServer) as server:
-        async with vanishing("client", str(server.port)) as client:
-            program = await server.accepted()
-            await program.wait_for_event(DeliveriesReceived)
-            assert_half_is_there(program)
+        async with vanishing_peer("client", str(server.port)) as client:
+            handler = await server.accepted()
+            await handler.wait_for_event(DeliveriesReceived)
+            assert_half_message_arrived(handler)
             client.kill()
-            closed = await program.wait_for_event(ConnectionClosed)
-        await program.wait_until_closed()
+            closed = await handler.wait_for_event(ConnectionClosed)
+        await handler.wait_until_closed()
         assert server.listener.peers == set()
         survivor = ProtonEchoClient(server.port, ["still there"])
         await run(survivor)
-    assert bodies(program) == ["whole"]
-    assert_all_ended_once(program, links=3)
+    assert bodies(handler) == ["whole"]
+    assert_all_ended_once(handler, links=3)
     assert closed.error is not None
     assert closed.error.condition == CONNECTION_FORCED
     assert not closed.by_peer
     assert survivor.received == ["still there"]
 
 
-async def test_our_server_gives_up_on_a_proton_client_that_falls_silent() -> None:
+async def test_our_server_closes_the_connection_of_a_silent_proton_client() -> None:
     async with serving(EchoServer, settings=replace(SETTINGS, idle_timeout_ms=200)) as server:
-        async with vanishing("client", str(server.port)) as client:
-            program = await server.accepted()
-            await program.wait_for_event(DeliveriesReceived)
+        async with vanishing_peer("client", str(server.port)) as client:
+            handler = await server.accepted()
+            await handler.wait_for_event(DeliveriesReceived)
             client.send_signal(signal.SIGSTOP)
-            closed = await program.wait_for_event(ConnectionClosed)
-        await program.wait_until_closed()
+            closed = await handler.wait_for_event(ConnectionClosed)
+        await handler.wait_until_closed()
         assert server.listener.peers == set()
-    assert_all_ended_once(program, links=3)
+    assert_all_ended_once(handler, links=3)
     assert closed.error is not None
     assert closed.error.condition == RESOURCE_LIMIT_EXCEEDED
 
 
-async def test_our_client_hears_that_a_proton_server_was_killed_in_the_middle_of_a_message() -> None:
+async def test_our_client_reports_a_proton_server_killed_in_the_middle_of_a_message() -> None:
     client = RecordingHandler()
-    async with vanishing("server") as server:
+    async with vanishing_peer("server") as server:
         assert server.stdout is not None
         async with asyncio.timeout(TIMEOUT_S):
             port = int(await server.stdout.readline())
@@ -105,7 +107,7 @@ async def test_our_client_hears_that_a_proton_server_was_killed_in_the_middle_of
                 receiver.context = address
                 receiver.grant(1)
             await client.wait_for_event(DeliveriesReceived)
-            assert_half_is_there(client)
+            assert_half_message_arrived(client)
             server.kill()
             await client.wait_for_event(ConnectionClosed)
     assert bodies(client) == ["whole"]
@@ -115,8 +117,8 @@ async def test_our_client_hears_that_a_proton_server_was_killed_in_the_middle_of
     assert closed.error.condition == CONNECTION_FORCED
 
 
-class Abandoned(ProtonClient):
-    """Waits for a message that never comes."""
+class WaitingClient(ProtonClient):
+    """Waits for a message that never arrives."""
 
     was_disconnected = False
 
@@ -127,15 +129,15 @@ class Abandoned(ProtonClient):
         self.was_disconnected = True
 
 
-async def test_a_proton_client_hears_that_our_server_dropped_the_socket() -> None:
+async def test_a_proton_client_detects_that_our_server_dropped_the_socket() -> None:
     async with serving(EchoServer) as server:
-        client = Abandoned(server.port)
+        client = WaitingClient(server.port)
         ended = asyncio.ensure_future(run(client))
-        program = await server.accepted()
-        assert isinstance(program, EchoServer)
-        await program.wait_until(lambda: program.senders and program.senders["q"].credit)
-        program.peer.transport.abort()
+        handler = await server.accepted()
+        assert isinstance(handler, EchoServer)
+        await handler.wait_until(lambda: handler.senders and handler.senders["q"].credit)
+        handler.peer.transport.abort()
         await ended
-        await program.wait_for_event(ConnectionClosed)
+        await handler.wait_for_event(ConnectionClosed)
     assert client.was_disconnected
-    assert_all_ended_once(program, links=1)
+    assert_all_ended_once(handler, links=1)

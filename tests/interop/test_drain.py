@@ -1,4 +1,4 @@
-"""A receiver asks for what there is now, gets it, and its other credit back; both ends agree on what is left."""
+"""Drain: the receiver gets the available messages, and both ends agree that the remaining credit is consumed."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class StockedServer(EchoServer):
 
 
 class ProtonDrainingClient(ProtonClient):
-    """Drains; then grants credit for one more message, and sends it to itself."""
+    """Drains, then grants credit for one more message, and sends that message itself."""
 
     def __init__(self, port: int) -> None:
         super().__init__(port)
         self.received: list[str] = []
-        self.given_back: list[int] = []
+        self.drained_credit: list[int] = []
 
     def open_links(self, container: Container, connection: Connection) -> None:
         self.receiver = container.create_receiver(connection, "q")
@@ -43,8 +43,8 @@ class ProtonDrainingClient(ProtonClient):
         self.container = container
 
     def on_link_flow(self, event: ProtonEvent) -> None:
-        if event.link == self.receiver and not event.receiver.draining() and not self.given_back:
-            self.given_back.append(event.receiver.drained())
+        if event.link == self.receiver and not event.receiver.draining() and not self.drained_credit:
+            self.drained_credit.append(event.receiver.drained())
             event.receiver.drain_mode = False
             event.receiver.flow(1)
             self.container.create_sender(event.connection, "q").send(Message(body="late"))
@@ -57,31 +57,31 @@ class ProtonDrainingClient(ProtonClient):
 
 async def test_a_proton_client_drains_our_server() -> None:
     async with serving(StockedServer) as server:
-        drainer = ProtonDrainingClient(server.port)
-        await run(drainer)
-    assert drainer.failures == []
-    assert drainer.received == [*WAITING, "late"]
-    assert drainer.given_back == [CREDIT - len(WAITING)]
+        client = ProtonDrainingClient(server.port)
+        await run(client)
+    assert client.failures == []
+    assert client.received == [*WAITING, "late"]
+    assert client.drained_credit == [CREDIT - len(WAITING)]
 
 
 class ProtonStockedServer(ProtonServer):
-    """Has three messages from the start, and one for a receiver that comes back after a drain."""
+    """Has three messages from the start, and one more after a drain."""
 
     def __init__(self) -> None:
         super().__init__()
         self.waiting = list(WAITING)
-        self.given_back: list[int] = []
+        self.drained_credit: list[int] = []
 
     def on_sendable(self, event: ProtonEvent) -> None:
         while self.waiting and event.sender.credit:
             event.sender.send(Message(body=self.waiting.pop(0)))
         if event.sender.drain_mode:
-            self.given_back.append(event.sender.drained())
+            self.drained_credit.append(event.sender.drained())
             self.waiting.append("late")
 
 
 class DrainingClient(RecordingHandler):
-    """Drains; then grants credit for one more message."""
+    """Drains, then grants credit for one more message."""
 
     def drain(self) -> None:
         receiver = self.peer.connection.begin_session().attach_receiver("drain", source=Source(address="q"))
@@ -94,15 +94,17 @@ class DrainingClient(RecordingHandler):
 
     @property
     def received(self) -> list[str]:
-        return [body_of(one.payload) for event in self.events_of(DeliveriesReceived) for one in event.deliveries]
+        return [
+            body_of(delivery.payload) for event in self.events_of(DeliveriesReceived) for delivery in event.deliveries
+        ]
 
 
 async def test_our_client_drains_a_proton_server() -> None:
-    stocked = ProtonStockedServer()
-    async with running(stocked) as port, connected(DrainingClient(), port) as drainer:
-        drainer.drain()
-        await drainer.wait_until(lambda: "late" in drainer.received)
-    assert stocked.failures == []
-    assert stocked.given_back == [CREDIT - len(WAITING)]
-    assert drainer.received == [*WAITING, "late"]
-    assert len(drainer.events_of(Drained)) == 1
+    server = ProtonStockedServer()
+    async with running(server) as port, connected(DrainingClient(), port) as client:
+        client.drain()
+        await client.wait_until(lambda: "late" in client.received)
+    assert server.failures == []
+    assert server.drained_credit == [CREDIT - len(WAITING)]
+    assert client.received == [*WAITING, "late"]
+    assert len(client.events_of(Drained)) == 1

@@ -1,4 +1,4 @@
-"""A quiet connection stays open, because each end sends empty frames as often as the other asks for."""
+"""Heartbeats: an idle connection stays open because each end sends empty frames within the other's idle timeout."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from proton.reactor import Container
 
 OUR_SETTINGS = replace(SETTINGS, idle_timeout_ms=400)
-"""We give up after 0.8 s."""
+"""Our end closes after 0.8 s without input."""
 PROTON_GIVES_UP_AFTER_S = 0.8
 QUIET_S = 2.0
 
 
-class Quiet(ProtonEchoClient):
-    """Says nothing for a while, then talks."""
+class IdleClient(ProtonEchoClient):
+    """Sends nothing for a while, then a message."""
 
     def open_links(self, container: Container, connection: Connection) -> None:
         self.sender = container.create_sender(connection, self.address)
@@ -31,35 +31,35 @@ class Quiet(ProtonEchoClient):
         container.schedule(QUIET_S, self)
 
     def on_sendable(self, event: ProtonEvent) -> None:
-        """Not yet."""
+        """Do nothing: the timer sends the message."""
 
     def on_timer_task(self, _event: ProtonEvent) -> None:
         self.sender.send(Message(body=self.bodies[0]))
 
 
-async def test_a_quiet_proton_client_and_our_server_keep_each_other_alive() -> None:
+async def test_an_idle_connection_of_a_proton_client_to_our_server_stays_open() -> None:
     async with serving(EchoServer, settings=OUR_SETTINGS) as server:
-        quiet = Quiet(server.port, ["awake"], heartbeat=PROTON_GIVES_UP_AFTER_S)
-        await run(quiet)
-        program = await server.accepted()
-    assert quiet.failures == []
-    assert quiet.received == ["awake"]
-    assert [closed.error for closed in program.events_of(ConnectionClosed)] == [None]
+        client = IdleClient(server.port, ["awake"], heartbeat=PROTON_GIVES_UP_AFTER_S)
+        await run(client)
+        handler = await server.accepted()
+    assert client.failures == []
+    assert client.received == ["awake"]
+    assert [closed.error for closed in handler.events_of(ConnectionClosed)] == [None]
 
 
-class Demanding(ProtonEchoServer):
-    """Wants to hear from its client often."""
+class ShortTimeoutServer(ProtonEchoServer):
+    """Has a short idle timeout."""
 
     def on_connection_bound(self, event: ProtonEvent) -> None:
         super().on_connection_bound(event)
         event.transport.idle_timeout = PROTON_GIVES_UP_AFTER_S
 
 
-async def test_our_quiet_client_and_a_proton_server_keep_each_other_alive() -> None:
-    demanding = Demanding()
-    async with running(demanding) as port, connected(EchoClient(["awake"]), port, settings=OUR_SETTINGS) as talker:
-        await asyncio.sleep(QUIET_S)  # time passing is what this is about
-        talker.start()
-        await talker.wait_until(lambda: talker.received)
-    assert demanding.failures == []
-    assert talker.received == ["awake"]
+async def test_an_idle_connection_of_our_client_to_a_proton_server_stays_open() -> None:
+    server = ShortTimeoutServer()
+    async with running(server) as port, connected(EchoClient(["awake"]), port, settings=OUR_SETTINGS) as client:
+        await asyncio.sleep(QUIET_S)  # the test needs real time to pass
+        client.start()
+        await client.wait_until(lambda: client.received)
+    assert server.failures == []
+    assert client.received == ["awake"]

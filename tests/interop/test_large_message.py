@@ -1,4 +1,4 @@
-"""A message of 5 MB crosses in frames of 64 KB and arrives whole; one that is larger than allowed is rejected."""
+"""Large messages: 5 MB in frames of 64 KB in both directions, and rejection of a message over the limit."""
 
 from __future__ import annotations
 
@@ -10,20 +10,11 @@ from twinbus.amqp.settings import Settings
 LARGE = "".join(f"{number:010d}" for number in range(500_000))
 FRAMES = len(LARGE) // FRAME_SIZE + 1
 OTHER_FRAMES = 20
-"""Open, begin, attach and the like."""
+"""Upper bound of frames that are not transfers: open, begin, attach and so on."""
 
 
-class Counting(ProtonEchoClient):
-    """Notes how many frames went which way."""
-
-    def on_transport_closed(self, event: ProtonEvent) -> None:
-        super().on_transport_closed(event)
-        self.frames_received = event.transport.frames_input
-        self.frames_sent = event.transport.frames_output
-
-
-class CountingEcho(ProtonEchoServer):
-    """Notes how many frames went which way."""
+class FrameCountingClient(ProtonEchoClient):
+    """Counts the frames in each direction."""
 
     def on_transport_closed(self, event: ProtonEvent) -> None:
         super().on_transport_closed(event)
@@ -31,29 +22,38 @@ class CountingEcho(ProtonEchoServer):
         self.frames_sent = event.transport.frames_output
 
 
-async def test_a_proton_client_gets_five_megabytes_back_from_our_server() -> None:
+class FrameCountingServer(ProtonEchoServer):
+    """Counts the frames in each direction."""
+
+    def on_transport_closed(self, event: ProtonEvent) -> None:
+        super().on_transport_closed(event)
+        self.frames_received = event.transport.frames_input
+        self.frames_sent = event.transport.frames_output
+
+
+async def test_a_proton_client_exchanges_five_megabytes_with_our_server() -> None:
     async with serving(EchoServer) as server:
-        talker = Counting(server.port, [LARGE])
-        await run(talker)
-    assert talker.failures == []
-    assert talker.received == [LARGE]
-    assert FRAMES <= talker.frames_received <= FRAMES + OTHER_FRAMES
-    assert FRAMES <= talker.frames_sent <= FRAMES + OTHER_FRAMES
+        client = FrameCountingClient(server.port, [LARGE])
+        await run(client)
+    assert client.failures == []
+    assert client.received == [LARGE]
+    assert FRAMES <= client.frames_received <= FRAMES + OTHER_FRAMES
+    assert FRAMES <= client.frames_sent <= FRAMES + OTHER_FRAMES
 
 
-async def test_our_client_gets_five_megabytes_back_from_a_proton_server() -> None:
-    echo = CountingEcho()
-    async with running(echo) as port, connected(EchoClient([LARGE]), port) as talker:
-        talker.start()
-        await talker.wait_until(lambda: talker.received)
-    assert echo.failures == []
-    assert talker.received == [LARGE]
-    assert FRAMES <= echo.frames_received <= FRAMES + OTHER_FRAMES
-    assert FRAMES <= echo.frames_sent <= FRAMES + OTHER_FRAMES
+async def test_our_client_exchanges_five_megabytes_with_a_proton_server() -> None:
+    server = FrameCountingServer()
+    async with running(server) as port, connected(EchoClient([LARGE]), port) as client:
+        client.start()
+        await client.wait_until(lambda: client.received)
+    assert server.failures == []
+    assert client.received == [LARGE]
+    assert FRAMES <= server.frames_received <= FRAMES + OTHER_FRAMES
+    assert FRAMES <= server.frames_sent <= FRAMES + OTHER_FRAMES
 
 
-class Persistent(ProtonEchoClient):
-    """Goes on after a rejection: two of its three messages come back."""
+class RejectionTolerantClient(ProtonEchoClient):
+    """Continues after a rejection, and closes when two of its three messages are back."""
 
     def on_rejected(self, event: ProtonEvent) -> None:
         self.rejected = event.delivery.remote.condition.name
@@ -63,12 +63,12 @@ class Persistent(ProtonEchoClient):
             event.connection.close()
 
 
-async def test_our_server_rejects_a_message_over_its_limit_and_goes_on_with_the_link() -> None:
+async def test_our_server_rejects_a_message_over_its_limit_and_keeps_the_link() -> None:
     async with serving(EchoServer, settings=Settings(container_id="ours")) as server:
-        talker = Persistent(server.port, ["before", LARGE, "after"])
-        await run(talker)
-        program = await server.accepted()
-    assert talker.failures == []
-    assert talker.rejected == "amqp:link:message-size-exceeded"
-    assert talker.received == ["before", "after"]
-    assert [rejected.size > len(LARGE) for rejected in program.events_of(DeliveryRejected)] == [True]
+        client = RejectionTolerantClient(server.port, ["before", LARGE, "after"])
+        await run(client)
+        handler = await server.accepted()
+    assert client.failures == []
+    assert client.rejected == "amqp:link:message-size-exceeded"
+    assert client.received == ["before", "after"]
+    assert [rejected.size > len(LARGE) for rejected in handler.events_of(DeliveryRejected)] == [True]

@@ -1,4 +1,4 @@
-"""A connection carries a thousand links: half of them to send on, half to receive from, each with its own address."""
+"""A thousand links on one connection: half of them senders, half receivers, on 500 addresses."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ADDRESSES = [f"address {number}" for number in range(LINKS // 2)]
 
 
 class ProtonManyLinksClient(ProtonClient):
-    """Sends each address its own name, and notes what it receives from where."""
+    """Sends each address its own name as a message, and records which body each address delivers."""
 
     def __init__(self, port: int) -> None:
         super().__init__(port, prefetch=1)
@@ -44,31 +44,31 @@ class ProtonManyLinksClient(ProtonClient):
 
     def on_accepted(self, event: ProtonEvent) -> None:
         self.accepted += 1
-        self.close_when_through(event)
+        self.close_when_done(event)
 
     def on_message(self, event: ProtonEvent) -> None:
         self.received[event.link.source.address] = event.message.body
-        self.close_when_through(event)
+        self.close_when_done(event)
 
-    def close_when_through(self, event: ProtonEvent) -> None:
+    def close_when_done(self, event: ProtonEvent) -> None:
         if self.accepted == len(self.received) == len(ADDRESSES):
             event.connection.close()
 
 
 async def test_a_proton_client_uses_a_thousand_links_to_our_server() -> None:
     async with serving(EchoServer) as server:
-        spider = ProtonManyLinksClient(server.port)
-        await run(spider)
-        program = await server.accepted()
-        await program.wait_for_event(ConnectionClosed)
-    assert spider.failures == []
-    assert spider.received == {address: address for address in ADDRESSES}
-    assert len(program.events_of(AttachRequested)) == LINKS
-    assert each_once(program) == LINKS
+        client = ProtonManyLinksClient(server.port)
+        await run(client)
+        handler = await server.accepted()
+        await handler.wait_for_event(ConnectionClosed)
+    assert client.failures == []
+    assert client.received == {address: address for address in ADDRESSES}
+    assert len(handler.events_of(AttachRequested)) == LINKS
+    assert detached_link_count(handler) == LINKS
 
 
 class ManyLinksClient(RecordingHandler):
-    """Sends each address its own name, and notes what it receives from where."""
+    """Sends each address its own name as a message, and records which body each address delivers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,18 +91,18 @@ class ManyLinksClient(RecordingHandler):
 
 
 async def test_our_client_uses_a_thousand_links_to_a_proton_server() -> None:
-    echo = ProtonEchoServer(window=1)
-    async with running(echo) as port, connected(ManyLinksClient(), port) as spider:
-        spider.open_links()
-        await spider.wait_until(lambda: len(spider.received) == len(ADDRESSES))
-    assert echo.failures == []
-    assert spider.received == {address: address for address in ADDRESSES}
-    assert len(spider.events_of(AttachConfirmed)) == LINKS
-    assert each_once(spider) == LINKS
+    server = ProtonEchoServer(window=1)
+    async with running(server) as port, connected(ManyLinksClient(), port) as client:
+        client.open_links()
+        await client.wait_until(lambda: len(client.received) == len(ADDRESSES))
+    assert server.failures == []
+    assert client.received == {address: address for address in ADDRESSES}
+    assert len(client.events_of(AttachConfirmed)) == LINKS
+    assert detached_link_count(client) == LINKS
 
 
-def each_once(program: RecordingHandler) -> int:
-    """How many links have ended, if none did twice."""
-    ended = [event.link for event in program.events_of(LinkDetached)]
-    assert len(ended) == len(set(ended))
-    return len(ended)
+def detached_link_count(handler: RecordingHandler) -> int:
+    """Return the number of detached links, and assert that each was reported once."""
+    detached = [event.link for event in handler.events_of(LinkDetached)]
+    assert len(detached) == len(set(detached))
+    return len(detached)

@@ -1,4 +1,4 @@
-"""A hundred thousand messages arrive, each once and in order, with either end in either hand."""
+"""A hundred thousand messages arrive once each and in order, with twinbus as server and as client."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ TIME_LIMIT_S = 100.0
 BODIES = [f"message {number}" for number in range(COUNT)]
 
 
-class PatientTalker(ProtonEchoClient):
+class PatientEchoClient(ProtonEchoClient):
     time_limit_s = TIME_LIMIT_S
 
 
-class Sink(ProtonServer):
-    """Keeps what it is sent."""
+class RecordingProtonServer(ProtonServer):
+    """Records the bodies of received messages."""
 
     time_limit_s = TIME_LIMIT_S
 
@@ -27,19 +27,19 @@ class Sink(ProtonServer):
         self.received.append(event.message.body)
 
 
-async def test_a_proton_client_gets_a_hundred_thousand_messages_back_from_our_server() -> None:
+async def test_a_proton_client_exchanges_a_hundred_thousand_messages_with_our_server() -> None:
     async with serving(EchoServer) as server:
-        talker = PatientTalker(server.port, BODIES)
-        await run(talker)
-    assert talker.failures == []
-    assert talker.received == BODIES
-    assert talker.accepted == COUNT
+        client = PatientEchoClient(server.port, BODIES)
+        await run(client)
+    assert client.failures == []
+    assert client.received == BODIES
+    assert client.accepted == COUNT
 
 
 async def test_our_client_sends_a_hundred_thousand_messages_to_a_proton_server() -> None:
-    sink = Sink()
-    async with running(sink) as port, connected(EchoClient(BODIES), port) as talker:
-        talker.start()
-        await talker.wait_until(lambda: talker.accepted == COUNT, timeout_s=TIME_LIMIT_S)
-    assert sink.failures == []
-    assert sink.received == BODIES
+    server = RecordingProtonServer()
+    async with running(server) as port, connected(EchoClient(BODIES), port) as client:
+        client.start()
+        await client.wait_until(lambda: client.accepted == COUNT, timeout_s=TIME_LIMIT_S)
+    assert server.failures == []
+    assert server.received == BODIES

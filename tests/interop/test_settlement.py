@@ -1,7 +1,7 @@
-"""What became of a message, said in every settle mode, by either end in either role.
+"""Settlement in every combination of settle modes, with twinbus and proton in both roles.
 
-A message's body names the outcome that its receiver gives it. A sender in mode settled asks for none; in mode mixed it
-asks for some. A receiver in mode second waits for the sender to settle first.
+A message's body names the outcome with which its receiver settles it. A sender in mode settled gets no outcomes; in
+mode mixed it gets some. A receiver in mode second waits for the sender to settle first.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from proton.reactor import LinkOption
 
 from tests.interop.proton_peers import ProtonClient, ProtonEvent, ProtonPeer, ProtonServer, run, running
 from tests.interop.twinbus_peers import RecordingHandler, body_of, connected, payload_of, serving
+from twinbus.amqp.codec.performatives import Error
 from twinbus.amqp.events import (
     AttachRequested,
     CreditGranted,
@@ -23,7 +24,6 @@ from twinbus.amqp.events import (
     SendsUpdated,
 )
 from twinbus.amqp.outcomes import ACCEPTED, RELEASED, Modified, Rejected
-from twinbus.amqp.performatives import Error
 from twinbus.amqp.receiver import Receiver
 from twinbus.amqp.states import ReceiverSettleMode, SenderSettleMode
 from twinbus.amqp.terminus import Source, Target
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from proton import Connection, Link
     from proton.reactor import Container
 
-    from twinbus.amqp.composite import Composite
+    from twinbus.amqp.codec.composite import Composite
     from twinbus.amqp.events import Event
     from twinbus.amqp.sender import Sender
 
@@ -62,11 +62,11 @@ def unsettled_bodies(snd: SenderSettleMode) -> list[str]:
     return [body for body in bodies_for(snd) if not is_pre_settled(body, snd)]
 
 
-# --- ours -------------------------------------------------------------------------------------------------------------
+# --- twinbus ----------------------------------------------------------------------------------------------------------
 
 
 class TwinbusSender(RecordingHandler):
-    """Sends each body once, and notes what it hears of it."""
+    """Sends each body once, and records the outcomes."""
 
     def __init__(self, snd: SenderSettleMode) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class TwinbusSender(RecordingHandler):
 
 
 class TwinbusReceiver(RecordingHandler):
-    """Gives each message the outcome it names."""
+    """Settles each message with the outcome that its body names."""
 
     def __init__(self, rcv: ReceiverSettleMode) -> None:
         super().__init__()
@@ -129,11 +129,11 @@ class TwinbusReceiver(RecordingHandler):
             self.confirmed += [body_of(delivery.payload) for delivery in event.deliveries]
 
     def has_all(self, snd: SenderSettleMode) -> bool:
-        wanted = unsettled_bodies(snd) if self.rcv is ReceiverSettleMode.SECOND else []
-        return sorted(self.confirmed) == sorted(wanted) and list(self.pre_settled) == bodies_for(snd)
+        expected = unsettled_bodies(snd) if self.rcv is ReceiverSettleMode.SECOND else []
+        return sorted(self.confirmed) == sorted(expected) and list(self.pre_settled) == bodies_for(snd)
 
 
-# --- proton's ---------------------------------------------------------------------------------------------------------
+# --- proton -----------------------------------------------------------------------------------------------------------
 
 
 class Modes(LinkOption):
@@ -146,7 +146,7 @@ class Modes(LinkOption):
 
 
 def to_twinbus_outcome(delivery: Delivery) -> Composite:
-    """The outcome that proton was told."""
+    """Return the outcome that proton received."""
     remote = delivery.remote
     if remote.type == Delivery.REJECTED:
         assert remote.condition is not None
@@ -162,7 +162,7 @@ def to_twinbus_outcome(delivery: Delivery) -> Composite:
 
 
 class ProtonSettlingSender(ProtonPeer):
-    """Sends each body once, and notes what it hears of it."""
+    """Sends each body once, and records the outcomes."""
 
     def prepare(self, snd: SenderSettleMode) -> None:
         self.snd = snd
@@ -177,22 +177,22 @@ class ProtonSettlingSender(ProtonPeer):
             self.bodies[delivery.tag] = body
             if self.snd is SenderSettleMode.MIXED and is_pre_settled(body, self.snd):
                 delivery.settle()
-        self.after(event)
+        self.close_when_done(event)
 
-    def note(self, event: ProtonEvent) -> None:
+    def record_outcome(self, event: ProtonEvent) -> None:
         self.outcomes[self.bodies[event.delivery.tag]] = to_twinbus_outcome(event.delivery)
-        if not event.delivery.settled:  # the receiver waits for it
+        if not event.delivery.settled:  # the receiver waits for the sender to settle
             event.delivery.settle()
-        self.after(event)
+        self.close_when_done(event)
 
-    on_accepted = on_rejected = on_released = note
+    on_accepted = on_rejected = on_released = record_outcome
 
-    def after(self, event: ProtonEvent) -> None:
-        """A client closes when it knows all."""
+    def close_when_done(self, event: ProtonEvent) -> None:
+        """Hook for clients, which close when all outcomes have arrived."""
 
 
 class ProtonSettlingReceiver(ProtonPeer):
-    """Gives each message the outcome it names."""
+    """Settles each message with the outcome that its body names."""
 
     def prepare(self, snd: SenderSettleMode, rcv: ReceiverSettleMode) -> None:
         self.snd = snd
@@ -209,7 +209,7 @@ class ProtonSettlingReceiver(ProtonPeer):
             self.give_outcome(delivery, body)
         if delivery.settled or self.rcv is ReceiverSettleMode.FIRST:
             delivery.settle()
-        self.after(event)
+        self.close_when_done(event)
 
     def give_outcome(self, delivery: Delivery, body: str) -> None:
         if body == "rejected":
@@ -222,14 +222,14 @@ class ProtonSettlingReceiver(ProtonPeer):
     def on_settled(self, event: ProtonEvent) -> None:
         self.confirmed.append(self.bodies[event.delivery.tag])
         event.delivery.settle()
-        self.after(event)
+        self.close_when_done(event)
 
     def has_all(self) -> bool:
-        wanted = unsettled_bodies(self.snd) if self.rcv is ReceiverSettleMode.SECOND else []
-        return sorted(self.confirmed) == sorted(wanted) and list(self.pre_settled) == bodies_for(self.snd)
+        expected = unsettled_bodies(self.snd) if self.rcv is ReceiverSettleMode.SECOND else []
+        return sorted(self.confirmed) == sorted(expected) and list(self.pre_settled) == bodies_for(self.snd)
 
-    def after(self, event: ProtonEvent) -> None:
-        """A client closes when it has all."""
+    def close_when_done(self, event: ProtonEvent) -> None:
+        """Hook for clients, which close when all messages are settled."""
 
 
 class ProtonSenderClient(ProtonSettlingSender, ProtonClient):
@@ -244,7 +244,7 @@ class ProtonSenderClient(ProtonSettlingSender, ProtonClient):
     def on_link_opened(self, event: ProtonEvent) -> None:
         self.modes_answered = (event.link.remote_snd_settle_mode, event.link.remote_rcv_settle_mode)
 
-    def after(self, event: ProtonEvent) -> None:
+    def close_when_done(self, event: ProtonEvent) -> None:
         if self.outcomes.keys() == set(unsettled_bodies(self.snd)):
             event.connection.close()
 
@@ -257,7 +257,7 @@ class ProtonReceiverClient(ProtonSettlingReceiver, ProtonClient):
     def open_links(self, container: Container, connection: Connection) -> None:
         container.create_receiver(connection, "q", options=Modes(self.snd, self.rcv)).flow(len(BODIES))
 
-    def after(self, event: ProtonEvent) -> None:
+    def close_when_done(self, event: ProtonEvent) -> None:
         if self.has_all():
             event.connection.close()
 
@@ -278,63 +278,69 @@ class ProtonReceiverServer(ProtonSettlingReceiver, ProtonServer):
         event.link.flow(len(BODIES))
 
 
-# --- the four conversations -------------------------------------------------------------------------------------------
+# --- tests -----------------------------------------------------------------------------------------------------------
 
 
 def expected_outcomes(snd: SenderSettleMode) -> dict[str, Composite]:
     return {body: OUTCOMES[body] for body in unsettled_bodies(snd)}
 
 
-def expected_marks(snd: SenderSettleMode) -> dict[str, bool]:
+def expected_pre_settled(snd: SenderSettleMode) -> dict[str, bool]:
     return {body: is_pre_settled(body, snd) for body in bodies_for(snd)}
 
 
 @pytest.mark.parametrize(("snd", "rcv"), MODES)
-async def test_a_proton_client_hears_our_servers_outcomes(snd: SenderSettleMode, rcv: ReceiverSettleMode) -> None:
+async def test_a_proton_client_receives_the_outcomes_of_our_server(
+    snd: SenderSettleMode, rcv: ReceiverSettleMode
+) -> None:
     async with serving(lambda: TwinbusReceiver(rcv)) as server:
-        petitioner = ProtonSenderClient(server.port, snd, rcv)
-        await run(petitioner)
-        judge = await server.accepted()
-    assert petitioner.failures == []
-    assert petitioner.modes_answered == (snd, rcv)
-    assert petitioner.outcomes == expected_outcomes(snd)
-    assert isinstance(judge, TwinbusReceiver)
-    assert judge.pre_settled == expected_marks(snd)
-    assert judge.has_all(snd)
+        sender = ProtonSenderClient(server.port, snd, rcv)
+        await run(sender)
+        receiver = await server.accepted()
+    assert sender.failures == []
+    assert sender.modes_answered == (snd, rcv)
+    assert sender.outcomes == expected_outcomes(snd)
+    assert isinstance(receiver, TwinbusReceiver)
+    assert receiver.pre_settled == expected_pre_settled(snd)
+    assert receiver.has_all(snd)
 
 
 @pytest.mark.parametrize(("snd", "rcv"), MODES)
-async def test_our_server_hears_a_proton_clients_outcomes(snd: SenderSettleMode, rcv: ReceiverSettleMode) -> None:
+async def test_our_server_receives_the_outcomes_of_a_proton_client(
+    snd: SenderSettleMode, rcv: ReceiverSettleMode
+) -> None:
     async with serving(lambda: TwinbusSender(snd)) as server:
-        judge = ProtonReceiverClient(server.port, snd, rcv)
-        await run(judge)
-        petitioner = await server.accepted()
-    assert judge.failures == []
-    assert judge.pre_settled == expected_marks(snd)
-    assert judge.has_all()
-    assert isinstance(petitioner, TwinbusSender)
-    assert petitioner.outcomes == expected_outcomes(snd)
+        receiver = ProtonReceiverClient(server.port, snd, rcv)
+        await run(receiver)
+        sender = await server.accepted()
+    assert receiver.failures == []
+    assert receiver.pre_settled == expected_pre_settled(snd)
+    assert receiver.has_all()
+    assert isinstance(sender, TwinbusSender)
+    assert sender.outcomes == expected_outcomes(snd)
 
 
 @pytest.mark.parametrize(("snd", "rcv"), MODES)
-async def test_our_client_hears_a_proton_servers_outcomes(snd: SenderSettleMode, rcv: ReceiverSettleMode) -> None:
-    judge = ProtonReceiverServer(snd, rcv)
-    async with running(judge) as port, connected(TwinbusSender(snd), port) as petitioner:
-        petitioner.attach(rcv)
-        await petitioner.wait_until(
-            lambda: petitioner.bodies and petitioner.outcomes.keys() == expected_outcomes(snd).keys()
-        )
-    assert judge.failures == []
-    assert judge.pre_settled == expected_marks(snd)
-    assert judge.has_all()
+async def test_our_client_receives_the_outcomes_of_a_proton_server(
+    snd: SenderSettleMode, rcv: ReceiverSettleMode
+) -> None:
+    receiver = ProtonReceiverServer(snd, rcv)
+    async with running(receiver) as port, connected(TwinbusSender(snd), port) as sender:
+        sender.attach(rcv)
+        await sender.wait_until(lambda: sender.bodies and sender.outcomes.keys() == expected_outcomes(snd).keys())
+    assert receiver.failures == []
+    assert receiver.pre_settled == expected_pre_settled(snd)
+    assert receiver.has_all()
 
 
 @pytest.mark.parametrize(("snd", "rcv"), MODES)
-async def test_a_proton_server_hears_our_clients_outcomes(snd: SenderSettleMode, rcv: ReceiverSettleMode) -> None:
-    petitioner = ProtonSenderServer(snd)
-    async with running(petitioner) as port, connected(TwinbusReceiver(rcv), port) as judge:
-        judge.attach(snd)
-        await judge.wait_until(lambda: judge.has_all(snd))
-    assert petitioner.failures == []
-    assert petitioner.outcomes == expected_outcomes(snd)
-    assert judge.pre_settled == expected_marks(snd)
+async def test_a_proton_server_receives_the_outcomes_of_our_client(
+    snd: SenderSettleMode, rcv: ReceiverSettleMode
+) -> None:
+    sender = ProtonSenderServer(snd)
+    async with running(sender) as port, connected(TwinbusReceiver(rcv), port) as receiver:
+        receiver.attach(snd)
+        await receiver.wait_until(lambda: receiver.has_all(snd))
+    assert sender.failures == []
+    assert sender.outcomes == expected_outcomes(snd)
+    assert receiver.pre_settled == expected_pre_settled(snd)

@@ -1,4 +1,4 @@
-"""TLS on the way, with a certificate made here: both ends in both roles, and nobody talks to a stranger."""
+"""TLS with self-signed certificates: both peers in both roles, and refusal of untrusted servers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ BODIES = [f"secret {number}" for number in range(100)] + ["x" * 200_000]
 
 @dataclass(frozen=True)
 class Certificate:
-    """One that signs itself: whoever trusts it trusts the server that has it."""
+    """A self-signed certificate and its key: a client that trusts it trusts the server that uses it."""
 
     public: Path
     private: Path
@@ -98,8 +98,8 @@ def other_certificate(tmp_path: Path) -> Certificate:
     return make_certificate(tmp_path / "other")
 
 
-class Encrypted(ProtonEchoClient):
-    """Notes what proton thinks of the connection."""
+class TlsClient(ProtonEchoClient):
+    """Records whether proton reports the connection as encrypted."""
 
     is_encrypted = False
 
@@ -108,8 +108,8 @@ class Encrypted(ProtonEchoClient):
         self.is_encrypted = event.transport.encrypted
 
 
-class EncryptedEcho(ProtonEchoServer):
-    """Notes what proton thinks of the connection."""
+class TlsEchoServer(ProtonEchoServer):
+    """Records whether proton reports the connection as encrypted."""
 
     is_encrypted = False
 
@@ -118,43 +118,43 @@ class EncryptedEcho(ProtonEchoServer):
         self.is_encrypted = event.transport.encrypted
 
 
-async def test_a_proton_client_talks_to_our_server_over_tls(certificate: Certificate) -> None:
+async def test_a_proton_client_exchanges_messages_with_our_server_over_tls(certificate: Certificate) -> None:
     async with serving(EchoServer, tls=certificate.for_our_server()) as server:
-        talker = Encrypted(
+        client = TlsClient(
             server.port, BODIES, ssl_domain=certificate.for_proton_client(), user=USER, password=PASSWORD
         )
-        await run(talker)
-        program = await server.accepted()
-    assert talker.failures == []
-    assert talker.is_encrypted
-    assert talker.received == BODIES
-    assert [init.mechanism for init in program.events_of(SaslInitReceived)] == ["PLAIN"]
+        await run(client)
+        handler = await server.accepted()
+    assert client.failures == []
+    assert client.is_encrypted
+    assert client.received == BODIES
+    assert [init.mechanism for init in handler.events_of(SaslInitReceived)] == ["PLAIN"]
 
 
-async def test_our_client_talks_to_a_proton_server_over_tls(certificate: Certificate) -> None:
-    echo = EncryptedEcho(ssl_domain=certificate.for_proton_server())
+async def test_our_client_exchanges_messages_with_a_proton_server_over_tls(certificate: Certificate) -> None:
+    server = TlsEchoServer(ssl_domain=certificate.for_proton_server())
     async with (
-        running(echo) as port,
-        connected(EchoClient(BODIES), port, tls=certificate.for_our_client()) as talker,
+        running(server) as port,
+        connected(EchoClient(BODIES), port, tls=certificate.for_our_client()) as client,
     ):
-        talker.start()
-        await talker.wait_until(lambda: talker.accepted == len(talker.received) == len(BODIES))
-    assert echo.failures == []
-    assert echo.is_encrypted
-    assert talker.received == BODIES
+        client.start()
+        await client.wait_until(lambda: client.accepted == len(client.received) == len(BODIES))
+    assert server.failures == []
+    assert server.is_encrypted
+    assert client.received == BODIES
 
 
-async def test_a_proton_client_says_nothing_to_a_server_of_ours_that_it_does_not_trust(
+async def test_a_proton_client_does_not_open_a_connection_to_an_untrusted_server_of_ours(
     certificate: Certificate, other_certificate: Certificate
 ) -> None:
     async with serving(EchoServer, tls=certificate.for_our_server()) as server:
-        talker = Encrypted(server.port, BODIES, ssl_domain=other_certificate.for_proton_client())
-        await run(talker)
-    assert talker.failures != []
-    assert not talker.was_open
+        client = TlsClient(server.port, BODIES, ssl_domain=other_certificate.for_proton_client())
+        await run(client)
+    assert client.failures != []
+    assert not client.was_open
 
 
-async def test_our_client_says_nothing_to_a_proton_server_that_it_does_not_trust(
+async def test_our_client_does_not_open_a_connection_to_an_untrusted_proton_server(
     certificate: Certificate, other_certificate: Certificate
 ) -> None:
     server, client = ProtonServer(ssl_domain=certificate.for_proton_server()), RecordingHandler()
@@ -165,16 +165,16 @@ async def test_our_client_says_nothing_to_a_proton_server_that_it_does_not_trust
     assert client.events == []
 
 
-async def test_our_server_forgets_a_client_that_never_gets_through_the_tls_handshake(certificate: Certificate) -> None:
+async def test_our_server_drops_a_client_that_fails_the_tls_handshake(certificate: Certificate) -> None:
     async with serving(EchoServer, tls=certificate.for_our_server()) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(b"AMQP\x00\x01\x00\x00")
         async with asyncio.timeout(TIMEOUT_S):
-            await reader.read()  # its alert, then the end
+            await reader.read()  # the TLS alert, then the end of the stream
         writer.close()
-        trusting = Encrypted(server.port, ["hello"], ssl_domain=certificate.for_proton_client())
-        await run(trusting)
-        program = await server.accepted()
-        await program.wait_until_closed()
+        client = TlsClient(server.port, ["hello"], ssl_domain=certificate.for_proton_client())
+        await run(client)
+        handler = await server.accepted()
+        await handler.wait_until_closed()
         assert server.listener.peers == set()
-    assert trusting.received == ["hello"]
+    assert client.received == ["hello"]

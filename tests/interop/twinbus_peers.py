@@ -1,7 +1,7 @@
-"""Our side of the conversations: programs on the engine, as a server and as a client.
+"""Twinbus peers of the interoperability tests: handlers on the AMQP engine, as a server and as a client.
 
-A `Program` notes every event of its connection, so that a test can wait for one and count them afterwards. `Echo`
-answers like a small server: what is sent to an address comes back to whoever receives from it.
+A `RecordingHandler` records every event of its connection, so that a test can wait for events and count them.
+`EchoServer` delivers messages sent to an address to the receiver of that address.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ SETTINGS = Settings(container_id="ours", limits=LIMITS)
 
 
 class RecordingHandler:
-    """Our side of one connection: notes what happens and lets a test wait for it."""
+    """Handler of one connection that records its events and lets a test wait for them."""
 
     peer: Peer
 
@@ -72,7 +72,7 @@ class RecordingHandler:
         pass
 
     def handle_event(self, event: Event) -> None:
-        """What a kind of program does about an event; every one lets clients in."""
+        """Handle an event. This base class only answers SASL."""
         if isinstance(event, SaslInitReceived):
             self.peer.connection.send_sasl_outcome(self.check_credentials(event))
 
@@ -91,7 +91,7 @@ class RecordingHandler:
                 await self._changed.wait()
 
     async def wait_until_closed(self) -> None:
-        """The socket is."""
+        """Wait until the socket is closed."""
         async with asyncio.timeout(TIMEOUT_S):
             await asyncio.shield(self.peer.lost)
 
@@ -101,7 +101,7 @@ class RecordingHandler:
 
 
 class EchoServer(RecordingHandler):
-    """Accepts what is sent to an address and hands it to who receives from that address, all on one connection."""
+    """Accepts messages sent to an address and sends them to the receiver of that address, on one connection."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -179,7 +179,7 @@ class EchoClient(RecordingHandler):
 
 
 class Server:
-    """Programs of ours that listen: one for each connection, in the order in which they came."""
+    """A listener with one handler for each connection; `accepted` returns them in order of arrival."""
 
     def __init__(self, listener: Listener, arrivals: asyncio.Queue[RecordingHandler]) -> None:
         self.listener = listener
@@ -198,9 +198,9 @@ async def serving(
     arrivals: asyncio.Queue[RecordingHandler] = asyncio.Queue()
 
     def admit(peer: Peer) -> RecordingHandler:
-        program = make_program().use_connection(peer)
-        arrivals.put_nowait(program)
-        return program
+        handler = make_program().use_connection(peer)
+        arrivals.put_nowait(handler)
+        return handler
 
     listener = await listen(admit, lambda now: Connection.server(settings, now=now), tls=tls)
     try:
@@ -211,29 +211,33 @@ async def serving(
 
 @asynccontextmanager
 async def connected(
-    program: ProgramT,
+    handler: ProgramT,
     port: int,
     *,
     credentials: Credentials | None = None,
     settings: Settings = SETTINGS,
     tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[ProgramT]:
-    """Our client, from open to close; PermissionError if it is not let in."""
-    shown = credentials if credentials is not None else Credentials.anonymous()
+    """Connect a client, and close it at the end; raise PermissionError if authentication fails."""
+    sasl_credentials = credentials if credentials is not None else Credentials.anonymous()
     host = "localhost" if tls is not None else "127.0.0.1"
     await connect(
-        program.use_connection, lambda now: Connection.client(settings, shown, now=now), host=host, port=port, tls=tls
+        handler.use_connection,
+        lambda now: Connection.client(settings, sasl_credentials, now=now),
+        host=host,
+        port=port,
+        tls=tls,
     )
     try:
-        await program.wait_until(lambda: program.events_of(ConnectionOpened) or program.events_of(SaslFailed))
-        if program.events_of(SaslFailed):
-            raise PermissionError(program.events_of(SaslFailed)[0].reason)
-        yield program
-        program.peer.close()
-        await program.wait_for_event(ConnectionClosed)
+        await handler.wait_until(lambda: handler.events_of(ConnectionOpened) or handler.events_of(SaslFailed))
+        if handler.events_of(SaslFailed):
+            raise PermissionError(handler.events_of(SaslFailed)[0].reason)
+        yield handler
+        handler.peer.close()
+        await handler.wait_for_event(ConnectionClosed)
     finally:
-        program.peer.transport.abort()
-        await program.wait_until_closed()
+        handler.peer.transport.abort()
+        await handler.wait_until_closed()
 
 
 def payload_of(body: str) -> bytes:

@@ -1,10 +1,10 @@
-"""A proton peer in a process of its own, to be killed in the middle of a message.
+"""A proton peer in its own process, which a test kills in the middle of a message.
 
-    vanishing.py client PORT    connects
-    vanishing.py server         listens, and prints its port
+    vanishing_peer.py client PORT    connects
+    vanishing_peer.py server         listens, and prints its port
 
-It sends half of a message on one link and then a whole one on another: who has the second has the first's half. It
-ends by itself after a while, should nobody kill it.
+The peer sends half of a message on one link and then a whole message on another: when the whole message has arrived,
+the half has too. If nobody kills the process, it ends after a minute.
 """
 
 from __future__ import annotations

@@ -52,14 +52,14 @@ def notices(mutation: Mutation, copy: Path) -> bool:
     file.write_text(mutation.applied(text))
     started = time.monotonic()
     try:
-        ran = run_tests(list(mutation.tests), copy)
+        result = run_tests(list(mutation.tests), copy)
     finally:
         file.write_text(text)
-    noticed = ran.returncode == TESTS_FAILED
-    word = "noticed" if noticed else "NOT NOTICED"
-    print(f"{word:11} {mutation.statement}: {mutation.breaks} ({time.monotonic() - started:.0f} s)", flush=True)
+    noticed = result.returncode == TESTS_FAILED
+    verdict = "noticed" if noticed else "NOT NOTICED"
+    print(f"{verdict:11} {mutation.statement}: {mutation.breaks} ({time.monotonic() - started:.0f} s)", flush=True)
     if not noticed:
-        print("\n".join(ran.stdout.splitlines()[-TAIL:]), flush=True)
+        print("\n".join(result.stdout.splitlines()[-TAIL:]), flush=True)
     return noticed
 
 
@@ -68,19 +68,17 @@ def main() -> int:
     cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_argument("words", nargs="*", metavar="WORD", help="a part of a topic, statement or description")
     cli.add_argument("--list", action="store_true", help="list the chosen mutations, and run nothing")
-    asked = cli.parse_args()
+    options = cli.parse_args()
     chosen = [
         mutation
         for mutation in load()
-        if not asked.words
+        if not options.words
         or any(
-            word.lower() in f"{mutation.topic} {mutation.statement} {mutation.breaks}".lower() for word in asked.words
+            word.lower() in f"{mutation.topic} {mutation.statement} {mutation.breaks}".lower() for word in options.words
         )
     ]
-    if asked.list or not chosen:
-        print(
-            "\n".join(f"{mutation.statement}: {mutation.breaks}" for mutation in chosen) or "no mutation is like that"
-        )
+    if options.list or not chosen:
+        print("\n".join(f"{mutation.statement}: {mutation.breaks}" for mutation in chosen) or "no mutation matches")
         return 0 if chosen else 2
     with tempfile.TemporaryDirectory(prefix="twinbus-mutations-") as name:
         copy = Path(name)

@@ -1,4 +1,4 @@
-"""One server for the tests with the SDK and over HTTP; the others have a namespace in memory."""
+"""Fixtures for a server, used by the tests with the SDK and over HTTP; other tests use a namespace in memory."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A batch without keys, or of one, is stored whole in one fragment; one of several keys is stored in several, and all
-of these are asked before.
-"""
+"""Batches to partitioned queues: those with several keys go to several fragments, which are all checked first."""
 
 from __future__ import annotations
 
@@ -32,15 +30,15 @@ async def test_q27_a_batch_without_keys_goes_whole_to_one_fragment() -> None:
     async with partitioned_namespace() as orders:
         for _ in range(FRAGMENTS):
             await orders.client.send_batch(numbered_messages(5))
-        found = await orders.namespace.messages("orders")
-        assert [fragment_of_message(message) for message in found] == [
-            one for one in range(FRAGMENTS) for _ in range(5)
+        stored = await orders.namespace.messages("orders")
+        assert [fragment_of_message(message) for message in stored] == [
+            fragment for fragment in range(FRAGMENTS) for _ in range(5)
         ]
-        assert [message.text for message in found] == ["0", "1", "2", "3", "4"] * FRAGMENTS
+        assert [message.text for message in stored] == ["0", "1", "2", "3", "4"] * FRAGMENTS
 
 
 @in_virtual_time
-async def test_q27_a_batch_of_one_key_goes_whole_to_the_fragment_of_that() -> None:
+async def test_q27_a_batch_with_one_key_goes_whole_to_the_fragment_of_that_key() -> None:
     async with partitioned_namespace() as orders:
         for _ in range(3):
             await orders.client.send_batch(numbered_messages(5, partition_key=key_for_fragment(13)))
@@ -48,31 +46,31 @@ async def test_q27_a_batch_of_one_key_goes_whole_to_the_fragment_of_that() -> No
 
 
 @in_virtual_time
-async def test_q27_a_batch_of_several_keys_goes_to_the_fragments_of_these() -> None:
+async def test_q27_a_batch_with_several_keys_goes_to_their_fragments() -> None:
     async with partitioned_namespace() as orders:
         await orders.client.send_batch([*one_per_fragment(), *one_per_fragment(), *numbered_messages(3)])
-        found = await orders.namespace.messages("orders")
-        assert len(found) == 2 * FRAGMENTS + 3
-        keyed = [message for message in found if message.partition_key is not None]
+        stored = await orders.namespace.messages("orders")
+        assert len(stored) == 2 * FRAGMENTS + 3
+        keyed = [message for message in stored if message.partition_key is not None]
         assert all(message.text == f"{fragment_of_message(message)}" for message in keyed)
-        assert len({fragment_of_message(message) for message in found if message.partition_key is None}) == 1
+        assert len({fragment_of_message(message) for message in stored if message.partition_key is None}) == 1
 
 
 @in_virtual_time
-async def test_q27_a_batch_without_keys_goes_to_another_fragment_when_one_is_down() -> None:
+async def test_q27_a_batch_without_keys_goes_to_another_fragment_if_one_is_unavailable() -> None:
     async with partitioned_namespace() as orders:
         await orders.probe_store(2)
         for number in range(FRAGMENTS):
             await orders.client.send_batch([BrokeredMessage(f"{number}") for _ in range(4)])
         orders.namespace.outage.restore()
         await asyncio.sleep(60)
-        stored = [one for one in await orders.namespace.messages("orders") if one.text != "the last"]
+        stored = [sent for sent in await orders.namespace.messages("orders") if sent.text != "the last"]
         assert len(stored) == 4 * FRAGMENTS
         assert {fragment_of_message(message) % 4 for message in stored} == {0, 1, 3}
 
 
 @in_virtual_time
-async def test_q27_nothing_is_stored_of_a_batch_of_which_a_fragment_is_known_to_be_down() -> None:
+async def test_q27_nothing_is_stored_if_a_fragment_is_known_to_be_unavailable() -> None:
     async with partitioned_namespace() as orders:
         await orders.probe_store(3)
         with pytest.raises(FragmentUnavailable, match="fragment 3: store 3"):
@@ -81,7 +79,7 @@ async def test_q27_nothing_is_stored_of_a_batch_of_which_a_fragment_is_known_to_
 
 
 @in_virtual_time
-async def test_q27_nothing_is_stored_of_a_batch_of_which_a_fragment_is_full() -> None:
+async def test_q27_nothing_is_stored_if_a_fragment_is_full() -> None:
     async with partitioned_namespace() as orders:
         _fill(orders, 6)
         with pytest.raises(QuotaExceeded):
@@ -93,7 +91,7 @@ async def test_q27_nothing_is_stored_of_a_batch_of_which_a_fragment_is_full() ->
 
 
 @in_virtual_time
-async def test_q27_a_batch_that_is_stored_in_part_is_rejected_and_what_is_stored_is_named() -> None:
+async def test_q27_the_error_of_a_partly_stored_batch_names_the_stored_messages() -> None:
     async with partitioned_namespace() as orders:
         orders.fail(1)
         with pytest.raises(PartlyStored) as caught:
@@ -109,7 +107,7 @@ async def test_q27_a_batch_that_is_stored_in_part_is_rejected_and_what_is_stored
 
 
 @in_virtual_time
-async def test_q27_to_send_such_a_batch_again_doubles_nothing_where_duplicates_are_detected() -> None:
+async def test_q27_sending_a_partly_stored_batch_again_stores_no_duplicates_with_detection() -> None:
     async with partitioned_namespace(requires_duplicate_detection=True) as orders:
         batch = [BrokeredMessage("x", message_id=f"{number}") for number in range(40)]
         orders.fail(1)
@@ -122,7 +120,7 @@ async def test_q27_to_send_such_a_batch_again_doubles_nothing_where_duplicates_a
 
 
 @in_virtual_time
-async def test_q27_in_a_transaction_a_batch_of_several_keys_is_refused() -> None:
+async def test_q27_a_batch_with_several_keys_is_refused_in_a_transaction() -> None:
     async with partitioned_namespace() as orders:
         transaction = orders.factory.transaction()
         with pytest.raises(ServiceBusError, match="same session id or partition key"):
@@ -133,7 +131,7 @@ async def test_q27_in_a_transaction_a_batch_of_several_keys_is_refused() -> None
 
 
 @in_virtual_time
-async def test_pings_of_several_keys_in_one_batch_are_answered() -> None:
+async def test_pings_of_several_keys_in_one_batch_test_their_fragments() -> None:
     async with partitioned_namespace() as orders:
         pings = [
             build(
@@ -151,5 +149,5 @@ async def test_pings_of_several_keys_in_one_batch_are_answered() -> None:
 
 
 def _fill(orders: PartitionedNamespace, fragment: int) -> None:
-    """It holds all it can, as far as it knows."""
+    """Make a fragment believe that it is full."""
     orders.namespace.broker.find_sendable("orders").parts[fragment].main.local.message_table.active_bytes += 2**30

@@ -1,4 +1,4 @@
-"""A partitioned entity as a log: one for each fragment, each with numbers of its own; and claims on all of it."""
+"""Browsing a partitioned entity as one log per fragment; exclusive receivers, purges and resubmissions."""
 
 from __future__ import annotations
 
@@ -26,8 +26,10 @@ async def test_a_browser_sees_one_fragment_or_all() -> None:
         for _ in range(3):
             await send_all(orders.client, one_per_fragment())
         browser = orders.factory.create_message_browser("orders", fragment=11)
-        found = [await browser.receive(timeout=1) for _ in range(3)]
-        assert [one.sequence_number for one in found if one is not None] == [(11 << 48) + n for n in (1, 2, 3)]
+        browsed = [await browser.receive(timeout=1) for _ in range(3)]
+        assert [message.sequence_number for message in browsed if message is not None] == [
+            (11 << 48) + n for n in (1, 2, 3)
+        ]
         assert await browser.receive(timeout=1) is None
         assert await browser.positions() == {
             "entity-id": orders.namespace.broker.find("orders").entity_id,
@@ -36,17 +38,17 @@ async def test_a_browser_sees_one_fragment_or_all() -> None:
         }
         everything = orders.factory.create_message_browser("orders")
         seen = [await everything.receive(timeout=1) for _ in range(3 * FRAGMENTS)]
-        assert len({one.sequence_number for one in seen if one is not None}) == 3 * FRAGMENTS
+        assert len({message.sequence_number for message in seen if message is not None}) == 3 * FRAGMENTS
         assert await everything.receive(timeout=1) is None
         await orders.client.send(BrokeredMessage("new", partition_key=key_for_fragment(4)))
         new = await everything.receive(timeout=1)
         assert new is not None
         assert new.text == "new"
-        assert len(await orders.fragments()) == 3 * FRAGMENTS + 1, "it takes nothing"
+        assert len(await orders.fragments()) == 3 * FRAGMENTS + 1, "browsing removes nothing"
 
 
 @in_virtual_time
-async def test_a_browser_of_all_goes_on_where_it_was_when_its_connection_was_lost() -> None:
+async def test_a_browser_of_all_fragments_continues_after_a_lost_connection() -> None:
     async with partitioned_namespace() as orders:
         for _ in range(3):
             await send_all(orders.client, one_per_fragment())
@@ -55,19 +57,19 @@ async def test_a_browser_of_all_goes_on_where_it_was_when_its_connection_was_los
         seen = [await browser.receive(timeout=5) for _ in range(20)]
         orders.namespace.outage.cut()
         seen += [await browser.receive(timeout=5) for _ in range(28)]
-        assert len({one.sequence_number for one in seen if one is not None}) == 3 * FRAGMENTS
+        assert len({message.sequence_number for message in seen if message is not None}) == 3 * FRAGMENTS
         assert await browser.receive(timeout=1) is None
 
 
 @in_virtual_time
-async def test_there_is_no_fragment_above_the_last() -> None:
+async def test_a_fragment_number_above_the_last_is_refused() -> None:
     async with partitioned_namespace() as orders:
         with pytest.raises(InvalidArgument, match="no fragment 16"):
             await orders.factory.create_message_browser("orders", fragment=16).receive(timeout=1)
 
 
 @in_virtual_time
-async def test_complete_up_to_is_of_one_fragment() -> None:
+async def test_complete_up_to_applies_to_one_fragment() -> None:
     async with partitioned_namespace() as orders:
         for _ in range(3):
             await send_all(orders.client, one_per_fragment())
@@ -82,7 +84,7 @@ async def test_complete_up_to_is_of_one_fragment() -> None:
 
 
 @in_virtual_time
-async def test_a_claim_is_on_all_fragments() -> None:
+async def test_an_exclusive_receiver_owns_all_fragments() -> None:
     async with partitioned_namespace() as orders:
         await send_all(orders.client, numbered_messages(2 * FRAGMENTS))
         first = orders.factory.create_message_receiver("orders", epoch=1)
@@ -92,29 +94,31 @@ async def test_a_claim_is_on_all_fragments() -> None:
         with pytest.raises(EntityClaimed):
             await other.receive(timeout=1)
         second = orders.namespace.factory().create_message_receiver("orders", epoch=2)
-        found: list[BrokeredMessage] = []
+        received: list[BrokeredMessage] = []
         while page := await second.receive_batch(2 * FRAGMENTS, timeout=1):
-            found += page
-        assert {fragment_of_message(message) for message in found} == set(range(FRAGMENTS))
-        assert len({message.message_id for message in found}) == 2 * FRAGMENTS, "also what the first had"
+            received += page
+        assert {fragment_of_message(message) for message in received} == set(range(FRAGMENTS))
+        assert len({message.message_id for message in received}) == 2 * FRAGMENTS, (
+            "including the messages the first receiver had locked"
+        )
         with pytest.raises(EntityClaimed):
             await first.receive(timeout=1)
 
 
 @in_virtual_time
-async def test_messages_of_several_fragments_are_purged_deleted_and_sent_again() -> None:
+async def test_messages_of_several_fragments_are_purged_deleted_and_resubmitted() -> None:
     async with partitioned_namespace() as orders:
         await send_all(orders.client, one_per_fragment())
         for message in await receive(orders.client, FRAGMENTS):
             await orders.client.dead_letter(message, "why")
         dead = orders.client.dead_letter_receiver()
         numbers = [message.sequence_number for message in await orders.namespace.messages("orders/$DeadLetterQueue")]
-        await dead._request("twinbus:resubmit", {"sequence-numbers": numbers[:8]})  # noqa: SLF001  # operators ask so
+        await dead._request("twinbus:resubmit", {"sequence-numbers": numbers[:8]})  # noqa: SLF001  # an operation for operators
         await dead._request("twinbus:delete-by-sequence-number", {"sequence-numbers": numbers[8:12]})  # noqa: SLF001
         assert len(await orders.fragments()) == 8
         assert await orders.fragments("orders/$DeadLetterQueue") == [12, 13, 14, 15]
-        answer = await dead._request("twinbus:purge", {})  # noqa: SLF001
-        assert answer.body["removed"] == 4
+        response = await dead._request("twinbus:purge", {})  # noqa: SLF001
+        assert response.body["removed"] == 4
         assert await orders.fragments("orders/$DeadLetterQueue") == []
 
 
@@ -122,9 +126,11 @@ async def test_messages_of_several_fragments_are_purged_deleted_and_sent_again()
 async def test_fragments_are_listed() -> None:
     async with partitioned_namespace() as orders:
         await send_all(orders.client, one_per_fragment())
-        answer = await orders.client._request("twinbus:fragments", {})  # noqa: SLF001  # the data source asks so
-        listed = answer.body["fragments"]
+        response = await orders.client._request("twinbus:fragments", {})  # noqa: SLF001  # an operation of the data source
+        listed = response.body["fragments"]
         assert isinstance(listed, list)
-        assert [one["fragment"] for one in listed] == list(range(FRAGMENTS))
-        assert [one["next-sequence-number"] for one in listed] == [(one << 48) + 2 for one in range(FRAGMENTS)]
+        assert [entry["fragment"] for entry in listed] == list(range(FRAGMENTS))
+        assert [entry["next-sequence-number"] for entry in listed] == [
+            (number << 48) + 2 for number in range(FRAGMENTS)
+        ]
         assert texts(await orders.namespace.messages("orders")) == [f"{number}" for number in range(FRAGMENTS)]

@@ -1,4 +1,4 @@
-"""Partitioned entities as administrators see them, with the official SDK."""
+"""Descriptions of partitioned entities: creation, updates, sizes and API versions, with the SDK and over HTTP."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FRAGMENTS = 16
 FLAGS = ("enable_partitioning", "requires_session", "requires_duplicate_detection")
 
 
-def test_r086_r087_queues_and_topics_are_made_partitioned_at_their_creation(bus: Bus) -> None:
+def test_r086_r087_queues_and_topics_can_be_created_partitioned(bus: Bus) -> None:
     admin, name = bus.administration, _name()
     assert admin.create_queue(name, enable_partitioning=True).enable_partitioning
     assert admin.get_queue(name).enable_partitioning
@@ -31,19 +31,19 @@ def test_r086_r087_queues_and_topics_are_made_partitioned_at_their_creation(bus:
     assert not admin.create_topic(f"{name}-plain-topic").enable_partitioning
 
 
-def test_r088_q30_what_is_set_at_creation_cannot_be_changed(bus: Bus) -> None:
+def test_r088_q30_options_of_the_creation_cannot_be_changed(bus: Bus) -> None:
     admin, name = bus.administration, _name()
     for is_partitioned in (True, False):
         queue = admin.create_queue(f"{name}-{is_partitioned}", enable_partitioning=is_partitioned)
         for flag in FLAGS:
             changed = admin.get_queue(queue.name)
             setattr(changed, flag, not getattr(changed, flag))
-            _refused(admin.update_queue, changed)
+            _assert_refused(admin.update_queue, changed)
         topic = admin.create_topic(f"{name}-topic-{is_partitioned}", enable_partitioning=is_partitioned)
         for flag in ("enable_partitioning", "requires_duplicate_detection"):
             changed_topic = admin.get_topic(topic.name)
             setattr(changed_topic, flag, not getattr(changed_topic, flag))
-            _refused(admin.update_topic, changed_topic)
+            _assert_refused(admin.update_topic, changed_topic)
         assert admin.get_queue(queue.name).enable_partitioning == is_partitioned
         assert admin.get_topic(topic.name).enable_partitioning == is_partitioned
 
@@ -51,25 +51,25 @@ def test_r088_q30_what_is_set_at_creation_cannot_be_changed(bus: Bus) -> None:
 @pytest.mark.parametrize("gigabytes", [1, 2, 3, 4, 5])
 def test_r090_r091_r092_q24_an_entity_of_16_fragments_is_shown_with_16_times_the_size(bus: Bus, gigabytes: int) -> None:
     admin, name = bus.administration, _name()
-    asked_mb = gigabytes * GIGABYTE_MB
-    admin.create_queue(name, enable_partitioning=True, max_size_in_megabytes=asked_mb)
-    admin.create_topic(f"{name}-topic", enable_partitioning=True, max_size_in_megabytes=asked_mb)
-    assert admin.get_queue(name).max_size_in_megabytes == FRAGMENTS * asked_mb
-    assert admin.get_topic(f"{name}-topic").max_size_in_megabytes == FRAGMENTS * asked_mb
-    plain = admin.create_queue(f"{name}-plain", max_size_in_megabytes=asked_mb)
-    assert plain.max_size_in_megabytes == asked_mb
+    requested_mb = gigabytes * GIGABYTE_MB
+    admin.create_queue(name, enable_partitioning=True, max_size_in_megabytes=requested_mb)
+    admin.create_topic(f"{name}-topic", enable_partitioning=True, max_size_in_megabytes=requested_mb)
+    assert admin.get_queue(name).max_size_in_megabytes == FRAGMENTS * requested_mb
+    assert admin.get_topic(f"{name}-topic").max_size_in_megabytes == FRAGMENTS * requested_mb
+    plain = admin.create_queue(f"{name}-plain", max_size_in_megabytes=requested_mb)
+    assert plain.max_size_in_megabytes == requested_mb
 
 
-def test_r090_r091_r092_without_a_size_it_is_16_times_one_gigabyte_and_5_give_80(bus: Bus) -> None:
+def test_r090_r091_r092_the_default_size_is_16_gigabytes_and_the_maximum_80(bus: Bus) -> None:
     admin, name = bus.administration, _name()
     assert admin.create_queue(name, enable_partitioning=True).max_size_in_megabytes == 16 * GIGABYTE_MB
     largest = admin.create_queue(f"{name}-5", enable_partitioning=True, max_size_in_megabytes=5 * GIGABYTE_MB)
     assert largest.max_size_in_megabytes == 80 * GIGABYTE_MB
     for size_mb in (6 * GIGABYTE_MB, 1500, 96 * GIGABYTE_MB):
-        _refused(admin.create_queue, f"{name}-6", enable_partitioning=True, max_size_in_megabytes=size_mb)
+        _assert_refused(admin.create_queue, f"{name}-6", enable_partitioning=True, max_size_in_megabytes=size_mb)
 
 
-def test_r092_who_updates_with_the_size_that_is_shown_changes_nothing(bus: Bus) -> None:
+def test_r092_an_update_with_the_displayed_size_changes_nothing(bus: Bus) -> None:
     admin, name = bus.administration, _name()
     admin.create_queue(name, enable_partitioning=True, max_size_in_megabytes=2 * GIGABYTE_MB)
     bus.update_queue(name, max_delivery_count=3)
@@ -79,39 +79,41 @@ def test_r092_who_updates_with_the_size_that_is_shown_changes_nothing(bus: Bus) 
     assert admin.get_queue(name).max_size_in_megabytes == 48 * GIGABYTE_MB
 
 
-def test_what_an_entity_holds_is_counted_over_all_its_fragments(bus: Bus) -> None:
+def test_counts_and_sizes_cover_all_fragments(bus: Bus) -> None:
     name = _name()
     bus.administration.create_queue(name, enable_partitioning=True)
     sender = bus.sender(name)
     for _ in range(20):
         sender.send_messages(ServiceBusMessage("an order"))
-    told = bus.administration.get_queue_runtime_properties(name)
-    assert (told.active_message_count, told.total_message_count) == (20, 20)
-    assert told.size_in_bytes is not None
-    assert told.size_in_bytes > 20
+    runtime = bus.administration.get_queue_runtime_properties(name)
+    assert (runtime.active_message_count, runtime.total_message_count) == (20, 20)
+    assert runtime.size_in_bytes is not None
+    assert runtime.size_in_bytes > 20
 
 
-def test_r085_q31_before_2013_10_nobody_makes_or_opens_partitioned_entities(server: ServerProcess) -> None:
+def test_r085_q31_versions_before_2013_10_cannot_create_or_use_partitioned_entities(server: ServerProcess) -> None:
     name = _name()
     flag = "<EnablePartitioning>true</EnablePartitioning>"
-    web = HttpClient(server)
+    http_client = HttpClient(server)
     for version in ("2012-03", "2013-08"):
-        reply = _put(web, f"/{name}?api-version={version}", flag)
+        reply = _put(http_client, f"/{name}?api-version={version}", flag)
         assert reply.status == 400
         assert "2013-10" in reply.detail
     for number, query in enumerate(("?api-version=2013-10", "?api-version=2021-05", "")):
         path = f"/{name}-{number}"
-        assert _put(web, path + query, flag).status == 201
-        assert b"EnablePartitioning>true<" in web.request("GET", path + query).body
-        assert b"EnablePartitioning" not in web.request("GET", f"{path}?api-version=2013-08").body
-        assert web.request("POST", f"{path}/messages{query}", b"x").status == 201
-        for method, what in (("POST", "messages"), ("POST", "messages/head"), ("DELETE", "messages/head")):
-            refused = web.request(method, f"{path}/{what}?api-version=2013-08", b"x" if what == "messages" else None)
+        assert _put(http_client, path + query, flag).status == 201
+        assert b"EnablePartitioning>true<" in http_client.request("GET", path + query).body
+        assert b"EnablePartitioning" not in http_client.request("GET", f"{path}?api-version=2013-08").body
+        assert http_client.request("POST", f"{path}/messages{query}", b"x").status == 201
+        for method, resource in (("POST", "messages"), ("POST", "messages/head"), ("DELETE", "messages/head")):
+            refused = http_client.request(
+                method, f"{path}/{resource}?api-version=2013-08", b"x" if resource == "messages" else None
+            )
             assert refused.status == 400
             assert "2013-10" in refused.detail
-        assert web.request("DELETE", f"{path}/messages/head{query}").status == 200
-    assert _put(web, f"/{name}-plain?api-version=2012-03", "").status == 201
-    assert web.request("POST", f"/{name}-plain/messages?api-version=2012-03", b"x").status == 201
+        assert http_client.request("DELETE", f"{path}/messages/head{query}").status == 200
+    assert _put(http_client, f"/{name}-plain?api-version=2012-03", "").status == 201
+    assert http_client.request("POST", f"/{name}-plain/messages?api-version=2012-03", b"x").status == 201
 
 
 def _name() -> str:
@@ -122,7 +124,7 @@ def _put(http_client: HttpClient, target: str, content: str) -> HttpResponse:
     return http_client.request("PUT", target, QUEUE_ENTRY.format(content), Content_Type="application/atom+xml")
 
 
-def _refused(call: Any, *arguments: object, **options: object) -> None:  # noqa: ANN401  # of the SDK
+def _assert_refused(call: Any, *arguments: object, **options: object) -> None:  # noqa: ANN401  # a method of the SDK
     with pytest.raises(HttpResponseError) as caught:
         call(*arguments, **options)
     assert caught.value.status_code == 400

@@ -1,4 +1,4 @@
-"""Duplicates are dropped where all copies of a message meet: in the fragment of its key."""
+"""Duplicate detection in partitioned queues: all copies of a message go to the fragment of its key."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from twinbus.testing import in_virtual_time
 
 
 @in_virtual_time
-async def test_r112_all_copies_of_a_message_meet_and_one_is_kept() -> None:
+async def test_r112_one_copy_of_each_message_is_stored() -> None:
     async with partitioned_namespace(requires_duplicate_detection=True) as orders:
         for _ in range(3):
             for number in range(50):
@@ -19,7 +19,7 @@ async def test_r112_all_copies_of_a_message_meet_and_one_is_kept() -> None:
 
 
 @in_virtual_time
-async def test_q26_messages_of_one_id_and_two_keys_are_two_also_in_one_fragment() -> None:
+async def test_q26_messages_with_one_id_and_different_keys_are_not_duplicates() -> None:
     async with partitioned_namespace(requires_duplicate_detection=True) as orders:
         for key in (key_for_fragment(2), key_for_fragment(9), key_for_fragment(9, 1)):
             await send_all(orders.client, numbered_messages(2, message_id="order 1", partition_key=key))
@@ -27,7 +27,7 @@ async def test_q26_messages_of_one_id_and_two_keys_are_two_also_in_one_fragment(
 
 
 @in_virtual_time
-async def test_q26_a_copy_that_comes_when_the_window_is_over_is_no_duplicate() -> None:
+async def test_q26_a_copy_sent_after_the_window_is_not_a_duplicate() -> None:
     async with partitioned_namespace(requires_duplicate_detection=True, duplicate_window_ms=20_000) as orders:
         await orders.client.send(BrokeredMessage("x", message_id="order 1"))
         await asyncio.sleep(15)
@@ -39,7 +39,7 @@ async def test_q26_a_copy_that_comes_when_the_window_is_over_is_no_duplicate() -
 
 
 @in_virtual_time
-async def test_a_restart_forgets_no_copy() -> None:
+async def test_duplicates_are_detected_after_a_restart() -> None:
     async with partitioned_namespace(requires_duplicate_detection=True) as orders:
         for number in range(20):
             await orders.client.send(BrokeredMessage("x", message_id=f"order {number}"))

@@ -1,4 +1,4 @@
-"""Messages are forwarded from, to and between partitioned entities; in the destination their keys choose anew."""
+"""Forwarding from, to and between partitioned entities; the destination chooses the fragment by the key."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ async def test_r120_the_key_of_a_forwarded_message_chooses_the_fragment() -> Non
             await entry.send(BrokeredMessage(f"{fragment}", partition_key=key_for_fragment(fragment)))
             await entry.send(BrokeredMessage(f"{fragment}", session_id=key_for_fragment(fragment, 1)))
         await asyncio.sleep(1)
-        found = await orders.namespace.messages("orders")
-        assert len(found) == 2 * FRAGMENTS
-        assert all(message.text == f"{fragment_of_message(message)}" for message in found)
+        arrived = await orders.namespace.messages("orders")
+        assert len(arrived) == 2 * FRAGMENTS
+        assert all(message.text == f"{fragment_of_message(message)}" for message in arrived)
 
 
 @in_virtual_time
-async def test_r120_what_has_no_key_is_spread_over_all_fragments() -> None:
+async def test_r120_forwarded_messages_without_a_key_are_spread_over_all_fragments() -> None:
     async with partitioned_namespace() as orders:
         entry = await orders.queue("entry", enable_partitioning=False, forward_to="orders")
         await send_all(entry, numbered_messages(2 * FRAGMENTS))
@@ -77,7 +77,7 @@ async def test_r120_what_has_no_key_is_spread_over_all_fragments() -> None:
 
 
 @in_virtual_time
-async def test_r120_the_message_id_is_the_key_where_the_destination_detects_duplicates() -> None:
+async def test_r120_the_message_id_is_the_key_if_the_destination_detects_duplicates() -> None:
     async with partitioned_namespace(requires_duplicate_detection=True) as orders:
         entry = await orders.queue("entry", forward_to="orders")
         for _ in range(2):
@@ -85,12 +85,12 @@ async def test_r120_the_message_id_is_the_key_where_the_destination_detects_dupl
                 await entry.send(BrokeredMessage(f"{fragment}", message_id=key_for_fragment(fragment)))
         await orders.client.send(BrokeredMessage("0", message_id=key_for_fragment(0)))
         await asyncio.sleep(1)
-        found = await orders.namespace.messages("orders")
-        assert [message.text for message in found] == [f"{fragment}" for fragment in range(FRAGMENTS)]
+        arrived = await orders.namespace.messages("orders")
+        assert [message.text for message in arrived] == [f"{fragment}" for fragment in range(FRAGMENTS)]
 
 
 @in_virtual_time
-async def test_each_message_arrives_once_also_when_the_server_is_killed_meanwhile() -> None:
+async def test_each_message_arrives_once_if_the_server_is_killed_meanwhile() -> None:
     async with partitioned_namespace() as orders:
         entry = await orders.queue("entry", forward_to="orders")
         for part in range(5):
@@ -103,14 +103,14 @@ async def test_each_message_arrives_once_also_when_the_server_is_killed_meanwhil
 
 
 @in_virtual_time
-async def test_what_leads_to_a_fragment_that_is_down_waits_and_the_rest_goes_on() -> None:
+async def test_messages_for_an_unavailable_fragment_wait_and_others_are_forwarded() -> None:
     async with partitioned_namespace(stores=4) as orders:
         entry = await orders.queue("entry", forward_to="orders")
         await orders.probe_store(1)
         for fragment in (0, 2, 3):
             await entry.send(BrokeredMessage(f"{fragment}", partition_key=key_for_fragment(fragment)))
         await asyncio.sleep(5)
-        assert {fragment_of_message(one) for one in await _peeked(orders.client)} == {0, 2, 3}
+        assert {fragment_of_message(message) for message in await _peek(orders.client)} == {0, 2, 3}
         orders.namespace.outage.restore()
         await asyncio.sleep(60)
         await entry.send(BrokeredMessage("1", partition_key=key_for_fragment(1)))
@@ -119,7 +119,7 @@ async def test_what_leads_to_a_fragment_that_is_down_waits_and_the_rest_goes_on(
 
 
 @in_virtual_time
-async def test_q33_after_four_hops_a_message_is_in_the_transfer_dead_letter_queue() -> None:
+async def test_q33_a_message_is_dead_lettered_after_four_hops() -> None:
     async with partitioned_namespace() as orders:
         await orders.queue("hop-4", forward_to="orders")
         for number in (3, 2, 1):
@@ -133,7 +133,7 @@ async def test_q33_after_four_hops_a_message_is_in_the_transfer_dead_letter_queu
 
 
 @in_virtual_time
-async def test_q33_a_queue_with_sessions_may_be_a_source() -> None:
+async def test_q33_a_queue_with_sessions_can_forward() -> None:
     async with partitioned_namespace() as orders:
         entry = await orders.queue("entry", requires_session=True, forward_to="orders")
         for number in range(6):
@@ -143,19 +143,19 @@ async def test_q33_a_queue_with_sessions_may_be_a_source() -> None:
 
 
 @in_virtual_time
-async def test_q33_what_a_missing_destination_does_not_take_is_in_the_transfer_dead_letter_queue() -> None:
+async def test_q33_messages_for_a_missing_destination_go_to_the_transfer_dead_letters() -> None:
     async with partitioned_namespace() as orders:
         entry = await orders.queue("entry", forward_to="orders")
         await orders.namespace.entities.delete("orders")
         await send_all(entry, one_per_fragment())
         await asyncio.sleep(5)
-        found = await orders.namespace.messages(f"entry/{TRANSFER_DEAD_LETTERS}")
-        assert [message.text for message in found] == [f"{number}" for number in range(FRAGMENTS)]
-        assert {str(message.dead_letter_reason) for message in found} != {"None"}
+        dead = await orders.namespace.messages(f"entry/{TRANSFER_DEAD_LETTERS}")
+        assert [message.text for message in dead] == [f"{number}" for number in range(FRAGMENTS)]
+        assert {str(message.dead_letter_reason) for message in dead} != {"None"}
 
 
 @in_virtual_time
-async def test_q33_what_a_full_destination_does_not_take_is_in_the_transfer_dead_letter_queue() -> None:
+async def test_q33_messages_for_a_full_fragment_go_to_the_transfer_dead_letters() -> None:
     async with partitioned_namespace() as orders:
         entry = await orders.queue("entry", forward_to="orders")
         orders.namespace.broker.find_sendable("orders").parts[6].main.local.message_table.active_bytes += 2**30
@@ -166,8 +166,8 @@ async def test_q33_what_a_full_destination_does_not_take_is_in_the_transfer_dead
 
 
 @in_virtual_time
-async def test_q33_what_has_two_keys_that_differ_is_in_the_transfer_dead_letter_queue() -> None:
-    """A plain queue takes it; a partitioned one would not know where to put it."""
+async def test_q33_a_message_with_two_different_keys_goes_to_the_transfer_dead_letters() -> None:
+    """A plain queue accepts such a message; a partitioned queue cannot choose a fragment for it."""
     async with partitioned_namespace() as orders:
         entry = await orders.queue("entry", enable_partitioning=False, forward_to="orders")
         bad = build(
@@ -184,7 +184,7 @@ async def test_q33_what_has_two_keys_that_differ_is_in_the_transfer_dead_letter_
 
 
 @in_virtual_time
-async def test_dead_letters_are_forwarded_too() -> None:
+async def test_dead_letters_are_forwarded() -> None:
     async with partitioned_namespace() as orders:
         entry = await orders.queue("entry", forward_dead_lettered_to="orders")
         await send_all(entry, one_per_fragment())
@@ -193,9 +193,9 @@ async def test_dead_letters_are_forwarded_too() -> None:
             assert message is not None
             await entry.dead_letter(message, "why")
         await asyncio.sleep(5)
-        found = await orders.namespace.messages("orders")
-        assert texts(found) == [f"{number}" for number in range(FRAGMENTS)]
+        arrived = await orders.namespace.messages("orders")
+        assert texts(arrived) == [f"{number}" for number in range(FRAGMENTS)]
 
 
-async def _peeked(client: QueueClient) -> list[BrokeredMessage]:
+async def _peek(client: QueueClient) -> list[BrokeredMessage]:
     return [message for message in await client.peek_batch(100) if message.text != "the last"]

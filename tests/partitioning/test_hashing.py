@@ -1,4 +1,4 @@
-"""A key leads to one fragment: always the same, and all fragments get their share of keys."""
+"""A key always hashes to the same fragment, and keys are spread evenly over all fragments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 KEYS = 100_000
 CHI_SQUARE = 37.70
-"""With 15 degrees of freedom, one in a thousand of even spreads is above it."""
+"""Critical value for 15 degrees of freedom: an even spread exceeds it once in a thousand tests."""
 VECTORS = {
     "a": 15,
     "0": 5,
@@ -37,7 +37,7 @@ KINDS: dict[str, Callable[[int], str]] = {
 
 
 @pytest.mark.parametrize(("key", "fragment"), VECTORS.items())
-def test_q25_a_key_leads_to_the_same_fragment_on_every_machine_and_after_every_start(key: str, fragment: int) -> None:
+def test_q25_a_key_hashes_to_the_same_fragment_on_every_machine_and_run(key: str, fragment: int) -> None:
     assert fragment_of(key.encode()) == fragment
 
 

@@ -1,4 +1,4 @@
-"""Messages without a key go to all fragments in turn, and past those that are down."""
+"""Messages without a key go to all fragments in turn, and skip unavailable ones."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from twinbus.testing import InMemoryNamespace, in_virtual_time
 async def test_r099_q25_messages_without_a_key_go_to_all_fragments_in_turn() -> None:
     async with partitioned_namespace() as orders:
         await send_all(orders.client, numbered_messages(5 * FRAGMENTS))
-        found = sorted(await orders.namespace.messages("orders"), key=lambda message: int(message.text))
-        fragments = [fragment_of_message(message) for message in found]
+        stored = sorted(await orders.namespace.messages("orders"), key=lambda message: int(message.text))
+        fragments = [fragment_of_message(message) for message in stored]
         start = fragments[0]
         assert fragments == [(start + number) % FRAGMENTS for number in range(5 * FRAGMENTS)]
 
@@ -42,24 +42,26 @@ async def test_q25_the_first_fragment_is_random() -> None:
 
 
 @in_virtual_time
-async def test_r095_r100_q25_without_a_key_the_send_succeeds_in_another_fragment() -> None:
+async def test_r095_r100_q25_a_send_without_a_key_succeeds_in_another_fragment() -> None:
     async with partitioned_namespace() as orders:
         await orders.probe_store(1)
         await send_all(orders.client, numbered_messages(4 * FRAGMENTS))
         orders.namespace.outage.restore()
         await asyncio.sleep(60)
         used = Counter(
-            fragment_of_message(one) for one in await orders.namespace.messages("orders") if one.text != "the last"
+            fragment_of_message(message)
+            for message in await orders.namespace.messages("orders")
+            if message.text != "the last"
         )
         assert sum(used.values()) == 4 * FRAGMENTS
         assert set(used) == {number for number in range(FRAGMENTS) if number % 4 != 1}
         await send_all(orders.client, numbered_messages(FRAGMENTS))
-        assert set(await orders.fragments()) == set(range(FRAGMENTS)), "all take part again"
+        assert set(await orders.fragments()) == set(range(FRAGMENTS)), "all fragments are used again"
 
 
 @in_virtual_time
-async def test_r100_what_a_store_fails_with_is_taken_by_others() -> None:
-    """Nobody can say what of a failed sync is on disk: some messages may be there twice, and none is lost."""
+async def test_r100_pending_messages_of_a_failed_store_are_stored_by_others() -> None:
+    """It is unknown which changes of a failed sync are on disk: some messages may be stored twice, and none is lost."""
     async with partitioned_namespace() as orders:
         orders.fail(2)
         await asyncio.gather(*[orders.client.send(message) for message in numbered_messages(100)])
@@ -69,7 +71,7 @@ async def test_r100_what_a_store_fails_with_is_taken_by_others() -> None:
 
 
 @in_virtual_time
-async def test_r101_with_a_key_whose_fragment_is_down_the_send_returns_an_error() -> None:
+async def test_r101_a_send_with_a_key_of_an_unavailable_fragment_fails() -> None:
     async with partitioned_namespace() as orders:
         orders.fail(1)
         for fragment in (1, 5, 9, 13):
@@ -79,11 +81,11 @@ async def test_r101_with_a_key_whose_fragment_is_down_the_send_returns_an_error(
             assert caught.value.is_retriable
         for fragment in (0, 2, 7, 12):
             await orders.client.send(BrokeredMessage("x", session_id=key_for_fragment(fragment)))
-        assert sorted(await _fragments_that_answer(orders.namespace)) == [0, 2, 7, 12]
+        assert sorted(await _available_fragments(orders.namespace)) == [0, 2, 7, 12]
 
 
 @in_virtual_time
-async def test_r102_a_sender_who_waits_more_than_15_seconds_sees_nothing_of_a_store_that_hangs() -> None:
+async def test_r102_a_sender_with_a_timeout_over_15_seconds_does_not_notice_a_hanging_store() -> None:
     async with partitioned_namespace() as orders:
         orders.namespace.outage.hang_store(3)
         began_s = asyncio.get_running_loop().time()
@@ -93,11 +95,11 @@ async def test_r102_a_sender_who_waits_more_than_15_seconds_sees_nothing_of_a_st
         assert asyncio.get_running_loop().time() - began_s < 15
         began_s = asyncio.get_running_loop().time()
         await send_all(orders.client, numbered_messages(2 * FRAGMENTS))
-        assert asyncio.get_running_loop().time() - began_s < 1, "it is known by now"
+        assert asyncio.get_running_loop().time() - began_s < 1, "the store is known to be unavailable by now"
 
 
 @in_virtual_time
-async def test_when_all_stores_are_down_the_send_returns_an_error() -> None:
+async def test_a_send_fails_if_all_stores_are_unavailable() -> None:
     async with partitioned_namespace() as orders:
         for store in range(4):
             orders.fail(store)
@@ -105,6 +107,6 @@ async def test_when_all_stores_are_down_the_send_returns_an_error() -> None:
             await orders.client.send(BrokeredMessage("x"))
 
 
-async def _fragments_that_answer(namespace: InMemoryNamespace) -> list[int]:
+async def _available_fragments(namespace: InMemoryNamespace) -> list[int]:
     client = namespace.factory().create_queue_client("orders")
     return [fragment_of_message(message) for message in await client.peek_batch(100)]

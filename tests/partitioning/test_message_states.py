@@ -1,4 +1,4 @@
-"""R105: deferred, scheduled, expired and dead-lettered messages of all fragments are what they are on a plain queue."""
+"""R105: deferred, scheduled, expired and dead-lettered messages of all fragments behave as on a plain queue."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ async def test_r105_deferred_messages_of_several_fragments_are_received_in_one_c
             await orders.client.defer(message)
         assert await orders.client.receive(timeout=1) is None
         client = orders.factory.create_queue_client("orders", mode)
-        wanted = [message.sequence_number for message in held]
-        found = await client.receive_deferred(*wanted)
-        assert sorted(texts(found)) == sorted(NUMBERS)
-        for message in found if mode is ReceiveMode.PEEK_LOCK else ():
+        numbers = [message.sequence_number for message in held]
+        received = await client.receive_deferred(*numbers)
+        assert sorted(texts(received)) == sorted(NUMBERS)
+        for message in received if mode is ReceiveMode.PEEK_LOCK else ():
             await client.complete(message)
         assert await orders.fragments() == []
 
 
 @in_virtual_time
 @pytest.mark.parametrize("mode", ReceiveMode)
-async def test_r105_if_one_deferred_message_is_not_there_all_others_stay(mode: ReceiveMode) -> None:
+async def test_r105_if_one_deferred_message_is_missing_none_is_received(mode: ReceiveMode) -> None:
     async with partitioned_namespace() as orders:
         await send_all(orders.client, one_per_fragment())
         held = await receive(orders.client, FRAGMENTS)
@@ -55,13 +55,15 @@ async def test_r105_if_one_deferred_message_is_not_there_all_others_stay(mode: R
         with pytest.raises(MessageNotFound):
             await client.receive_deferred(*[message.sequence_number for message in held])
         assert orders.namespace.counts("orders").deferred_count == FRAGMENTS - 1  # type: ignore[union-attr]
-        found = await client.receive_deferred(*[message.sequence_number for message in held[1:]])
-        assert len(found) == FRAGMENTS - 1
-        assert {message.delivery_count for message in found} == {1}, "the attempt in vain does not count"
+        received = await client.receive_deferred(*[message.sequence_number for message in held[1:]])
+        assert len(received) == FRAGMENTS - 1
+        assert {message.delivery_count for message in received} == {1}, (
+            "the failed attempt does not count as a delivery"
+        )
 
 
 @in_virtual_time
-async def test_r105_scheduled_messages_appear_in_all_fragments_when_they_are_due() -> None:
+async def test_r105_scheduled_messages_become_active_in_all_fragments_when_due() -> None:
     async with partitioned_namespace() as orders:
         numbers = [
             await orders.client.schedule(message, later(orders.namespace.clock.wall_ms(), 600))
@@ -74,7 +76,7 @@ async def test_r105_scheduled_messages_appear_in_all_fragments_when_they_are_due
 
 
 @in_virtual_time
-async def test_r105_messages_without_a_key_are_scheduled_anywhere() -> None:
+async def test_r105_scheduled_messages_without_a_key_are_spread_over_all_fragments() -> None:
     async with partitioned_namespace() as orders:
         due = later(orders.namespace.clock.wall_ms(), 600)
         numbers = [await orders.client.schedule(message, due) for message in numbered_messages(FRAGMENTS)]
@@ -103,9 +105,9 @@ async def test_r105_messages_expire_in_all_fragments() -> None:
         assert len(await orders.fragments()) == FRAGMENTS
         await asyncio.sleep(60)
         assert await orders.fragments() == []
-        found = await orders.namespace.messages("orders/$DeadLetterQueue")
-        assert sorted(texts(found)) == sorted(NUMBERS + NUMBERS)
-        assert {message.dead_letter_reason for message in found} == {"TTLExpiredException"}
+        dead = await orders.namespace.messages("orders/$DeadLetterQueue")
+        assert sorted(texts(dead)) == sorted(NUMBERS + NUMBERS)
+        assert {message.dead_letter_reason for message in dead} == {"TTLExpiredException"}
 
 
 @in_virtual_time
@@ -118,17 +120,17 @@ async def test_r105_dead_letters_of_all_fragments_are_received_from_one_queue() 
             else:
                 await orders.client.abandon(message)
         dead = orders.client.dead_letter_receiver()
-        found: list[BrokeredMessage] = []
+        received: list[BrokeredMessage] = []
         while page := await dead.receive_batch(FRAGMENTS, timeout=1):
-            found += page
+            received += page
             for message in page:
                 await dead.complete(message)
-        assert sorted(texts(found)) == sorted(NUMBERS)
-        assert {(int(message.text) % 2, message.dead_letter_reason) for message in found} == {
+        assert sorted(texts(received)) == sorted(NUMBERS)
+        assert {(int(message.text) % 2, message.dead_letter_reason) for message in received} == {
             (1, "why"),
             (0, "MaxDeliveryCountExceeded"),
         }
-        assert {fragment_of_message(message) for message in found} == set(range(FRAGMENTS))
+        assert {fragment_of_message(message) for message in received} == set(range(FRAGMENTS))
         assert await orders.fragments("orders/$DeadLetterQueue") == []
 
 
@@ -142,7 +144,7 @@ async def test_r105_a_batch_of_messages_is_deleted_over_all_fragments() -> None:
 
 
 @in_virtual_time
-async def test_a_message_that_comes_back_keeps_its_fragment() -> None:
+async def test_an_abandoned_message_keeps_its_fragment() -> None:
     async with partitioned_namespace() as orders:
         await send_all(orders.client, numbered_messages(3, partition_key=key_for_fragment(12)))
         for _ in range(3):

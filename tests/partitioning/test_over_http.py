@@ -1,4 +1,4 @@
-"""Partitioned entities over HTTP and over plain AMQP."""
+"""Partitioned entities over HTTP and with a generic AMQP client."""
 
 from __future__ import annotations
 
@@ -54,27 +54,31 @@ def test_r121_messages_are_sent_received_and_settled_over_http(http_client: Http
     assert http_client.receive_and_delete(partitioned, timeout=0).status == 204
 
 
-def test_r100_q27_batches_over_http_go_where_their_keys_lead(http_client: HttpClient, partitioned: str) -> None:
+def test_r100_q27_batches_over_http_go_to_the_fragments_of_their_keys(
+    http_client: HttpClient, partitioned: str
+) -> None:
     items = [
         {"Body": f"{number}", "BrokerProperties": {"PartitionKey": key_for_fragment(number)}}
         for number in range(FRAGMENTS)
     ]
     assert http_client.send_batch(partitioned, items).status == 201
     assert http_client.send_batch(partitioned, [{"Body": "without a key"}, {"Body": "without a key"}]).status == 201
-    found = [http_client.receive_and_delete(partitioned) for _ in range(FRAGMENTS + 2)]
-    numbers = [json.loads(reply.headers["BrokerProperties"])["SequenceNumber"] >> 48 for reply in found]
-    keyless = {number for number, reply in zip(numbers, found, strict=True) if not reply.body.isdigit()}
+    replies = [http_client.receive_and_delete(partitioned) for _ in range(FRAGMENTS + 2)]
+    numbers = [json.loads(reply.headers["BrokerProperties"])["SequenceNumber"] >> 48 for reply in replies]
+    keyless = {number for number, reply in zip(numbers, replies, strict=True) if not reply.body.isdigit()}
     assert len(keyless) == 1
-    assert all(int(reply.body) == number for number, reply in zip(numbers, found, strict=True) if reply.body.isdigit())
+    assert all(
+        int(reply.body) == number for number, reply in zip(numbers, replies, strict=True) if reply.body.isdigit()
+    )
 
 
-def test_r108_two_keys_that_differ_are_refused_over_http(http_client: HttpClient, partitioned: str) -> None:
+def test_r108_two_different_keys_are_refused_over_http(http_client: HttpClient, partitioned: str) -> None:
     reply = http_client.send_with_properties(partitioned, "x", PartitionKey="pears", SessionId="apples")
     assert reply.status == 400
     assert "agree" in reply.detail
 
 
-def test_r121_q32_any_amqp_client_sends_and_receives(server: ServerProcess, partitioned: str) -> None:
+def test_r121_q32_a_generic_amqp_client_sends_and_receives(server: ServerProcess, partitioned: str) -> None:
     with connect_proton(server) as connection:
         keyed = [
             Message(body=f"{number}", annotations={"x-opt-partition-key": key_for_fragment(number)})
@@ -82,17 +86,17 @@ def test_r121_q32_any_amqp_client_sends_and_receives(server: ServerProcess, part
         ]
         send(connection, partitioned, *keyed)
         receiver = connection.create_receiver(partitioned, credit=FRAGMENTS)
-        found = []
+        received = []
         for _ in range(FRAGMENTS):
             message = receiver.receive(timeout=20)
             assert message.annotations is not None
-            found.append((str(message.body), message.annotations["x-opt-sequence-number"] >> 48))
+            received.append((str(message.body), message.annotations["x-opt-sequence-number"] >> 48))
             receiver.accept()
-        assert sorted(found) == sorted((f"{number}", number) for number in range(FRAGMENTS))
+        assert sorted(received) == sorted((f"{number}", number) for number in range(FRAGMENTS))
         wait_for(connection, lambda: server.message_counts(partitioned) == (0, 0))
 
 
-def test_a_server_that_was_stopped_has_all_fragments_again(http_client: HttpClient, partitioned: str) -> None:
+def test_all_fragments_are_available_after_a_restart_of_the_server(http_client: HttpClient, partitioned: str) -> None:
     for fragment in range(FRAGMENTS):
         http_client.send_with_properties(partitioned, f"{fragment}", PartitionKey=key_for_fragment(fragment))
     http_client.server.stop()

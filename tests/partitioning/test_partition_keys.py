@@ -1,4 +1,4 @@
-"""What of a message is its key, and where that leads."""
+"""The partition key of a message, and the fragment it leads to."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ async def test_r097_each_message_is_in_exactly_one_fragment() -> None:
             [
                 message.message_id
                 for message in await orders.namespace.messages("orders")
-                if fragment_of_message(message) == one
+                if fragment_of_message(message) == fragment
             ]
-            for one in range(FRAGMENTS)
+            for fragment in range(FRAGMENTS)
         ]
-        assert sum(map(len, held)) == len({message for some in held for message in some}) == 56
+        assert sum(map(len, held)) == len({message for ids in held for message in ids}) == 56
 
 
 @in_virtual_time
@@ -55,11 +55,11 @@ async def test_r098_equal_keys_give_the_same_fragment() -> None:
         for fragment in range(FRAGMENTS):
             for number in range(2):
                 await send_all(orders.client, numbered_messages(3, partition_key=key_for_fragment(fragment, number)))
-        found = await orders.namespace.messages("orders")
-        assert [fragment_of_message(one) for one in found] == [
-            fragment_of(str(one.partition_key).encode()) for one in found
+        stored = await orders.namespace.messages("orders")
+        assert [fragment_of_message(message) for message in stored] == [
+            fragment_of(str(message.partition_key).encode()) for message in stored
         ]
-        assert len(found) == 6 * FRAGMENTS
+        assert len(stored) == 6 * FRAGMENTS
 
 
 @in_virtual_time
@@ -77,11 +77,11 @@ async def test_r106_a_session_id_is_the_key(*, requires_session: bool) -> None:
 async def test_r107_without_a_session_id_a_partition_key_is_the_key() -> None:
     async with partitioned_namespace(requires_duplicate_detection=True) as orders:
         await send_all(orders.client, numbered_messages(3, partition_key=key_for_fragment(6)))
-        assert await orders.fragments() == [6] * 3, "their ids differ, and mean nothing here"
+        assert await orders.fragments() == [6] * 3, "the different message ids are ignored"
 
 
 @in_virtual_time
-async def test_r108_a_session_id_and_another_partition_key_are_refused() -> None:
+async def test_r108_a_session_id_and_a_different_partition_key_are_refused() -> None:
     async with partitioned_namespace() as orders:
         with pytest.raises(InvalidArgument):
             await orders.client.send(BrokeredMessage("x", session_id="apples", partition_key="pears"))
@@ -90,7 +90,7 @@ async def test_r108_a_session_id_and_another_partition_key_are_refused() -> None
             properties=Properties(message_id="1", group_id="apples"),
             body=data(b"x"),
         )
-        with pytest.raises(NotAllowed) as caught:  # as AMQP says InvalidOperation
+        with pytest.raises(NotAllowed) as caught:  # the AMQP condition of InvalidOperation
             await orders.client.sender.deliver(bad, 0)
         assert "'apples'" in str(caught.value)
         assert "'pears'" in str(caught.value)
@@ -102,28 +102,28 @@ async def test_r108_a_session_id_and_another_partition_key_are_refused() -> None
 
 @in_virtual_time
 @pytest.mark.parametrize("kind", KINDS_OF_IDS)
-async def test_r109_where_duplicates_are_detected_the_message_id_is_the_key(kind: str) -> None:
+async def test_r109_with_duplicate_detection_the_message_id_is_the_key(kind: str) -> None:
     async with partitioned_namespace(requires_duplicate_detection=True) as orders:
         for _ in range(2):
             for number in range(40):
                 await orders.client.send(BrokeredMessage("x", message_id=KINDS_OF_IDS[kind](number)))
-        found = await orders.fragments()
-        assert len(found) == 40
-        assert len(set(found)) > FRAGMENTS // 2, "a hash of them, not one place for all"
+        fragments = await orders.fragments()
+        assert len(fragments) == 40
+        assert len(set(fragments)) > FRAGMENTS // 2, "message ids are spread over fragments"
     async with partitioned_namespace(requires_duplicate_detection=True) as orders:
         await orders.client.send(BrokeredMessage("x", message_id=key_for_fragment(3)))
         assert await orders.fragments() == [3]
 
 
 @in_virtual_time
-async def test_r110_q26_without_duplicate_detection_a_message_id_is_no_key() -> None:
+async def test_r110_q26_without_duplicate_detection_the_message_id_is_not_a_key() -> None:
     async with partitioned_namespace() as orders:
         await send_all(orders.client, numbered_messages(FRAGMENTS, message_id="the same"))
         assert await orders.fragments() == list(range(FRAGMENTS))
 
 
 @in_virtual_time
-async def test_r111_a_message_without_an_id_is_given_one() -> None:
+async def test_r111_a_message_without_an_id_gets_one() -> None:
     async with partitioned_namespace(requires_duplicate_detection=True) as orders:
         await send_all(orders.client, numbered_messages(40))
         ids = {message.message_id for message in await orders.namespace.messages("orders")}

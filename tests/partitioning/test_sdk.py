@@ -1,4 +1,4 @@
-"""R105: the official SDK uses a partitioned entity as it uses any other."""
+"""R105: the official SDK works with partitioned entities as with any other."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NUMBERS = [f"{number}" for number in range(FRAGMENTS)]
 def test_r105_r121_messages_of_all_fragments_are_received_and_settled(bus: Bus) -> None:
     queue = _queue(bus)
     sender, receiver = bus.sender(queue), bus.receiver(queue)
-    sender.send_messages(_everywhere())
+    sender.send_messages(_one_per_fragment())
     held = receive(receiver, FRAGMENTS)
     assert sorted(map(_text, held)) == sorted(NUMBERS)
     assert sorted(message.sequence_number >> 48 for message in held) == list(range(FRAGMENTS))
@@ -44,7 +44,7 @@ def test_r105_r121_messages_of_all_fragments_are_received_and_settled(bus: Bus) 
 
 def test_r105_messages_are_prefetched_from_all_fragments(bus: Bus) -> None:
     queue = _queue(bus)
-    bus.sender(queue).send_messages(_everywhere())
+    bus.sender(queue).send_messages(_one_per_fragment())
     receiver = bus.receiver(queue, prefetch_count=10, receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE)
     assert sorted(map(_text, receive(receiver, FRAGMENTS))) == sorted(NUMBERS)
 
@@ -67,13 +67,13 @@ def test_scheduled_messages_of_several_fragments_are_cancelled(bus: Bus) -> None
     queue = _queue(bus)
     sender, receiver = bus.sender(queue), bus.receiver(queue)
     later = dt.datetime.now(dt.UTC) + dt.timedelta(hours=1)
-    numbers = sender.schedule_messages(_everywhere(), later)
+    numbers = sender.schedule_messages(_one_per_fragment(), later)
     assert [number >> 48 for number in numbers] == list(range(FRAGMENTS)), "in the order of the messages"
     sender.cancel_scheduled_messages(numbers[1:])
     assert list(map(_text, receiver.peek_messages(100))) == ["0"]
 
 
-def test_r096_r113_sessions_are_accepted_by_id_and_any(bus: Bus) -> None:
+def test_r096_r113_sessions_are_accepted_by_id_or_as_the_next_available(bus: Bus) -> None:
     queue = _queue(bus, requires_session=True)
     sender = bus.sender(queue)
     for number in range(3):
@@ -90,28 +90,30 @@ def test_r096_r113_sessions_are_accepted_by_id_and_any(bus: Bus) -> None:
 
 
 def test_r099_r112_without_keys_all_fragments_are_used_and_duplicates_are_dropped(bus: Bus) -> None:
-    queue, counted = _queue(bus), _queue(bus, requires_duplicate_detection=True)
-    sender, careful = bus.sender(queue), bus.sender(counted)
+    queue, detecting = _queue(bus), _queue(bus, requires_duplicate_detection=True)
+    sender, detecting_sender = bus.sender(queue), bus.sender(detecting)
     for number in range(FRAGMENTS):
         sender.send_messages(ServiceBusMessage(f"{number}"))
         for _ in range(2):
-            careful.send_messages(ServiceBusMessage(f"{number}", message_id=f"order {number}"))
-    found = _all(bus.receiver(queue), FRAGMENTS)
-    assert sorted(message.sequence_number >> 48 for message in found) == list(range(FRAGMENTS))
-    assert bus.administration.get_queue_runtime_properties(counted).active_message_count == FRAGMENTS
+            detecting_sender.send_messages(ServiceBusMessage(f"{number}", message_id=f"order {number}"))
+    received = _receive_and_complete(bus.receiver(queue), FRAGMENTS)
+    assert sorted(message.sequence_number >> 48 for message in received) == list(range(FRAGMENTS))
+    assert bus.administration.get_queue_runtime_properties(detecting).active_message_count == FRAGMENTS
 
 
 def test_r086_a_partitioned_topic_publishes_to_its_subscriptions(bus: Bus) -> None:
     topic = bus.topic("all", enable_partitioning=True)
-    bus.topic_sender(topic).send_messages(_everywhere())
-    assert sorted(map(_text, _all(bus.subscription_receiver(topic, "all"), FRAGMENTS))) == sorted(NUMBERS)
+    bus.topic_sender(topic).send_messages(_one_per_fragment())
+    assert sorted(map(_text, _receive_and_complete(bus.subscription_receiver(topic, "all"), FRAGMENTS))) == sorted(
+        NUMBERS
+    )
 
 
-def test_r108_the_server_refuses_two_keys_that_differ(bus: Bus) -> None:
+def test_r108_the_server_refuses_two_different_keys(bus: Bus) -> None:
     queue = _queue(bus)
     sender, receiver = bus.sender(queue), bus.receiver(queue)
     message = ServiceBusMessage("x", session_id="apples")
-    message.raw_amqp_message.annotations = {"x-opt-partition-key": "pears"}  # past the SDK's own check
+    message.raw_amqp_message.annotations = {"x-opt-partition-key": "pears"}  # bypasses the SDK's own check
     with pytest.raises(ServiceBusError, match=r"'pears' and its session id 'apples'"):
         sender.send_messages(message)
     assert receiver.peek_messages(10) == []
@@ -126,15 +128,15 @@ def _queue(bus: Bus, **options: Any) -> str:  # noqa: ANN401  # properties of a 
     return name
 
 
-def _everywhere() -> list[ServiceBusMessage]:
+def _one_per_fragment() -> list[ServiceBusMessage]:
     return [ServiceBusMessage(f"{number}", partition_key=key_for_fragment(number)) for number in range(FRAGMENTS)]
 
 
-def _all(receiver: ServiceBusReceiver, count: int) -> list[Any]:
-    found = receive(receiver, count)
-    for message in found:
+def _receive_and_complete(receiver: ServiceBusReceiver, count: int) -> list[Any]:
+    received = receive(receiver, count)
+    for message in received:
         receiver.complete_message(message)
-    return found
+    return received
 
 
 def _text(message: Any) -> str:  # noqa: ANN401  # received or peeked

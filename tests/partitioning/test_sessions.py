@@ -1,4 +1,4 @@
-"""A session lies in one fragment: its messages keep their order, and its state is one."""
+"""A session lives in one fragment: its messages keep their order, and it has one state."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ async def test_r096_r113_messages_of_a_session_are_in_one_fragment_and_keep_thei
                 await orders.client.send(BrokeredMessage(f"{number}", session_id=session_id))
         for fragment, session_id in enumerate(SESSIONS):
             session = await orders.client.accept_session(session_id)
-            found = await session.receive_batch(10, timeout=1)
-            assert texts(found) == ["0", "1", "2", "3", "4"]
-            assert {fragment_of_message(message) for message in found} == {fragment}
-            for message in found:
+            received = await session.receive_batch(10, timeout=1)
+            assert texts(received) == ["0", "1", "2", "3", "4"]
+            assert {fragment_of_message(message) for message in received} == {fragment}
+            for message in received:
                 await session.complete(message)
             await session.close()
         assert await orders.fragments() == []
 
 
 @in_virtual_time
-async def test_r113_the_state_of_a_session_is_one_whoever_asks() -> None:
+async def test_r113_the_state_of_a_session_survives_a_kill() -> None:
     async with partitioned_namespace(requires_session=True) as orders:
         for number, session_id in enumerate(SESSIONS):
             session = await orders.client.accept_session(session_id)
@@ -61,19 +61,19 @@ async def test_r113_the_state_of_a_session_is_one_whoever_asks() -> None:
 
 
 @in_virtual_time
-async def test_states_fill_the_fragment_that_their_session_lies_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("twinbus.broker.entities.part.MEGABYTE", 1)  # so that the 1,024 of each fragment are bytes
+async def test_session_states_count_against_the_quota_of_their_fragment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("twinbus.broker.entities.part.MEGABYTE", 1)  # so that the limit of each fragment is 1,024 bytes
     async with partitioned_namespace(requires_session=True) as orders:
         full, other = [await orders.client.accept_session(session_id) for session_id in SESSIONS[:2]]
         await full.set_state(bytes(900))
-        beside = await orders.client.accept_session(key_for_fragment(0, 1))
+        same_fragment = await orders.client.accept_session(key_for_fragment(0, 1))
         with pytest.raises(QuotaExceeded, match="clear session states"):
-            await beside.set_state(bytes(200))
+            await same_fragment.set_state(bytes(200))
         with pytest.raises(QuotaExceeded):
             await orders.client.send(BrokeredMessage("x" * 100, session_id=SESSIONS[0]))
         await other.set_state(bytes(900))
         await full.set_state(None)
-        await beside.set_state(bytes(200))
+        await same_fragment.set_state(bytes(200))
 
 
 @in_virtual_time
@@ -89,7 +89,7 @@ async def test_r113_a_session_has_one_receiver() -> None:
 
 
 @in_virtual_time
-async def test_any_session_is_one_of_any_fragment_and_each_is_given_once() -> None:
+async def test_accepting_any_session_grants_each_session_of_all_fragments_once() -> None:
     async with partitioned_namespace(requires_session=True) as orders:
         for session_id in SESSIONS:
             await orders.client.send(BrokeredMessage("x", session_id=session_id))
@@ -104,7 +104,7 @@ async def test_any_session_is_one_of_any_fragment_and_each_is_given_once() -> No
 
 
 @in_virtual_time
-async def test_who_waits_for_any_session_gets_the_first_of_any_fragment() -> None:
+async def test_a_receiver_waiting_for_any_session_gets_the_first_of_any_fragment() -> None:
     async with partitioned_namespace(requires_session=True) as orders:
         waiting = [asyncio.ensure_future(orders.client.accept_session(timeout=60)) for _ in range(3)]
         await asyncio.sleep(5)
@@ -115,8 +115,8 @@ async def test_who_waits_for_any_session_gets_the_first_of_any_fragment() -> Non
 
 
 @in_virtual_time
-async def test_sessions_of_every_fragment_have_their_turn() -> None:
-    """Also while those before them have new messages all the time."""
+async def test_sessions_of_every_fragment_are_accepted_in_turn() -> None:
+    """Even while earlier sessions keep getting new messages."""
     async with partitioned_namespace(requires_session=True) as orders:
         for session_id in SESSIONS:
             await orders.client.send(BrokeredMessage("x", session_id=session_id))
@@ -141,7 +141,7 @@ async def test_sessions_of_all_fragments_are_listed() -> None:
 
 
 @in_virtual_time
-async def test_while_a_store_is_down_the_sessions_of_the_others_go_on() -> None:
+async def test_sessions_of_other_stores_work_while_a_store_is_unavailable() -> None:
     async with partitioned_namespace(requires_session=True) as orders:
         for session_id in SESSIONS:
             await orders.client.send(BrokeredMessage("x", session_id=session_id))

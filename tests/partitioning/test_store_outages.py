@@ -1,4 +1,4 @@
-"""One store that is down, or hangs: what is in the others goes on, and who manages the entity is told."""
+"""One failed or hanging store: the other stores keep working, and administrators see limited availability."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ async def test_r095_an_outage_of_one_store_does_not_make_the_queue_unavailable(k
         await send_all(orders.client, one_per_fragment())
         (orders.namespace.outage.fail_store if kind == "fails" else orders.namespace.outage.hang_store)(1)
         await asyncio.gather(*[orders.client.send(message) for message in numbered_messages(100)])
-        found = await receive_all(orders.client)
-        assert {fragment_of_message(message) % 4 for message in found} == {0, 2, 3}
-        assert {message.text for message in found} >= {f"{number}" for number in range(100)}
+        received = await receive_all(orders.client)
+        assert {fragment_of_message(message) % 4 for message in received} == {0, 2, 3}
+        assert {message.text for message in received} >= {f"{number}" for number in range(100)}
         orders.namespace.outage.restore()
         await asyncio.sleep(MINUTE_S)
         late = await receive_all(orders.client)
@@ -43,7 +43,7 @@ async def test_r095_an_outage_of_one_store_does_not_make_the_queue_unavailable(k
 
 
 @in_virtual_time
-async def test_r095_messages_that_are_out_can_be_settled_in_the_stores_that_work() -> None:
+async def test_r095_locked_messages_can_be_settled_in_available_stores() -> None:
     async with partitioned_namespace() as orders:
         await send_all(orders.client, one_per_fragment())
         held = await receive(orders.client, FRAGMENTS)
@@ -53,12 +53,12 @@ async def test_r095_messages_that_are_out_can_be_settled_in_the_stores_that_work
                 await orders.client.complete(message)
         orders.namespace.outage.restore()
         await asyncio.sleep(MINUTE_S)
-        left = [one for one in await orders.namespace.messages("orders") if one.text != "the last"]
+        left = [stored for stored in await orders.namespace.messages("orders") if stored.text != "the last"]
         assert [fragment_of_message(message) for message in left] == [3, 7, 11, 15]
 
 
 @in_virtual_time
-async def test_q29_empty_is_said_while_a_store_is_down_only_of_those_that_work() -> None:
+async def test_q29_a_receive_is_empty_only_if_all_available_stores_are_empty() -> None:
     async with partitioned_namespace() as orders:
         await send_all(orders.client, one_per_fragment())
         await orders.probe_store(0)
@@ -69,24 +69,24 @@ async def test_q29_empty_is_said_while_a_store_is_down_only_of_those_that_work()
 
 
 @in_virtual_time
-async def test_q34_get_answers_with_limited_availability() -> None:
+async def test_q34_get_reports_limited_availability() -> None:
     async with partitioned_namespace() as orders:
         await orders.namespace.create_topic("news", enable_partitioning=True)
         await orders.namespace.create_subscription("news", "all")
         async with NamespaceManager.from_connection_string(orders.namespace.admin_connection_string) as manager:
 
-            async def available() -> list[bool]:
-                """Whether EntityAvailabilityStatus says Available, and not Limited."""
+            async def availability() -> list[bool]:
+                """Return whether EntityAvailabilityStatus is Available, and not Limited, for each entity."""
                 queue, topic = await manager.get_queue_runtime("orders"), await manager.get_topic_runtime("news")
                 subscription = await manager.get_subscription_runtime("news", "all")
                 return [queue.is_available, topic.is_available, subscription.is_available]
 
-            assert await available() == [True, True, True]
+            assert await availability() == [True, True, True]
             await orders.probe_store(2)
-            assert await available() == [False, False, False]
+            assert await availability() == [False, False, False]
             orders.namespace.outage.restore()
             await asyncio.sleep(MINUTE_S)
-            assert await available() == [True, True, True]
+            assert await availability() == [True, True, True]
 
 
 @in_virtual_time
@@ -127,11 +127,11 @@ async def test_q34_update_and_delete_fail_cleanly_and_can_be_repeated() -> None:
         await entities.update("orders", changed)
         await entities.delete("orders")
         await orders.queue("orders")
-        assert await orders.fragments() == [], "what was in the deleted one does not come back"
+        assert await orders.fragments() == [], "messages of the deleted queue do not come back"
 
 
 @in_virtual_time
-async def test_q34_an_idle_queue_is_deleted_when_its_stores_are_there_again() -> None:
+async def test_q34_an_idle_queue_is_deleted_when_its_stores_are_available_again() -> None:
     async with partitioned_namespace(auto_delete_on_idle_ms=300_000) as orders:
         await orders.probe_store(2)
         await orders.factory.close()

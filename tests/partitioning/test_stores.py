@@ -1,4 +1,4 @@
-"""Where fragments lie, and that they are found there again."""
+"""The assignment of fragments to stores, restarts, and the limits of partitioned entities."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from twinbus.testing import InMemoryNamespace, in_virtual_time
 
 @in_virtual_time
 @pytest.mark.parametrize("stores", [1, 3, 4, 16, 20])
-async def test_q35_fragment_f_lies_in_store_f_mod_s(stores: int) -> None:
+async def test_q35_fragment_f_is_stored_in_store_f_mod_s(stores: int) -> None:
     async with partitioned_namespace(stores=stores) as orders:
         queue = orders.namespace.broker.find("orders")
         assert isinstance(queue, Queue)
-        lies_in = [orders.namespace.broker.stores.index(part.main.local.commit_log) for part in queue.parts]
-        assert lies_in == [number % stores for number in range(FRAGMENTS)]
+        store_numbers = [orders.namespace.broker.stores.index(part.main.local.commit_log) for part in queue.parts]
+        assert store_numbers == [number % stores for number in range(FRAGMENTS)]
 
 
 @in_virtual_time
-async def test_q35_with_16_stores_each_fragment_has_one_of_its_own() -> None:
+async def test_q35_with_16_stores_each_fragment_has_its_own_store() -> None:
     async with partitioned_namespace(stores=16) as orders:
         await send_all(orders.client, one_per_fragment())
         for store in range(15):
@@ -45,7 +45,7 @@ async def test_q35_with_16_stores_each_fragment_has_one_of_its_own() -> None:
 
 
 @in_virtual_time
-async def test_r092_our_own_manager_makes_and_changes_it_too() -> None:
+async def test_r092_the_namespace_manager_creates_and_updates_partitioned_queues() -> None:
     async with InMemoryNamespace() as namespace:
         manager = NamespaceManager.from_connection_string(namespace.admin_connection_string)
         await manager.create_queue("orders", QueueDescription(enable_partitioning=True, max_size_mb=3072))
@@ -57,7 +57,7 @@ async def test_r092_our_own_manager_makes_and_changes_it_too() -> None:
 
 
 @in_virtual_time
-async def test_all_of_it_is_there_after_a_kill() -> None:
+async def test_all_messages_are_available_after_a_kill() -> None:
     async with partitioned_namespace() as orders:
         await send_all(orders.client, [*one_per_fragment(), *numbered_messages(50)])
         for message in await receive(orders.client, 20):
@@ -107,7 +107,7 @@ async def test_q30_the_number_of_partitioned_entities_is_a_setting() -> None:
 
 
 @in_virtual_time
-async def test_r123_a_partitioned_entity_counts_as_one_of_all() -> None:
+async def test_r123_a_partitioned_entity_counts_as_one_entity() -> None:
     async with InMemoryNamespace(limits=NamespaceLimits(max_entities=3)) as namespace:
         await namespace.create_queue("orders", enable_partitioning=True)
         await namespace.create_topic("news", enable_partitioning=True)

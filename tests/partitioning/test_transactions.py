@@ -1,4 +1,4 @@
-"""A transaction on a partitioned entity is one of one fragment: all that is sent in it has the same key."""
+"""A transaction on a partitioned entity is bound to one fragment: all its messages have the same key."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ async def test_r096_r115_messages_of_one_key_are_sent_in_a_transaction(name: str
                 await orders.client.send(message, transaction=transaction)
             await orders.client.send_batch(numbered_messages(3, **{name: "apples"}), transaction=transaction)
             assert await orders.fragments() == []
-        found = await orders.namespace.messages("orders")
-        assert texts(found) == ["0", "1", "2", "0", "1", "2"]
+        stored = await orders.namespace.messages("orders")
+        assert texts(stored) == ["0", "1", "2", "0", "1", "2"]
         assert len(set(await orders.fragments())) == 1
 
 
 @in_virtual_time
-async def test_r115_q26_a_message_id_is_a_key_where_duplicates_are_detected() -> None:
+async def test_r115_q26_a_message_id_is_a_key_with_duplicate_detection() -> None:
     async with partitioned_namespace(requires_duplicate_detection=True) as orders:
         for _ in range(2):
             async with orders.factory.transaction() as transaction:
@@ -50,8 +50,8 @@ async def test_r115_q26_a_message_id_is_a_key_where_duplicates_are_detected() ->
 @in_virtual_time
 async def test_r115_q26_a_message_without_a_key_is_refused() -> None:
     async with partitioned_namespace() as orders:
-        await _refused(
-            orders, BrokeredMessage("x", message_id="order 1"), because="has a session id or a partition key"
+        await _assert_refused(
+            orders, BrokeredMessage("x", message_id="order 1"), because="must have a session id or a partition key"
         )
 
 
@@ -60,30 +60,34 @@ async def test_r116_messages_of_several_keys_are_refused() -> None:
     async with partitioned_namespace() as orders:
         transaction = orders.factory.transaction()
         await orders.client.send(BrokeredMessage("x", partition_key="apples"), transaction=transaction)
-        await _refused(orders, BrokeredMessage("y", partition_key="pears"), because="'pears'", transaction=transaction)
+        await _assert_refused(
+            orders, BrokeredMessage("y", partition_key="pears"), because="'pears'", transaction=transaction
+        )
         transaction = orders.factory.transaction()
         await orders.client.send(BrokeredMessage("x", partition_key=key_for_fragment(3, 0)), transaction=transaction)
-        await _refused(
+        await _assert_refused(
             orders,
             BrokeredMessage("y", partition_key=key_for_fragment(3, 1)),
-            because="have the same",  # also if both lead to one fragment: nobody is to rely on that
+            because="have the same",  # even if both hash to one fragment, so that no application relies on it
             transaction=transaction,
         )
 
 
 @in_virtual_time
-async def test_r116_messages_of_several_ids_are_refused_where_these_are_keys() -> None:
+async def test_r116_messages_of_several_ids_are_refused_with_duplicate_detection() -> None:
     async with partitioned_namespace(requires_duplicate_detection=True) as orders:
         transaction = orders.factory.transaction()
         await orders.client.send(BrokeredMessage("x", message_id="order 1"), transaction=transaction)
-        await _refused(orders, BrokeredMessage("x", message_id="order 2"), because="same", transaction=transaction)
+        await _assert_refused(
+            orders, BrokeredMessage("x", message_id="order 2"), because="same", transaction=transaction
+        )
 
 
 @in_virtual_time
-async def test_r117_to_an_entity_with_sessions_a_message_has_a_session_id() -> None:
+async def test_r117_an_entity_with_sessions_requires_a_session_id() -> None:
     async with partitioned_namespace(requires_session=True) as orders:
-        await _refused(orders, BrokeredMessage("x", partition_key="apples"), because="session")
-        await _refused(orders, BrokeredMessage("x", message_id="order 1"), because="session")
+        await _assert_refused(orders, BrokeredMessage("x", partition_key="apples"), because="session")
+        await _assert_refused(orders, BrokeredMessage("x", message_id="order 1"), because="session")
         async with orders.factory.transaction() as transaction:
             message = BrokeredMessage("x", session_id="apples", partition_key="apples")
             await orders.client.send(message, transaction=transaction)
@@ -91,7 +95,7 @@ async def test_r117_to_an_entity_with_sessions_a_message_has_a_session_id() -> N
 
 
 @in_virtual_time
-async def test_r117_to_an_entity_with_sessions_a_partition_key_that_differs_from_the_session_id_is_refused() -> None:
+async def test_r117_a_partition_key_that_differs_from_the_session_id_is_refused() -> None:
     async with partitioned_namespace(requires_session=True) as orders:
         bad = build(
             message_annotations={"x-opt-partition-key": "pears"},
@@ -108,15 +112,13 @@ async def test_r117_to_an_entity_with_sessions_a_partition_key_that_differs_from
 
 @in_virtual_time
 @pytest.mark.parametrize("enable_partitioning", [True, False])
-async def test_r118_several_sessions_in_one_transaction_are_for_plain_entities_only(
-    *, enable_partitioning: bool
-) -> None:
+async def test_r118_only_plain_entities_allow_several_sessions_in_one_transaction(*, enable_partitioning: bool) -> None:
     async with partitioned_namespace(requires_session=True, enable_partitioning=enable_partitioning) as orders:
         transaction = orders.factory.transaction()
         await orders.client.send(BrokeredMessage("x", session_id="apples"), transaction=transaction)
         if enable_partitioning:
             message = BrokeredMessage("y", session_id="pears")
-            await _refused(orders, message, because="'pears'", transaction=transaction)
+            await _assert_refused(orders, message, because="'pears'", transaction=transaction)
         else:
             await orders.client.send(BrokeredMessage("y", session_id="pears"), transaction=transaction)
             await transaction.commit()
@@ -124,7 +126,7 @@ async def test_r118_several_sessions_in_one_transaction_are_for_plain_entities_o
 
 
 @in_virtual_time
-async def test_a_message_is_completed_and_its_answer_sent_in_one_transaction_of_one_key() -> None:
+async def test_a_message_is_completed_and_its_reply_sent_in_one_transaction() -> None:
     async with partitioned_namespace() as orders:
         await send_all(orders.client, numbered_messages(2, partition_key=key_for_fragment(7)))
         done, bad = await receive(orders.client, 2)
@@ -140,15 +142,15 @@ async def test_a_message_is_completed_and_its_answer_sent_in_one_transaction_of_
 
 
 @in_virtual_time
-async def test_what_is_of_another_fragment_does_not_belong_into_the_transaction() -> None:
+async def test_a_message_for_another_fragment_fails_the_transaction() -> None:
     async with partitioned_namespace() as orders:
         await orders.client.send(BrokeredMessage("order", partition_key=key_for_fragment(7)))
         (order,) = await receive(orders.client, 1)
         transaction = orders.factory.transaction()
         await orders.client.complete(order, transaction=transaction)
-        answer = BrokeredMessage("answer", partition_key=key_for_fragment(8))
+        reply = BrokeredMessage("answer", partition_key=key_for_fragment(8))
         with pytest.raises(NotAllowed, match="another fragment"):
-            await orders.client.send(answer, transaction=transaction)
+            await orders.client.send(reply, transaction=transaction)
         with pytest.raises(TransactionRolledBack):
             await transaction.commit()
         await orders.client.complete(order)
@@ -156,7 +158,7 @@ async def test_what_is_of_another_fragment_does_not_belong_into_the_transaction(
 
 
 @in_virtual_time
-async def test_what_is_rolled_back_leaves_nothing() -> None:
+async def test_a_rollback_discards_sends_and_settlements() -> None:
     async with partitioned_namespace() as orders:
         await orders.client.send(BrokeredMessage("order", partition_key=key_for_fragment(7)))
         (order,) = await receive(orders.client, 1)
@@ -169,7 +171,7 @@ async def test_what_is_rolled_back_leaves_nothing() -> None:
 
 
 @in_virtual_time
-async def test_an_answer_goes_to_another_entity_via_the_fragment_of_the_order() -> None:
+async def test_a_reply_goes_to_another_entity_via_the_fragment_of_the_request() -> None:
     async with partitioned_namespace() as orders:
         await orders.queue("answers")
         await orders.client.send(BrokeredMessage("order", partition_key=key_for_fragment(7)))
@@ -177,18 +179,18 @@ async def test_an_answer_goes_to_another_entity_via_the_fragment_of_the_order() 
         sender = orders.factory.create_message_sender("answers", via="orders")
         async with orders.factory.transaction() as transaction:
             await orders.client.complete(order, transaction=transaction)
-            answer = BrokeredMessage("answer", partition_key=key_for_fragment(2), via_partition_key=key_for_fragment(7))
-            await sender.send(answer, transaction=transaction)
-        answers = orders.factory.create_queue_client("answers")
-        assert texts(await receive(answers, 1)) == ["answer"]
+            reply = BrokeredMessage("answer", partition_key=key_for_fragment(2), via_partition_key=key_for_fragment(7))
+            await sender.send(reply, transaction=transaction)
+        reply_client = orders.factory.create_queue_client("answers")
+        assert texts(await receive(reply_client, 1)) == ["answer"]
         assert await orders.fragments("answers") == [2]
         assert await orders.fragments() == []
 
 
-async def _refused(
+async def _assert_refused(
     orders: PartitionedNamespace, message: BrokeredMessage, *, because: str, transaction: Transaction | None = None
 ) -> None:
-    """It is InvalidOperation, as AMQP says it, and all of its transaction fails."""
+    """Assert that a send is refused with the AMQP condition of InvalidOperation, and that its transaction fails."""
     transaction = transaction or orders.factory.transaction()
     with pytest.raises(NotAllowed, match=because):
         await orders.client.send(message, transaction=transaction)

@@ -1,7 +1,7 @@
-"""Spark for tests: one session for each process of pytest, and a cluster of one master and two workers.
+"""Fixtures for Spark: one session for each pytest process, and a cluster of one master and two workers.
 
-Every Java here lives shortly: it compiles what it runs in the quick way only, and finds Spark's classes ready
-(`tools/archive_spark.py`). That halves what a test costs, twice.
+The Java processes of the tests are short-lived. They use only the quick compiler (C1) and load Spark's classes from
+an archive (`tools/archive_spark.py`). Each of the two halves the duration of a test.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SMALL = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
 }
-"""Without what pays for itself with millions of rows only: planning a query takes longer than running it here."""
+"""Optimisations that pay off only for millions of rows are off: here, planning a query takes longer than running it."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -52,6 +52,6 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
-    """Jobs on it run in processes of their own: this process has a session already."""
+    """A cluster for jobs in separate processes, since the pytest process has a session already."""
     with SparkCluster(tmp_path_factory.mktemp("cluster")) as cluster:
         yield cluster

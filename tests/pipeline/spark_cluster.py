@@ -1,10 +1,10 @@
-"""A standalone cluster of Spark on loopback: one master, two workers of one core each.
+"""A standalone Spark cluster on loopback: one master, two workers of one core each.
 
-    with Cluster(folder) as cluster:
+    with SparkCluster(folder) as cluster:
         subprocess.run([..., "--master", cluster.url])
         cluster.kill_executor()
 
-Owns: the three processes, their logs, and the executors they start. At its end all of them are gone.
+Owns the three processes, their logs, and the executors they start. Leaving the context ends all of them.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _URL: Final = re.compile(r"(?:Starting Spark master at|Successfully registered w
 
 
 class SparkCluster:
-    """One master, two workers."""
+    """One master and two workers."""
 
     url: str
 
     def __init__(self, folder: Path) -> None:
-        """Logs and the executors' folders are made below `folder`."""
+        """Keep logs and the executors' folders below `folder`."""
         self._folder = folder
         self._processes: list[subprocess.Popen[bytes]] = []
 
@@ -70,21 +70,23 @@ class SparkCluster:
                 process.wait()
 
     def executors(self) -> list[int]:
-        """The processes in which tasks run now."""
+        """Return the process ids of the executors."""
         groups = {process.pid for process in self._processes}
-        found = []
+        pids = []
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():
                 try:
-                    is_one = _EXECUTOR in (entry / "cmdline").read_bytes() and os.getpgid(int(entry.name)) in groups
+                    is_executor = (
+                        _EXECUTOR in (entry / "cmdline").read_bytes() and os.getpgid(int(entry.name)) in groups
+                    )
                 except (OSError, ProcessLookupError):
-                    continue  # it has ended
-                if is_one:
-                    found.append(int(entry.name))
-        return found
+                    continue  # the process has ended
+                if is_executor:
+                    pids.append(int(entry.name))
+        return pids
 
     def kill_executor(self) -> int:
-        """End one without notice; its number."""
+        """Kill one executor with SIGKILL, and return its process id."""
         wait_for(lambda: bool(self.executors()), "an executor")
         victim = self.executors()[0]
         os.kill(victim, signal.SIGKILL)
@@ -106,13 +108,13 @@ class SparkCluster:
     def _read_url(self, name: str) -> str:
         log = self._folder / f"{name}.log"
         wait_for(lambda: _URL.search(log.read_text(errors="replace")) is not None, f"{name} of the cluster, see {log}")
-        found = _URL.search(log.read_text(errors="replace"))
-        assert found is not None
-        return found[1]
+        match = _URL.search(log.read_text(errors="replace"))
+        assert match is not None
+        return match[1]
 
 
 def wait_for(condition: Callable[[], bool], what: str, limit_s: float = START_S) -> None:
-    """Look again and again until it is so; TimeoutError."""
+    """Poll `condition` until it is true; raise TimeoutError after `limit_s`."""
     deadline = time.monotonic() + limit_s
     while not condition():
         if time.monotonic() > deadline:

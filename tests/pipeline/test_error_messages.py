@@ -1,4 +1,4 @@
-"""What goes wrong with Spark is said in a sentence, and so is that it is not there."""
+"""Error messages of the pipeline commands: one line for a failure of Spark, and the name of a missing package."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ NAMESPACE = "Endpoint=sb://127.0.0.1:1/;SharedAccessKeyName=root;SharedAccessKey
 
 
 @pytest.mark.parametrize("package", ["pyspark", "pyarrow"])
-@pytest.mark.parametrize("words", [("audit", "."), ("replay", NAMESPACE, ".", "orders"), ("costs", ".")])
-def test_a_package_that_is_missing_is_named(package: str, words: tuple[str, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize("arguments", [("audit", "."), ("replay", NAMESPACE, ".", "orders"), ("costs", ".")])
+def test_a_missing_package_is_named(package: str, arguments: tuple[str, ...], tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT, package, *words],
+        [sys.executable, "-c", WITHOUT, package, *arguments],
         capture_output=True,
         text=True,
         env=environment,
@@ -42,29 +42,29 @@ def test_a_package_that_is_missing_is_named(package: str, words: tuple[str, ...]
     )
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
-    assert f"twinbus pipeline {words[0]}: {package} is not installed: pip install 'twinbus[spark]'" in (
+    assert f"twinbus pipeline {arguments[0]}: {package} is not installed: pip install 'twinbus[spark]'" in (
         done.stderr.replace("PySpark", "pyspark")
     )
 
 
-def test_a_job_that_fails_is_told_without_stacks(
+def test_a_failed_job_is_reported_without_a_stack_trace(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(typer.Exit), reported_errors("costs"):
         spark.range(1).write.parquet(str(tmp_path / "file" / "below"))
-    said = capsys.readouterr().err
-    assert said.startswith("twinbus pipeline costs: Spark gave up: ")
-    assert len(said.splitlines()) == 1
+    output = capsys.readouterr().err
+    assert output.startswith("twinbus pipeline costs: Spark failed: ")
+    assert len(output.splitlines()) == 1
 
 
-def test_what_is_no_fault_of_spark_is_not_hidden() -> None:
+def test_errors_that_are_not_from_spark_are_not_hidden() -> None:
     with pytest.raises(KeyError), reported_errors("costs"):
         raise KeyError("a fault of ours")
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "reason"),
     [
         (
             "in a task\n  File x\ntwinbus.PipelineError: no such entity\n\nJVM stacktrace:\n  at y",
@@ -74,5 +74,5 @@ def test_what_is_no_fault_of_spark_is_not_hidden() -> None:
         ("An error occurred while calling o1.x.\n: java.X: a\n\tat y", "java.X: a"),
     ],
 )
-def test_the_last_sentence_is_found(text: str, said: str) -> None:
-    assert failure_reason(PySparkException(text)) == said
+def test_the_failure_reason_is_the_last_cause_that_spark_names(text: str, reason: str) -> None:
+    assert failure_reason(PySparkException(text)) == reason

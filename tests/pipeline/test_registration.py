@@ -1,4 +1,4 @@
-"""The data source is made known to a session, and to copies of it, as often as somebody asks for it."""
+"""The data source can be registered several times, also in a copy of a session."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from pyspark.sql import SparkSession
 from twinbus.pipeline import register
 
 
-def test_a_session_may_be_told_twice_and_so_may_its_copies(spark: SparkSession) -> None:
+def test_a_session_and_its_copy_can_both_be_registered(spark: SparkSession) -> None:
     register(spark)
-    register(SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession()))  # noqa: SLF001  # as `foreachBatch` has one
+    register(SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession()))  # noqa: SLF001  # `foreachBatch` runs in such a copy

@@ -1,11 +1,11 @@
-"""Which methods of the JavaScript SDK a test calls, on objects of which classes: read from the sources.
+"""Methods of the JavaScript SDK that a test calls, with the classes of the objects: read from the sources.
 
     found = calls_of(ROOT / "tests/sdk_js/sending.test.js", "brings the messages of an array in their order")
     assert ("ServiceBusSender", "sendMessages") in found
 
-As `calls` does for Python, with less: the class of an object is known from `new`, from the SDK's methods that make
-objects, and from the helpers of the file and of bus.js, which a test is followed into. No JavaScript is parsed: strings
-and comments are blanked, and the rest is read by its brackets.
+A simpler counterpart of `python_calls`: the class of an object is known from `new`, from the SDK's methods that create
+objects, and from the helpers of the file and of bus.js, which are followed. The JavaScript is not parsed: strings and
+comments are blanked, and the rest is read by its brackets.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Kinds: TypeAlias = frozenset[str]
 Calls: TypeAlias = set[tuple[str, str]]
 
-MAKES: Final = {
+CREATED_CLASSES: Final = {
     "createSender": "ServiceBusSender",
     "createReceiver": "ServiceBusReceiver",
     "acceptSession": "ServiceBusSessionReceiver",
@@ -28,7 +28,7 @@ MAKES: Final = {
     "createRuleManager": "ServiceBusRuleManager",
     "createMessageBatch": "ServiceBusMessageBatch",
 }
-"""Methods of the SDK that make objects, and of which class these are."""
+"""Methods of the SDK that create objects, with the classes of the objects."""
 NOTHING: Final[Kinds] = frozenset()
 _MAX_DEPTH: Final = 8
 _BLANKED: Final = re.compile(
@@ -45,71 +45,71 @@ _PROPERTY: Final = re.compile(r"\s*\.\s*\w+(?!\w|\s*\()")
 
 
 class Function(NamedTuple):
-    """A helper."""
+    """Helper function."""
 
     parameters: tuple[str, ...]
     body: str
 
 
 def _blank(text: str) -> str:
-    """Strings and comments as blanks: places stay the same. The quotes stay."""
+    """Replace strings and comments by blanks; positions and quotes stay."""
 
     def blanks(match: re.Match[str]) -> str:
-        found = match[0]
-        if found.startswith("/"):
-            return re.sub(r"[^\n]", " ", found)
-        return found[0] + re.sub(r"[^\n]", " ", found[1:-1]) + found[-1]
+        matched = match[0]
+        if matched.startswith("/"):
+            return re.sub(r"[^\n]", " ", matched)
+        return matched[0] + re.sub(r"[^\n]", " ", matched[1:-1]) + matched[-1]
 
     return _BLANKED.sub(blanks, text)
 
 
 def _closing(text: str, start: int) -> int:
-    """The place behind the bracket that closes the one at `start`."""
+    """Return the position after the bracket that closes the one at `start`."""
     depth = 0
-    for place in range(start, len(text)):
-        if text[place] in "([{":
+    for position in range(start, len(text)):
+        if text[position] in "([{":
             depth += 1
-        elif text[place] in ")]}":
+        elif text[position] in ")]}":
             depth -= 1
             if depth == 0:
-                return place + 1
+                return position + 1
     raise AssertionError(text[start : start + 60])
 
 
 def _parts(text: str) -> list[str]:
-    """What commas divide, outside of brackets."""
+    """Split at commas outside of brackets."""
     parts, depth, begin = [], 0, 0
-    for place, character in enumerate(text):
+    for position, character in enumerate(text):
         depth += (character in "([{") - (character in ")]}")
         if character == "," and depth == 0:
-            parts.append(text[begin:place])
-            begin = place + 1
+            parts.append(text[begin:position])
+            begin = position + 1
     return [part.strip() for part in [*parts, text[begin:]] if part.strip()]
 
 
 def _expression(text: str, start: int) -> str:
-    """From a place to the end of the statement, or of the bracket that it is in."""
+    """Return the text from a position to the end of the statement or of the enclosing bracket."""
     depth = 0
-    for place in range(start, len(text)):
-        if text[place] in "([{":
+    for position in range(start, len(text)):
+        if text[position] in "([{":
             depth += 1
-        elif text[place] in ")]}":
+        elif text[position] in ")]}":
             depth -= 1
             if depth < 0:
-                return text[start:place]
-        elif text[place] == ";" and depth == 0:
-            return text[start:place]
+                return text[start:position]
+        elif text[position] == ";" and depth == 0:
+            return text[start:position]
     return text[start:]
 
 
 def _items(text: str) -> list[str]:
-    """The elements of a list, if an expression is one."""
+    """Return the elements of a list expression."""
     match = re.match(r"[\s(]*(?:await\s+)?(?:Promise\.all\()?\s*(?=\[)", text)
     return _parts(text[match.end() + 1 : _closing(text, match.end()) - 1]) if match is not None else []
 
 
 class JavaScriptFile:
-    """One file: its tests by their titles, its helpers, and what stands outside of both."""
+    """One file: its tests by title, its helpers, and the text outside of both."""
 
     def __init__(self, file: Path) -> None:
         raw = file.read_text()
@@ -137,12 +137,12 @@ class JavaScriptFile:
 
 @cache
 def read_program(file: Path) -> JavaScriptFile:
-    """A file, read once."""
+    """Return a file, read once."""
     return JavaScriptFile(file)
 
 
 class _Walk:
-    """Through one test."""
+    """Walk through one test."""
 
     def __init__(self, helpers: dict[str, Function]) -> None:
         self.calls: Calls = set()
@@ -150,14 +150,16 @@ class _Walk:
         self._results: dict[tuple[str, tuple[Kinds, ...]], Kinds] = {}
 
     def region(self, text: str, names: dict[str, Kinds], depth: int) -> dict[str, Kinds]:
-        """Read some statements: the names that are known behind them."""
+        """Read statements; return the names that are known after them."""
         known = dict(names)
-        for match in sorted([*_DECLARED.finditer(text), *_LOOP.finditer(text)], key=lambda found: found.start()):
+        for match in sorted(
+            [*_DECLARED.finditer(text), *_LOOP.finditer(text)], key=lambda declaration: declaration.start()
+        ):
             value = _expression(text, match.end())
             if match[1].startswith("["):
                 targets, values = _parts(match[1][1:-1]), _items(value)
-                for place, target in enumerate(targets):
-                    source = values[place] if len(values) == len(targets) else value
+                for index, target in enumerate(targets):
+                    source = values[index] if len(values) == len(targets) else value
                     known[target] = self.kind_of(source, known, depth)
             else:
                 known[match[1]] = self.kind_of(value, known, depth)
@@ -170,7 +172,7 @@ class _Walk:
             self._chain(text, match, names, depth)
 
     def kind_of(self, text: str, names: dict[str, Kinds], depth: int) -> Kinds:
-        """The class of an expression's value; of a list, that of its elements."""
+        """Return the class of an expression; for a list, that of its elements."""
         text = re.sub(r"^[\s(]*(?:await\s+)?[\s(]*", "", text)
         if text.startswith("["):
             inner = _parts(text[1 : _closing(text, 0) - 1])
@@ -184,25 +186,25 @@ class _Walk:
         return self._chain(text, match, names, depth) if match is not None else NOTHING
 
     def _chain(self, text: str, match: re.Match[str], names: dict[str, Kinds], depth: int) -> Kinds:
-        """`name(...).method(...)...`: each method on the class that it is called on; the class at the end."""
-        name, place = match[1], match.end()
+        """Record each method of `name(...).method(...)...` with its class; return the class of the result."""
+        name, position = match[1], match.end()
         kinds = names.get(name, NOTHING)
-        if place < len(text) and text[place] == "(":
-            end = _closing(text, place)
-            given = [self.kind_of(part, names, depth) for part in _parts(text[place + 1 : end - 1])]
+        if position < len(text) and text[position] == "(":
+            end = _closing(text, position)
+            given = [self.kind_of(part, names, depth) for part in _parts(text[position + 1 : end - 1])]
             is_new = match[0].startswith("new")
             kinds = frozenset({name}) if is_new else self._help(name, given, depth) if name not in names else NOTHING
-            place = end
+            position = end
         while True:
-            link = _LINK.match(text, place)
+            link = _LINK.match(text, position)
             if link is None:
-                return NOTHING if _PROPERTY.match(text, place) else kinds
+                return NOTHING if _PROPERTY.match(text, position) else kinds
             self.calls |= {(kind, link[1]) for kind in kinds}
-            kinds = frozenset({MAKES[link[1]]}) if kinds and link[1] in MAKES else NOTHING
-            place = _closing(text, link.end())
+            kinds = frozenset({CREATED_CLASSES[link[1]]}) if kinds and link[1] in CREATED_CLASSES else NOTHING
+            position = _closing(text, link.end())
 
     def _help(self, name: str, given: list[Kinds], depth: int) -> Kinds:
-        """Follow a call of a helper; the class of what it returns."""
+        """Follow a call of a helper; return the class of its result."""
         helper = self._helpers.get(name)
         key = (name, tuple(given))
         if helper is None or depth > _MAX_DEPTH:
@@ -219,12 +221,12 @@ class _Walk:
             self._results[key] = NOTHING.union(*returned)
         return self._results[key]
 
-    outside: dict[str, Kinds] = {}  # noqa: RUF012  # set once, before anything is read
+    outside: dict[str, Kinds] = {}  # noqa: RUF012  # set once, before the tests are read
 
 
 @cache
 def calls_of(file: Path, title: str) -> Calls:
-    """All that a test calls, itself and by its helpers: pairs of a class and a method."""
+    """Return all calls of a test and its helpers: pairs of a class and a method."""
     here, shared = read_program(file), read_program(file.parent / "bus.js")
     assert title in here.tests, f"{file.name} has no test {title!r}"
     walk = _Walk({**shared.functions, **here.functions})

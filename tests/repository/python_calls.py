@@ -1,12 +1,11 @@
-"""Which methods a test calls, on objects of which classes: read from the sources, without running anything.
+"""Methods that a test calls, with the classes of the objects: read from the sources, without running them.
 
     found = calls_of(ROOT / "tests/sdk/messages/test_sending.py", "test_a_message_sent_is_received_and_completed")
     assert found.has(ServiceBusSender, "send_messages")
 
-Follows a test into the helpers and fixtures that it uses, as far as they lie in `tests`. The class of an object is
-known from annotations, from constructors, and from what a call returns; where no class is known, a call counts for
-none. Objects in lists and dicts are taken for their elements. A bound method that is handed on (`run(client.close)`)
-counts as called.
+Follows the helpers and fixtures of a test within `tests`. The class of an object is known from annotations, from
+constructors, and from the results of calls; if no class is known, a call is ignored. Lists and dicts are treated as
+their elements. A bound method that is passed as an argument (`run(client.close)`) counts as called.
 """
 
 from __future__ import annotations
@@ -24,20 +23,20 @@ if TYPE_CHECKING:
 
 TESTS: Final = Path(__file__).parents[1]
 _MAX_DEPTH: Final = 40
-"""Calls within calls, at most."""
+"""Maximum depth of nested calls."""
 
 AnyFunction: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class ClassRef(NamedTuple):
-    """A class, by where it is defined."""
+    """Class, by its file and name."""
 
     file: Path
     name: str
 
 
 class InferredValue(NamedTuple):
-    """What an expression may be: an instance of a class, the class itself, a function, or a tuple of things."""
+    """Possible value of an expression: an instance of a class, a class, a function, or a tuple of values."""
 
     kind: str
     owner: ClassRef | None = None
@@ -51,18 +50,18 @@ NOTHING: Final[InferredValues] = frozenset()
 
 @dataclass
 class FoundCalls:
-    """All that a test does, itself and by its helpers."""
+    """Calls and sources of a test and its helpers."""
 
     calls: set[tuple[ClassRef, str]] = field(default_factory=set)
     sources: list[str] = field(default_factory=list)
 
     def has(self, kind: type, method: str) -> bool:
-        """Whether the method is called on an object of that class, or of one derived from it."""
+        """Return whether the method is called on an object of that class or a subclass."""
         wanted = class_of(kind)
         return any(name == method and wanted in class_hierarchy(owner) for owner, name in self.calls)
 
     def mentions(self, text: str) -> bool:
-        """Whether a text stands in the test, or in what it uses."""
+        """Return whether the test, or a helper that it uses, contains a text."""
         return any(text in source for source in self.sources)
 
 
@@ -81,7 +80,7 @@ class Module:
         self._read(self.tree.body)
 
     def source_of(self, function: AnyFunction) -> str:
-        """The text of a function, with its decorators."""
+        """Return the text of a function, with its decorators."""
         first = min([function.lineno, *[one.lineno for one in function.decorator_list]])
         return "\n".join(self.lines[first - 1 : function.end_lineno])
 
@@ -132,13 +131,13 @@ def _package_of(file: Path, level: int) -> str:
 
 @cache
 def module(file: Path) -> Module:
-    """A file, read once."""
+    """Return a file, read once."""
     return Module(file)
 
 
 @cache
 def _file_of(name: str) -> Path | None:
-    """Where a module is defined; None if it is not in Python, or none of ours and not the SDK."""
+    """Return the file of a module; None unless it is a Python module of tests, twinbus or azure."""
     if name.partition(".")[0] == "tests":
         base = TESTS.parent.joinpath(*name.split("."))
         found = [file for file in (base.with_suffix(".py"), base / "__init__.py") if file.exists()]
@@ -155,7 +154,7 @@ def _file_of(name: str) -> Path | None:
 
 
 def class_of(kind: type) -> ClassRef:
-    """A class that is there."""
+    """Return the reference of an imported class."""
     file = inspect.getsourcefile(kind)
     assert file is not None
     return ClassRef(Path(file), kind.__name__)
@@ -163,7 +162,7 @@ def class_of(kind: type) -> ClassRef:
 
 @cache
 def class_hierarchy(owner: ClassRef) -> tuple[ClassRef, ...]:
-    """A class and those that it is derived from, as far as they are known."""
+    """Return a class and its known base classes."""
     known = module(owner.file)
     found = [owner]
     for base in known.classes[owner.name].bases:
@@ -175,7 +174,7 @@ def class_hierarchy(owner: ClassRef) -> tuple[ClassRef, ...]:
 
 
 def _look_up(known: Module, name: str) -> InferredValues:
-    """What a name means in a module."""
+    """Return the possible values of a name in a module."""
     return _look_up_in(known.file, name)
 
 
@@ -200,7 +199,7 @@ def _look_up_in(file: Path, name: str, depth: int = 0) -> InferredValues:
 
 @cache
 def _value_of(file: Path, name: str) -> tuple[str, ...]:
-    """The text of a constant, if a name is that of one in the tests."""
+    """Return the text of a constant of the tests, if the name is one."""
     known = module(file)
     if name in known.imports and known.imports[name][1] is not None:
         source = _file_of(known.imports[name][0])
@@ -222,7 +221,7 @@ def _is(function: AnyFunction, decorator: str) -> bool:
 
 @cache
 def _member(owner: ClassRef, name: str) -> tuple[ClassRef, AnyFunction] | None:
-    """The method or property of that name, and the class that has it."""
+    """Return the method or property of that name, and the class that defines it."""
     for one in class_hierarchy(owner):
         for node in module(one.file).classes[one.name].body:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name:
@@ -238,12 +237,12 @@ class _Scope:
 
 
 class _Walk:
-    """Through one test."""
+    """Walk through one test."""
 
     def __init__(self, found: FoundCalls) -> None:
         self.found = found
         self._returned: dict[object, InferredValues] = {}
-        """By call: what it returns. One that is not finished yet returns nothing that is known."""
+        """Results by call; a call that is not finished yet has no known result."""
         self._fields: dict[tuple[ClassRef, str], InferredValues] = {}
 
     # --- functions ----------------------------------------------------------------------------------------------------
@@ -251,7 +250,7 @@ class _Walk:
     def enter(
         self, known: Module, function: AnyFunction, owner: ClassRef | None, given: list[InferredValues], depth: int
     ) -> InferredValues:
-        """Follow a call; what it returns, if its annotation does not say."""
+        """Follow a call; return its possible results."""
         key = (known.file, function.lineno, owner, tuple(given))
         if key in self._returned or depth > _MAX_DEPTH:
             return self._returned.get(key, NOTHING)
@@ -265,7 +264,7 @@ class _Walk:
         return self._returned[key]
 
     def _mention_values(self, known: Module, function: AnyFunction) -> None:
-        """Constants that a function uses belong to it."""
+        """Add the constants that a function uses to its sources."""
         for node in ast.walk(function):
             if isinstance(node, ast.Name):
                 self.found.sources += _value_of(known.file, node.id)
@@ -344,7 +343,7 @@ class _Walk:
     # --- annotations --------------------------------------------------------------------------------------------------
 
     def annotated(self, node: ast.expr | None, known: Module) -> InferredValues:  # noqa: PLR0911  # one for each form
-        """What an annotation promises."""
+        """Return the possible values of an annotation."""
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             node = ast.parse(node.value, mode="eval").body
         if isinstance(node, ast.Name):
@@ -370,7 +369,7 @@ class _Walk:
     # --- expressions --------------------------------------------------------------------------------------------------
 
     def infer(self, node: ast.expr, scope: _Scope, depth: int) -> InferredValues:  # noqa: C901, PLR0911  # one for each form
-        """What an expression may be; whatever is called in it is found."""
+        """Return the possible values of an expression, and record its calls."""
         if isinstance(node, ast.Name):
             return scope.names[node.id] if node.id in scope.names else _look_up(scope.known, node.id)
         if isinstance(node, ast.Attribute):
@@ -429,13 +428,13 @@ class _Walk:
         member = _member(thing.owner, name)
         if member is None:
             return self._field(thing.owner, name, depth)
-        home, function = member
+        definition, function = member
         if _is(function, "property"):
-            return self._called(home, function, thing.owner, [], depth)
-        return frozenset({InferredValue("method", thing.owner, (home.file, name, function.lineno))})
+            return self._called(definition, function, thing.owner, [], depth)
+        return frozenset({InferredValue("method", thing.owner, (definition.file, name, function.lineno))})
 
     def _field(self, owner: ClassRef, name: str, depth: int) -> InferredValues:
-        """What `self.name` is; or, of something that hands calls on (`__getattr__`), what that has."""
+        """Return the possible values of `self.name`, also of a delegate with `__getattr__`."""
         if (owner, name) not in self._fields:
             self._fields[owner, name] = NOTHING
             self._fields[owner, name] = self._find_field(owner, name, depth)
@@ -451,9 +450,9 @@ class _Walk:
                     found = self._assigned_in(known, node, one, name, depth)
                     if found:
                         return found
-        handing_on = _member(owner, "__getattr__")
-        if handing_on is not None and not name.startswith("_") and handing_on[0].file.is_relative_to(TESTS):
-            for part in ast.walk(handing_on[1]):
+        delegate = _member(owner, "__getattr__")
+        if delegate is not None and not name.startswith("_") and delegate[0].file.is_relative_to(TESTS):
+            for part in ast.walk(delegate[1]):
                 if isinstance(part, ast.Call) and ast.unparse(part.func) == "getattr":
                     target = ast.unparse(part.args[0]).removeprefix("self.")
                     return self._attribute(self._field(owner, target, depth + 1), name, depth)
@@ -483,7 +482,7 @@ class _Walk:
         result: InferredValues = NOTHING
         for thing in callee:
             result |= self._result(thing, given, depth)
-        if not result:  # what only hands calls on returns what it is given to call
+        if not result:  # a function that only delegates returns the result of the function that it is given
             for one in frozenset().union(*given, *named):
                 if one.kind == "returns":
                     result |= one.items[0]
@@ -520,18 +519,18 @@ class _Walk:
 
 
 def _is_own(node: ast.expr, name: str) -> bool:
-    """Whether it is `self.name`."""
+    """Return whether a node is `self.name`."""
     return ast.unparse(node) == f"self.{name}"
 
 
-def _item(value: InferredValues, place: int, count: int) -> InferredValues:
-    """One of the parts that something is taken apart into."""
+def _item(value: InferredValues, position: int, count: int) -> InferredValues:
+    """Return the value at one position of an unpacked value."""
     result: InferredValues = NOTHING
     for thing in value:
         if thing.kind != "tuple":
             result |= {thing}
         elif len(thing.items) == count:
-            result |= thing.items[place]
+            result |= thing.items[position]
         else:
             result = result.union(*thing.items)
     return result
@@ -547,7 +546,7 @@ def _conftests(file: Path) -> Iterator[Module]:
 
 @cache
 def calls_of(file: Path, name: str) -> FoundCalls:
-    """All that a test calls: `test_name`, or `TestClass::test_name`."""
+    """Return the calls of a test: `test_name`, or `TestClass::test_name`."""
     known, owner = module(file), None
     if "::" in name:
         kind, _, name = name.partition("::")

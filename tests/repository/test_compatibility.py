@@ -1,8 +1,8 @@
-"""The page on compatibility claims nothing without a test that does it, and leaves out no method of the SDK for Python.
+"""docs/compatibility.md: every claim has a test that uses the operation; no method of the SDK for Python is missing.
 
 That a test exists is not enough: it, or a helper that it uses, has to call the method of the row on an object of the
-row's class (`calls` and `javascript_calls` find out). Rows that are no method of a class are backed by what their test
-has to contain: the words that stand in the row as code, or those in `CONTAINED` and `REQUESTS`.
+row's class (checked by `python_calls` and `javascript_calls`). For rows that are not methods of a class, the test has
+to contain certain texts: the code in the row, or those in `CONTAINED` and `REQUESTS`.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ CLASSES: dict[type, type | None] = {
     ServiceBusMessageBatch: None,
     ServiceBusAdministrationClient: management_aio.ServiceBusAdministrationClient,
 }
-"""Of the SDK for Python: those that talk to the service, each with its sibling in aio."""
+"""Classes of the SDK for Python that use the service, each with its counterpart in aio."""
 OURS: dict[str, type] = {
     "`MessagingFactory` of twinbus.client": MessagingFactory,
     "`MessagingFactory` of twinbus.client.sync": blocking.MessagingFactory,
     "`Pairing` of twinbus.client.pairing": Pairing,
 }
-"""Of our own client: the sections of those that make and show a pair."""
+"""Classes of our own client that create and show pairs, by section."""
 KINDS: dict[str, list[type]] = {
     **{f"`{kind.__name__}`": [one for one in (kind, sibling) if one is not None] for kind, sibling in CLASSES.items()},
     **{section: [kind] for section, kind in OURS.items()},
 }
-"""By section: the classes whose methods its rows are."""
+"""Classes whose methods are the rows of each section."""
 
 CONTAINED: Final[dict[str, tuple[str, ...]]] = {
     "a connection string with a key": ("from_connection_string", "SharedAccessKey="),
@@ -66,15 +66,15 @@ CONTAINED: Final[dict[str, tuple[str, ...]]] = {
     "SASL PLAIN, the name of a key and the key": ("Credentials.plain(",),
     "no SASL at all": ("sasl=False",),
     "no token within 20 s ends the connection": ("Credentials.anonymous()", "close_condition()"),
-    "addresses in any case": ("queue.upper()",),
+    "case-insensitive addresses": ("queue.upper()",),
     "addresses, relative or as URI": ('"/{}"', '"amqps://contoso.example/{}"'),
     "peek-lock (unsettled, settled second)": (".accept()",),
     "receive and delete (settled)": ("create_receiver(", "AtMostOnce()"),
-    "sending settled": ("create_sender(", "AtMostOnce()"),
+    "sending pre-settled messages": ("create_sender(", "AtMostOnce()"),
     "batches (message format 0x80013700)": ("send_messages([",),
     "`accepted` completes": (".accept()",),
     "`rejected` dead-letters": (".reject()",),
-    "`released` and `modified` give back": (".release(",),
+    "`released` and `modified` return the message to the queue": (".release(",),
     "`modified` with `undeliverable-here` defers": ("Modified(undeliverable_here=True)",),
     "drain": (".drain(",),
     "session filter with an id": ('accept_session(holder, queue, "a")', "com.microsoft:session-filter"),
@@ -102,7 +102,7 @@ CONTAINED: Final[dict[str, tuple[str, ...]]] = {
     ),
     "Microsoft's emulator: its `Config.json` and key": ("--config=", "--emulator-key", "UseDevelopmentEmulator=true"),
 }
-"""By operation: what a test that shows it contains, itself or in its helpers, where the row has no code for that."""
+"""Texts that the test of an operation, or its helpers, must contain, if the row has no code for that."""
 REQUESTS: Final[dict[str, tuple[str, ...]]] = {
     "create {}": ('"PUT"', "201", "{Kind}Description"),
     "update {}": ('"PUT"', "If_Match", "{Kind}Description"),
@@ -110,7 +110,7 @@ REQUESTS: Final[dict[str, tuple[str, ...]]] = {
     "list {}s": ('"GET"', "{list}"),
     "delete {}": ('"DELETE"', "{Kind}Description"),
 }
-"""Requests of REST that manage an entity of each kind."""
+"""REST requests that manage an entity of each kind."""
 LISTS: Final = {
     "queue": "$Resources/queues",
     "topic": "$Resources/Topics",
@@ -138,11 +138,11 @@ MESSAGES: Final[dict[str, tuple[str, ...]]] = {
     "tokens for the targets of forwarding": ("ServiceBusSupplementaryAuthorization", "ForwardTo"),
     "`Authorization: SharedAccessSignature`": ('"Authorization": token', "SharedAccessSignature sr="),
 }
-"""The same for the rows of REST, some of which AMQP has by the same name."""
+"""Texts for the rows of REST; some of their names also occur for AMQP."""
 
 
 class Row(NamedTuple):
-    """One operation."""
+    """Row of the page: one operation."""
 
     section: str
     operation: str
@@ -151,25 +151,25 @@ class Row(NamedTuple):
 
     @property
     def test(self) -> str:
-        """What is named in its last cell, which has nothing else."""
+        """Test in the last cell, which contains nothing else."""
         match = re.fullmatch(r"`(tests/[^`]+)`", self.said)
         assert match, f"'{self.operation}' works, so its last cell is a test: {self.said!r}"
         return match[1]
 
     @property
     def javascript(self) -> str | None:
-        """The class of the JavaScript SDK, if the row is of one."""
+        """Class of the JavaScript SDK, if the row has one."""
         match = re.fullmatch(r"`(\w+)` of JavaScript", self.section)
         return match[1] if match else None
 
     @property
     def code(self) -> list[str]:
-        """What stands in the first cell as code."""
+        """Code in the first cell."""
         return re.findall(r"`([^`]+)`", self.operation)
 
     @property
     def contained(self) -> tuple[str, ...]:
-        """What a test has to contain that shows a row which is no method of a class."""
+        """Texts that the test of a row must contain, if the row is not a method of a class."""
         is_rest = self.section in {"Management", "Messages"}
         given = (MESSAGES.get(self.operation) if is_rest else None) or CONTAINED.get(self.operation)
         return given or tuple(self.code)
@@ -203,7 +203,7 @@ def test_the_page_has_rows_of_every_kind() -> None:
 
 
 @pytest.mark.parametrize("row", WORKING)
-def test_what_works_has_a_test_that_does_it(row: Row) -> None:
+def test_a_working_operation_has_a_test_that_uses_it(row: Row) -> None:
     if row.javascript is not None:
         check_javascript(row, row.javascript)
         return
@@ -229,23 +229,23 @@ def check_javascript(row: Row, kind: str) -> None:
 
 
 def test_a_method_counts_for_the_class_of_its_object_only() -> None:
-    file, name = ROOT / "tests" / "sdk" / "messages" / "test_locks.py", "test_a_renewed_lock_lasts_longer"
+    file, name = ROOT / "tests" / "sdk" / "messages" / "test_locks.py", "test_renewing_a_message_lock_extends_it"
     found = python_calls.calls_of(file, name)
     assert found.has(ServiceBusReceiver, "renew_message_lock")
     assert found.has(ServiceBusSender, "send_messages")
     assert not found.has(ServiceBusReceiver, "send_messages")
-    assert not found.has(ServiceBusSender, "close"), "the file's other tests, and other helpers, are not this one's"
+    assert not found.has(ServiceBusSender, "close"), "other tests and helpers of the file do not count"
     file, title = ROOT / "tests" / "sdk_js" / "connecting.test.js", "sends and receives ${kind}"
-    told = javascript_calls.calls_of(file, title)
-    assert ("ServiceBusReceiver", "completeMessage") in told
-    assert ("ServiceBusReceiver", "peekMessages") in told, "by a helper"
+    javascript_found = javascript_calls.calls_of(file, title)
+    assert ("ServiceBusReceiver", "completeMessage") in javascript_found
+    assert ("ServiceBusReceiver", "peekMessages") in javascript_found, "called by a helper"
     assert (
         not {("ServiceBusSender", "close"), ("ServiceBusReceiver", "close"), ("ServiceBusSender", "completeMessage")}
-        & told
+        & javascript_found
     )
 
 
-def test_a_pair_is_on_the_page_with_tests_and_azure_is_not_claimed() -> None:
+def test_the_page_has_tests_of_pairs_and_does_not_claim_azure() -> None:
     assert {row.section for row in ROWS if row.works == "yes"} >= set(OURS)
     assert {row.works for row in ROWS if "Azure Service Bus as" in row.operation} == {"not tried"}
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
@@ -257,13 +257,13 @@ def test_a_pair_is_on_the_page_with_tests_and_azure_is_not_claimed() -> None:
 
 @pytest.mark.parametrize("section", [pytest.param(section, id=section) for section in OURS])
 def test_rows_of_our_client_are_methods_that_it_has(section: str) -> None:
-    told = [row.code[0] for row in ROWS if row.section == section]
-    assert told
-    assert set(told) <= methods_of(OURS[section])
+    methods = [row.code[0] for row in ROWS if row.section == section]
+    assert methods
+    assert set(methods) <= methods_of(OURS[section])
 
 
 @pytest.mark.parametrize("row", OTHERS)
-def test_what_does_not_work_has_a_reason(row: Row) -> None:
+def test_an_operation_that_does_not_work_has_a_reason(row: Row) -> None:
     assert row.works == "not tried" or len(row.said) > 10
     assert "tests/" not in row.said
 
@@ -272,11 +272,11 @@ def test_what_does_not_work_has_a_reason(row: Row) -> None:
 def test_every_method_of_the_sdk_for_python_has_a_row(kind: type) -> None:
     sibling = CLASSES[kind]
     methods = methods_of(kind) | (methods_of(sibling) if sibling is not None else set())
-    told = [row.operation for row in ROWS if row.section == f"`{kind.__name__}`"]
+    operations = [row.operation for row in ROWS if row.section == f"`{kind.__name__}`"]
     assert methods
-    assert sorted(told) == sorted(f"`{method}`" for method in methods)
+    assert sorted(operations) == sorted(f"`{method}`" for method in methods)
 
 
-def test_no_row_is_there_twice() -> None:
+def test_no_row_occurs_twice() -> None:
     counts = Counter((row.section, row.operation) for row in ROWS)
     assert [key for key, count in counts.items() if count > 1] == []

@@ -1,4 +1,4 @@
-"""What is in the repository speaks of the project alone, and its documents say what is so."""
+"""Files contain no addresses of registries or paths of machines; documents name existing commands and files."""
 
 import ast
 import re
@@ -8,8 +8,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-# Spelt in two halves, so that this file does not name them itself.
-ELSEWHERE = re.compile(
+# Split in two parts, so that this file does not contain them.
+FORBIDDEN = re.compile(
     "|".join(
         [
             "pypi" + r"\.org",
@@ -25,21 +25,21 @@ PACKAGES = sorted(path.parent for path in (ROOT / "src").rglob("__init__.py"))
 
 
 def files_of_the_project() -> list[Path]:
-    """All but what the commands make: not asked of git, which a machine that only runs the tests may lack."""
-    made = re.compile(r"\.(?!ci\b|git(hub|ignore)\b).+|__pycache__|node_modules|build|dist|.+\.egg-info")
+    """Return all files except generated ones, without git, which may not be installed."""
+    generated = re.compile(r"\.(?!ci\b|git(hub|ignore)\b).+|__pycache__|node_modules|build|dist|.+\.egg-info")
     return [
         path
         for path in ROOT.rglob("*")
-        if path.is_file() and not any(made.fullmatch(part) for part in path.relative_to(ROOT).parts)
+        if path.is_file() and not any(generated.fullmatch(part) for part in path.relative_to(ROOT).parts)
     ]
 
 
-def test_no_file_names_a_registry_or_a_path_of_some_machine() -> None:
+def test_no_file_names_a_registry_or_a_path_of_a_machine() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{number}: {match[0]}"
         for path in files_of_the_project()
         for number, line in enumerate(path.read_text(errors="replace").splitlines(), start=1)
-        if (match := ELSEWHERE.search(line))
+        if (match := FORBIDDEN.search(line))
     ]
     assert found == []
 
@@ -47,9 +47,9 @@ def test_no_file_names_a_registry_or_a_path_of_some_machine() -> None:
 @pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md"])
 def test_every_command_in_the_documents_is_in_the_makefile(document: str) -> None:
     commands = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
-    told = set(re.findall(r"\bmake ([a-z]+)`", (ROOT / document).read_text()))
-    assert told
-    assert told <= commands
+    documented = set(re.findall(r"\bmake ([a-z]+)`", (ROOT / document).read_text()))
+    assert documented
+    assert documented <= commands
 
 
 def test_the_documents_name_only_files_that_exist() -> None:
@@ -61,10 +61,12 @@ def test_the_documents_name_only_files_that_exist() -> None:
 @pytest.mark.parametrize(
     "package", [pytest.param(package, id=str(package.relative_to(ROOT / "src"))) for package in PACKAGES]
 )
-def test_every_package_says_what_it_is(package: Path) -> None:
+def test_every_package_has_a_docstring(package: Path) -> None:
     docstring = ast.get_docstring(ast.parse((package / "__init__.py").read_text()))
     assert docstring
-    assert docstring.count("\n") >= 2, "the first line says what it is, the next what it owns and must not know"
+    assert docstring.count("\n") >= 2, (
+        "the first line says what the package is, the next ones what it owns and must not know"
+    )
 
 
 def test_the_design_lists_every_package() -> None:

@@ -1,4 +1,4 @@
-"""The lock files pin everything, and anyone can use them: no address of a registry, no path of a machine."""
+"""The lock files pin all packages, without addresses of registries or paths of machines."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from tests.install import oldest
 
 ROOT = Path(__file__).parents[2]
 LOCK = (ROOT / "requirements.lock").read_text()
-# An entry is a line that starts with a name, and the lines that it goes on in.
+# An entry is a line that starts with a name, and its continuation lines.
 ENTRIES = re.findall(r"^[a-z].*(?:\n[ \t]+.*)*", LOCK, flags=re.MULTILINE)
 
 
@@ -36,23 +36,23 @@ def test_no_addresses_and_no_paths() -> None:
     assert not re.search(r"(^|[\s=@])(file:|\.{0,2}/)", LOCK)
 
 
-def test_all_that_the_project_asks_for_is_locked() -> None:
+def test_all_requirements_are_locked() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = {name_of(requirement) for requirement in project["dependencies"] + project["optional-dependencies"]["dev"]}
     assert wanted <= {name_of(entry) for entry in ENTRIES}
 
 
-# --- what serving needs -----------------------------------------------------------------------------------------------
+# --- the lock for serving ---------------------------------------------------------------------------------------------
 
 RUN_LOCK = (ROOT / "requirements-run.lock").read_text()
 
 
 def versions_and_hashes(lock: str) -> dict[str, list[str]]:
-    found = re.findall(r"^[a-z].*(?:\n[ \t]+.*)*", lock, flags=re.MULTILINE)
-    return {name_of(entry): re.findall(r"==[^ ]+|sha256:[0-9a-f]{64}", entry) for entry in found}
+    entries = re.findall(r"^[a-z].*(?:\n[ \t]+.*)*", lock, flags=re.MULTILINE)
+    return {name_of(entry): re.findall(r"==[^ ]+|sha256:[0-9a-f]{64}", entry) for entry in entries}
 
 
-def test_serving_has_the_packages_that_are_tested_and_no_others() -> None:
+def test_the_lock_for_serving_has_the_tested_versions_and_no_test_packages() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     all_locked, run_locked = versions_and_hashes(LOCK), versions_and_hashes(RUN_LOCK)
     assert {name_of(requirement) for requirement in project["dependencies"]} <= run_locked.keys()
@@ -60,7 +60,7 @@ def test_serving_has_the_packages_that_are_tested_and_no_others() -> None:
     assert run_locked.keys().isdisjoint({"pyspark", "pyarrow", "mypy", "setuptools", "pytest", "python-qpid-proton"})
 
 
-def test_every_requirement_has_a_lower_bound_not_above_what_is_locked() -> None:
+def test_every_requirement_has_a_lower_bound_not_above_the_locked_version() -> None:
     locked = versions_and_hashes(LOCK)
     for requirement in oldest.lowest():
         name, _, lowest = requirement.partition("==")
@@ -71,7 +71,7 @@ def numbers(version: str) -> list[int]:
     return [int(part) for part in version.split(".")]
 
 
-# --- the other one ----------------------------------------------------------------------------------------------------
+# --- the lock for JavaScript ------------------------------------------------------------------------------------------
 
 JAVASCRIPT = json.loads((ROOT / "tests/sdk_js/package-lock.json").read_text())
 
@@ -85,7 +85,7 @@ def test_the_lock_for_javascript_has_one_version_and_hash_for_everything_and_no_
         assert "resolved" not in package, name
 
 
-def test_what_javascript_asks_for_is_pinned() -> None:
+def test_the_requirements_of_javascript_are_pinned() -> None:
     wanted = json.loads((ROOT / "tests/sdk_js/package.json").read_text())["devDependencies"]
     assert wanted == JAVASCRIPT["packages"][""]["devDependencies"]
     assert all(JAVASCRIPT["packages"][f"node_modules/{name}"]["version"] == version for name, version in wanted.items())

@@ -1,4 +1,4 @@
-"""The recorded mutations fit the code: each changes a line, and its tests exist and carry its statement's number."""
+"""The recorded mutations match the code: each changes a line, and its tests exist and have its statement's number."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NUMBERED = re.compile(r"[RQCX]\d{2,3}")
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS)
-def test_a_mutation_changes_the_code_that_is_there(mutation: Mutation) -> None:
+def test_a_mutation_changes_the_code(mutation: Mutation) -> None:
     text = (ROOT / mutation.file).read_text()
     assert mutation.applied(text) != text
 

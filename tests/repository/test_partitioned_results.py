@@ -1,4 +1,4 @@
-"""The page with the measurements of partitioned queues supports what is said of their throughput."""
+"""The measurements of partitioned queues support the claims about their throughput."""
 
 from __future__ import annotations
 
@@ -43,6 +43,6 @@ def _through(rates: dict[str, list[float]]) -> list[float]:
 
 
 def _cell(processes: int) -> dict[str, Any]:
-    """Round by round, without keys."""
+    """Return the measurement without keys, for a number of processes."""
     cells = MEASURED["growth"]
     return next(cell for cell in cells if (cell["processes"], cell["fragments"]) == (processes, None))

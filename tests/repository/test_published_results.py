@@ -20,14 +20,14 @@ def test_no_figure_comes_from_uncommitted_code(page: Path) -> None:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A repository with one file of code and one page, both committed."""
+    """Return a repository with one code file and one page, both committed."""
     (tmp_path / "src").mkdir()
     (tmp_path / "docs" / "benchmarks").mkdir(parents=True)
     (tmp_path / "src" / "code.py").write_text("1\n")
     (tmp_path / "docs" / "benchmarks" / "page.md").write_text("1\n")
-    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "Begin"]):
-        named = ["-c", "user.name=a", "-c", "user.email=a@localhost"]
-        subprocess.run(["git", "-C", str(tmp_path), *named, *words], check=True)
+    for arguments in (["init", "-q"], ["add", "."], ["commit", "-qm", "Begin"]):
+        identity = ["-c", "user.name=a", "-c", "user.email=a@localhost"]
+        subprocess.run(["git", "-C", str(tmp_path), *identity, *arguments], check=True)
     return tmp_path
 
 
@@ -40,6 +40,6 @@ def test_changed_code_is_refused_before_anything_is_measured(repository: Path) -
     assert results_folder(str(repository / "elsewhere"), repository) == repository / "elsewhere"
 
 
-def test_the_page_of_the_bench_before_does_not_count(repository: Path) -> None:
+def test_an_uncommitted_page_of_results_does_not_count(repository: Path) -> None:
     (repository / "docs" / "benchmarks" / "page.md").write_text("2\n")
     assert uncommitted(repository) == []

@@ -32,5 +32,5 @@ def test_a_range_in_a_name_stands_for_all_its_numbers() -> None:
     assert numbers_of("test_r012_to_r014_and_q01_hold") == {"R012", "R013", "R014", "Q01"}
 
 
-def test_the_page_names_the_tests_as_they_are() -> None:
+def test_the_page_names_the_current_tests() -> None:
     assert PAGE.read_text() == updated(PAGE.read_text()), "run `python -m tests.statements --write`"

@@ -1,11 +1,11 @@
-"""The azure-servicebus client, sync or aio, with TLS or without, in one form: a test is written once.
+"""One interface to the azure-servicebus client, sync or aio, with or without TLS, so that a test is written once.
 
     sender, receiver = bus.sender(queue), bus.receiver(queue)
     sender.send_messages(ServiceBusMessage("an order"))
 
-The sync client's objects are called on threads and the aio client's on a loop; either way a call returns what it
-returns, raises what it raises, and has a deadline. The SDK takes half a second to open a connection and up to one to
-close it, so the connections of a test open side by side, and close while the next test runs.
+The sync client runs on threads and the aio client on an event loop; in both cases a call returns the SDK's result,
+raises the SDK's exception, and has a deadline. The SDK takes half a second to open a connection and up to a second to
+close it, so the connections of a test open concurrently, and close while the next test runs.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ TIMEOUT_S = 60.0
 
 
 class ClientDriver:
-    """How calls of one kind of client are made."""
+    """Runs the calls of one kind of client."""
 
     def start(self, call: Callable[[], Any]) -> Future[Any]:
-        """Make a call, and do not wait for it."""
+        """Start a call without waiting for it."""
         raise NotImplementedError
 
     def run(self, call: Callable[[], Any]) -> Any:  # noqa: ANN401  # whatever the SDK returns
@@ -45,7 +45,7 @@ class ClientDriver:
 
 
 class SyncDriver(ClientDriver):
-    """For the sync client: each call has a thread, so that one which hangs harms nobody."""
+    """Driver of the sync client: each call has its own thread, so that a hanging call blocks no other."""
 
     def start(self, call: Callable[[], Any]) -> Future[Any]:
         future: Future[Any] = Future()
@@ -53,7 +53,7 @@ class SyncDriver(ClientDriver):
         def run() -> None:
             try:
                 future.set_result(call())
-            except BaseException as error:  # noqa: BLE001  # it is raised where the result is asked for
+            except BaseException as error:  # noqa: BLE001  # raised when the result is read
                 future.set_exception(error)
 
         threading.Thread(target=run, daemon=True).start()
@@ -61,7 +61,7 @@ class SyncDriver(ClientDriver):
 
 
 class AsyncDriver(ClientDriver):
-    """For the aio client: one loop for all."""
+    """Driver of the aio client: one event loop for all calls."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -82,21 +82,21 @@ class AsyncDriver(ClientDriver):
 
 
 class DriverCalls:
-    """Something of the SDK that needs no opening: a receiver's session, or the client for queues themselves."""
+    """Proxy of an SDK object that needs no opening: a receiver's session, or the administration client."""
 
     def __init__(self, driver: ClientDriver, called: Any) -> None:  # noqa: ANN401  # of either kind
         self._driver = driver
         self.called = called
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401  # whatever the SDK has
-        found = getattr(self.called, name)
-        if not callable(found):
-            return found
-        return lambda *arguments, **named: self._driver.run(lambda: found(*arguments, **named))
+        attribute = getattr(self.called, name)
+        if not callable(attribute):
+            return attribute
+        return lambda *arguments, **named: self._driver.run(lambda: attribute(*arguments, **named))
 
 
 class LinkHandle:
-    """A sender or receiver; its methods are those of the SDK's own."""
+    """Proxy of an SDK sender or receiver, with the same methods."""
 
     def __init__(self, driver: ClientDriver, handler: Any) -> None:  # noqa: ANN401  # of either kind
         self._driver = driver
@@ -104,20 +104,20 @@ class LinkHandle:
         self._opening = driver.start(getattr(handler, "__enter__", None) or handler.__aenter__)
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401  # whatever the SDK has
-        found = getattr(self._handler, name)
-        if not callable(found):
-            return found
+        attribute = getattr(self._handler, name)
+        if not callable(attribute):
+            return attribute
 
         def call(*arguments: object, **named: object) -> object:
             if name != "close":
                 self._opening.result(TIMEOUT_S)
-            return self._driver.run(lambda: found(*arguments, **named))
+            return self._driver.run(lambda: attribute(*arguments, **named))
 
         return call
 
     @property
     def session(self) -> DriverCalls:
-        """The session that a receiver has, once it has it."""
+        """Return the session of a receiver, once the receiver is open."""
         self._opening.result(TIMEOUT_S)
         return DriverCalls(self._driver, self._handler.session)
 
@@ -138,7 +138,7 @@ class LinkHandle:
 
 
 class Bus:
-    """One client of a server, and its senders and receivers."""
+    """A client of a server, and its senders and receivers."""
 
     def __init__(self, driver: ClientDriver, server: ServerProcess, *, tls: bool) -> None:
         self.is_aio = isinstance(driver, AsyncDriver)
@@ -150,11 +150,13 @@ class Bus:
         self._administration: DriverCalls | None = None
 
     def client(self, connection_string: str | None = None, **options: object) -> Any:  # noqa: ANN401  # either kind
-        """Another client; a failure is not tried again unless it is said how often."""
+        """Create another client (default: without retries)."""
         kind: Any = AsyncServiceBusClient if self.is_aio else ServiceBusClient
-        shown = self._server.tls_connection_string if self._tls else self._server.connection_string
+        default_connection_string = self._server.tls_connection_string if self._tls else self._server.connection_string
         options = {"retry_total": 0, "connection_verify": self._server.ca_file, **options}
-        client = self._driver.run(lambda: kind.from_connection_string(connection_string or shown, **options))
+        client = self._driver.run(
+            lambda: kind.from_connection_string(connection_string or default_connection_string, **options)
+        )
         self._clients.append(client)
         return client
 
@@ -170,12 +172,12 @@ class Bus:
         return cast("ServiceBusSender", self._open(self._shared_client.get_topic_sender, topic, options))
 
     def subscription_receiver(self, topic: str, name: str, **options: object) -> ServiceBusReceiver:
-        """A receiver of a subscription."""
+        """Open a receiver of a subscription."""
         options["subscription_name"] = name
         return cast("ServiceBusReceiver", self._open(self._shared_client.get_subscription_receiver, topic, options))
 
     def topic(self, *subscriptions: str, **options: Any) -> str:  # noqa: ANN401  # properties of a topic
-        """A new topic with subscriptions that get all messages; its name, which no other has."""
+        """Create a topic with subscriptions that get all messages; return its unique name."""
         name = f"topic-{uuid.uuid4().hex}"
         self.administration.create_topic(name, **options)
         for subscription in subscriptions:
@@ -183,15 +185,15 @@ class Bus:
         return name
 
     def renew(self, receiver: ServiceBusReceiver, message: Any, *, seconds: float) -> Callable[[], None]:  # noqa: ANN401
-        """Have the lock of a message, or of a session, renewed by itself; what is returned ends that."""
+        """Renew the lock of a message or session automatically; return a function that stops the renewal."""
         renewer: Any = self._driver.run(AsyncAutoLockRenewer if self.is_aio else AutoLockRenewer)
-        handler = cast("LinkHandle", receiver)._handler  # noqa: SLF001  # the SDK wants its own
+        handler = cast("LinkHandle", receiver)._handler  # noqa: SLF001  # the SDK needs its own object
         renewed = message.called if isinstance(message, DriverCalls) else message
         self._driver.run(lambda: renewer.register(handler, renewed, max_lock_renewal_duration=seconds))
         return lambda: self._driver.run(renewer.close)
 
     def list_sessions(self, queue: str, **options: Any) -> list[str]:  # noqa: ANN401  # those of the SDK
-        """The ids of all sessions of a queue, page by page."""
+        """Return the ids of all sessions of a queue, read page by page."""
 
         client = self._shared_client
 
@@ -205,17 +207,17 @@ class Bus:
 
     @property
     def administration(self) -> ServiceBusAdministrationClient:
-        """The client for queues themselves."""
+        """Return the administration client."""
         if self._administration is None:
             kind: Any = AsyncServiceBusAdministrationClient if self.is_aio else ServiceBusAdministrationClient
-            shown = self._server._ready["admin_connection_string"]  # noqa: SLF001  # nobody else wants it
+            connection_string = self._server._ready["admin_connection_string"]  # noqa: SLF001  # no other test needs it
             options = {"retry_total": 0, "connection_verify": self._server.ca_file}
-            client = self._driver.run(lambda: kind.from_connection_string(shown, **options))
+            client = self._driver.run(lambda: kind.from_connection_string(connection_string, **options))
             self._administration = DriverCalls(self._driver, client)
         return cast("ServiceBusAdministrationClient", self._administration)
 
     def update_queue(self, queue: str, **changes: Any) -> None:  # noqa: ANN401  # properties of a queue
-        """Have a queue as it is, but for these properties."""
+        """Change these properties of a queue."""
         self.administration.update_queue(self.administration.get_queue(queue), **changes)
 
     @property
@@ -228,7 +230,7 @@ class Bus:
         return handle
 
     def close_in_background(self) -> list[Future[Any]]:
-        """What is to be waited for."""
+        """Start closing all connections; return the futures to wait for."""
         closings = [handle.close_in_background() for handle in self._handles]
         if self._administration is not None:
             closings.append(self._driver.start(self._administration.called.close))
@@ -236,12 +238,12 @@ class Bus:
 
 
 def receive(receiver: ServiceBusReceiver, count: int, *, timeout_s: float = 20) -> list[Any]:
-    """So many messages, in as many calls as it takes."""
+    """Receive `count` messages, in as many calls as necessary."""
     received: list[Any] = []
     while len(received) < count:
-        found = receiver.receive_messages(max_message_count=count - len(received), max_wait_time=timeout_s)
-        assert found, f"{len(received)} of {count} messages came within {timeout_s} s"
-        received += found
+        messages = receiver.receive_messages(max_message_count=count - len(received), max_wait_time=timeout_s)
+        assert messages, f"{len(received)} of {count} messages came within {timeout_s} s"
+        received += messages
     return received
 
 

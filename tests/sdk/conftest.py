@@ -1,8 +1,8 @@
-"""Clients of every kind.
+"""Fixtures for all kinds of clients.
 
-A test with a `bus` is run for the sync client and for the aio client, one of them with TLS, which changes nothing above
-the socket; a test with an `every_bus`, for all four. It is written once, and run for all at the same time, each with a
-`queue` of its own: the SDK waits half a second here and there, and would wait four times as long one after the other.
+A test with the fixture `bus` runs with the sync client and the aio client, one of them with TLS; a test with
+`every_bus` runs with all four combinations. A test runs for all its clients concurrently, each with its own `queue`,
+because the SDK often waits for half a second.
 """
 
 from __future__ import annotations
@@ -31,11 +31,13 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         return None
     server: Any = pyfuncitem.funcargs["server"]
     buses: Any = pyfuncitem.funcargs[name]
-    given = {wanted: pyfuncitem.funcargs[wanted] for wanted in inspect.signature(pyfuncitem.obj).parameters}
+    arguments = {
+        parameter: pyfuncitem.funcargs[parameter] for parameter in inspect.signature(pyfuncitem.obj).parameters
+    }
 
     def run(kind: str) -> None:
-        queue = {"queue": server.create_queue()} if "queue" in given else {}
-        pyfuncitem.obj(**given | {name: buses[kind]} | queue)
+        queue = {"queue": server.create_queue()} if "queue" in arguments else {}
+        pyfuncitem.obj(**arguments | {name: buses[kind]} | queue)
 
     with ThreadPoolExecutor(len(buses)) as threads:
         runs = {kind: threads.submit(run, kind) for kind in buses}
@@ -56,7 +58,7 @@ def loop() -> Iterator[AsyncDriver]:
 
 @pytest.fixture(scope="session")
 def closings(running_server: ServerProcess, loop: AsyncDriver) -> Iterator[list[Future[Any]]]:
-    """Connections that are being closed; all are before their server stops."""
+    """Connections that are being closed; all must be closed before their server stops."""
     assert running_server is not None
     assert loop is not None
     futures: list[Future[Any]] = []
@@ -88,5 +90,5 @@ def _buses(
 
 @pytest.fixture
 def queue() -> str:
-    """Stands for one of its own for each kind of client, as a plain create makes it."""
+    """Placeholder; each kind of client gets its own queue with default properties."""
     return "made for each client"

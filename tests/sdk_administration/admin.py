@@ -1,9 +1,9 @@
-"""The SDK's administration clients, both called alike.
+"""One interface to both administration clients of the SDK.
 
     admin.create_queue("orders")
     assert [queue.name for queue in admin.list_queues()] == ["orders"]
 
-Owns: the unmodified sync client, or the unmodified aio client on a loop of its own. Lists are lists, of all pages.
+Owns: the unmodified sync client, or the unmodified aio client on its own event loop. Paged results are lists.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from tests.support.server_process import ServerProcess
 
     Ask: TypeAlias = Callable[..., object]
-    """Some call of a client."""
+    """A call of a client."""
 
 CLIENTS: dict[str, Any] = {"sync": SyncClient, "aio": AioClient}
 
 
 class AdministrationClient:
-    """One client."""
+    """Administration client, sync or aio."""
 
     def __init__(self, kind: str, server: ServerProcess, connection_string: str | None = None, **options: Any) -> None:  # noqa: ANN401  # the SDK's
-        """With the root key, unless a connection string says otherwise; over https, the certificate checked."""
+        """Connect over HTTPS with a verified certificate (default: with the root key)."""
         self.kind = kind
         self.server = server
         self._loop = asyncio.new_event_loop()
@@ -45,23 +45,23 @@ class AdministrationClient:
         )
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        """A method of the client, that has its answer when it returns."""
+        """Return a method of the client that waits for its result."""
         method = getattr(self._client, name)
 
-        def call(*arguments: object, **options: object) -> Any:  # noqa: ANN401  # whatever the SDK answers
+        def call(*arguments: object, **options: object) -> Any:  # noqa: ANN401  # any result of the SDK
             return self._awaited(method(*arguments, **options))
 
         return call
 
-    def _awaited(self, answer: Any) -> Any:  # noqa: ANN401  # whatever the SDK answers
-        if inspect.isawaitable(answer):
-            return self._loop.run_until_complete(answer)
-        if isinstance(answer, AsyncItemPaged):
-            return self._loop.run_until_complete(_all(answer))
-        return list(answer) if isinstance(answer, ItemPaged) else answer
+    def _awaited(self, result: Any) -> Any:  # noqa: ANN401  # any result of the SDK
+        if inspect.isawaitable(result):
+            return self._loop.run_until_complete(result)
+        if isinstance(result, AsyncItemPaged):
+            return self._loop.run_until_complete(_all(result))
+        return list(result) if isinstance(result, ItemPaged) else result
 
     def end(self) -> None:
-        """Close it, and its loop."""
+        """Close the client and its event loop."""
         self.close()
         self._loop.run_until_complete(asyncio.sleep(0))
         self._loop.close()

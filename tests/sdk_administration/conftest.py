@@ -1,4 +1,4 @@
-"""Each test is run with the SDK's sync client and with its aio client."""
+"""Fixtures that run each test with the SDK's sync client and with its aio client."""
 
 from __future__ import annotations
 
@@ -23,6 +23,6 @@ def admin(request: pytest.FixtureRequest, server: ServerProcess) -> Iterator[Adm
 
 @pytest.fixture
 def topic(admin: AdministrationClient, name: str) -> str:
-    """A topic of the test's own."""
+    """A new topic for the test."""
     admin.create_topic(name)
     return name

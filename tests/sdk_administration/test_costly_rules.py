@@ -1,4 +1,4 @@
-"""Whoever may only listen can add rules that take long: that does not keep a server from serving others."""
+"""Expensive rules: a client with the Listen right can add them, but they do not block other clients."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 SECRET = "a-secret-of-the-listener-and-of-the-sender="
 LIKES = " OR ".join(["t LIKE '%_b%'"] * 56)
-"""As many as fit in a filter."""
+"""As many conditions as fit in a filter."""
 PATTERNS = " OR ".join(["t LIKE p"] * 2)
 LONG_PATTERN = "%" + "_".join(chr(1_000 + number) for number in range(60)) + "%"
 SIZE = 30_000
-MOST_S = 1.5
-"""Where rules are not evaluated in turns, the server is silent for many seconds."""
+MAX_WAIT_S = 1.5
+"""Upper limit of a wait. If rules were not evaluated in slices, the server would block for many seconds."""
 
 
 @pytest.fixture
@@ -35,8 +35,8 @@ def topic(server: ServerProcess, name: str) -> Iterator[str]:
     admin = AdministrationClient("sync", server)
     rights = {"listener": ["Listen"], "sender": ["Send"]}
     keys = [
-        AuthorizationRule(key_name=key, rights=list(wanted), primary_key=SECRET, secondary_key=SECRET)
-        for key, wanted in rights.items()
+        AuthorizationRule(key_name=key, rights=list(granted), primary_key=SECRET, secondary_key=SECRET)
+        for key, granted in rights.items()
     ]
     admin.create_topic(name, authorization_rules=keys)
     admin.create_subscription(name, "s")
@@ -54,18 +54,18 @@ def client(server: ServerProcess, key: str, path: str) -> ServiceBusClient:
 
 
 def add_rule(receiver: ServiceBusReceiver, name: str, expression: str) -> None:
-    """As clients of other languages do, whose SDKs have a manager of rules."""
+    """Add a rule over AMQP, like the rule manager of the SDKs for other languages."""
     rule = {"rule-name": name, "rule-description": {"sql-filter": {"expression": expression}}}
 
-    def told(status: int, _message: object, description: object, **_: object) -> None:
+    def check_status(status: int, _message: object, description: object, **_: object) -> None:
         if status != 200:
             raise ServiceBusError(str(description))
 
-    receiver._mgmt_request_response_with_retry(b"com.microsoft:add-rule", rule, told)  # noqa: SLF001
+    receiver._mgmt_request_response_with_retry(b"com.microsoft:add-rule", rule, check_status)  # noqa: SLF001
 
 
 def send_until(stopped: threading.Event, sender: ServiceBusSender) -> list[float]:
-    """What an honest client waits for each of its messages."""
+    """Send until stopped; return how long each send took."""
     waits: list[float] = []
     while not stopped.is_set():
         started = time.monotonic()
@@ -74,7 +74,7 @@ def send_until(stopped: threading.Event, sender: ServiceBusSender) -> list[float
     return waits
 
 
-def test_rules_that_a_listener_adds_do_not_keep_others_waiting(server: ServerProcess, topic: str) -> None:
+def test_expensive_rules_of_a_listener_do_not_delay_other_clients(server: ServerProcess, topic: str) -> None:
     stopped, waits = threading.Event(), list[float]()
     with (
         client(server, "listener", topic) as listening,
@@ -96,14 +96,14 @@ def test_rules_that_a_listener_adds_do_not_keep_others_waiting(server: ServerPro
             attacker.send_messages(ServiceBusMessage("", application_properties=properties))
         stopped.set()
         thread.join()
-        found = receiver.receive_messages(max_message_count=3, max_wait_time=5)
-        while len(found) < 3:
-            found += receiver.receive_messages(max_message_count=3, max_wait_time=5)
-    assert max(waits) < MOST_S
-    assert [message.application_properties[b"n"] for message in found] == [0, 1, 2]  # type: ignore[index]
+        received = receiver.receive_messages(max_message_count=3, max_wait_time=5)
+        while len(received) < 3:
+            received += receiver.receive_messages(max_message_count=3, max_wait_time=5)
+    assert max(waits) < MAX_WAIT_S
+    assert [message.application_properties[b"n"] for message in received] == [0, 1, 2]  # type: ignore[index]
 
 
-def test_a_listener_cannot_add_a_rule_that_costs_too_much(server: ServerProcess, topic: str) -> None:
+def test_a_rule_over_the_work_limit_is_refused(server: ServerProcess, topic: str) -> None:
     with (
         client(server, "listener", topic) as listening,
         listening.get_subscription_receiver(topic, "s") as receiver,

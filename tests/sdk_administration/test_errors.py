@@ -1,4 +1,4 @@
-"""Which exceptions of the SDK our refusals become, for entities of every kind."""
+"""Errors: the SDK exceptions for refused administration requests, for entities of every kind."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.support.server_process import ServerProcess
 
 
-def test_a_name_is_taken_in_every_spelling_by_queues_and_topics_alike(admin: AdministrationClient, topic: str) -> None:
+def test_queues_and_topics_share_case_insensitive_names(admin: AdministrationClient, topic: str) -> None:
     admin.create_subscription(topic, "all")
     creates: list[Ask] = [
         lambda: admin.create_topic(topic.upper()),
@@ -32,10 +32,10 @@ def test_a_name_is_taken_in_every_spelling_by_queues_and_topics_alike(admin: Adm
             create()
 
 
-def test_what_is_missing(admin: AdministrationClient, topic: str) -> None:
+def test_missing_entities_are_not_found(admin: AdministrationClient, topic: str) -> None:
     admin.create_queue(f"{topic}-queue")
     admin.create_subscription(topic, "all")
-    asks: list[Ask] = [
+    calls: list[Ask] = [
         lambda: admin.get_queue("missing"),
         lambda: admin.delete_queue("missing"),
         lambda: admin.get_topic("missing"),
@@ -51,13 +51,13 @@ def test_what_is_missing(admin: AdministrationClient, topic: str) -> None:
         lambda: admin.get_rule(topic, "missing", "$Default"),
         lambda: admin.list_rules(topic, "missing"),
     ]
-    for ask in asks:
+    for call in calls:
         with pytest.raises(ResourceNotFoundError):
-            ask()
+            call()
 
 
 @pytest.mark.parametrize("bad", ["-x", "a b", "x" * 261, "a%2Fb", "a/Subscriptions/b"])
-def test_a_name_that_cannot_be(admin: AdministrationClient, bad: str) -> None:
+def test_an_invalid_queue_or_topic_name_is_refused(admin: AdministrationClient, bad: str) -> None:
     for create in (admin.create_queue, admin.create_topic):
         with pytest.raises(HttpResponseError) as caught:
             create(bad)
@@ -65,14 +65,14 @@ def test_a_name_that_cannot_be(admin: AdministrationClient, bad: str) -> None:
 
 
 @pytest.mark.parametrize("bad", ["-x", "a b", "x" * 51, "a/b", "$x"])
-def test_a_name_that_no_subscription_can_have(admin: AdministrationClient, topic: str, bad: str) -> None:
+def test_an_invalid_subscription_name_is_refused(admin: AdministrationClient, topic: str, bad: str) -> None:
     with pytest.raises(HttpResponseError) as caught:
         admin.create_subscription(topic, bad)
     assert caught.value.status_code == 400
     assert admin.list_subscriptions(topic) == []
 
 
-def test_no_name_is_an_error_always(admin: AdministrationClient, topic: str) -> None:
+def test_an_empty_name_is_refused(admin: AdministrationClient, topic: str) -> None:
     creates: list[Ask] = [
         lambda: admin.create_queue(""),
         lambda: admin.create_topic(""),
@@ -87,7 +87,7 @@ def test_no_name_is_an_error_always(admin: AdministrationClient, topic: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("option", "told"),
+    ("option", "reason"),
     [
         ({"lock_duration": dt.timedelta(days=25)}, "LockDuration is 'P25D'"),
         ({"max_delivery_count": 0}, "MaxDeliveryCount is '0'"),
@@ -96,31 +96,31 @@ def test_no_name_is_an_error_always(admin: AdministrationClient, topic: str) -> 
         ({"auto_delete_on_idle": dt.timedelta(minutes=1)}, "AutoDeleteOnIdle is 'PT1M'"),
     ],
 )
-def test_a_value_that_cannot_be_is_told_with_its_element(
-    admin: AdministrationClient, topic: str, option: dict[str, object], told: str
+def test_the_error_for_an_invalid_value_names_its_element(
+    admin: AdministrationClient, topic: str, option: dict[str, object], reason: str
 ) -> None:
     creates: list[Ask] = [
         lambda: admin.create_queue(f"{topic}-queue", **option),
         lambda: admin.create_subscription(topic, "all", **option),
     ]
     for create in creates:
-        with pytest.raises(HttpResponseError, match=told) as caught:
+        with pytest.raises(HttpResponseError, match=reason) as caught:
             create()
         assert caught.value.status_code == 400
 
 
-def test_a_stranger_may_not_even_look(server: ServerProcess, topic: str) -> None:
-    stranger = server.admin_connection_string.replace(server.key, "c2VjcmV0")
-    with_no_key = AdministrationClient("sync", server, stranger)
-    asks: list[Ask] = [
-        lambda: with_no_key.get_topic(topic),
-        with_no_key.list_queues,
-        with_no_key.get_namespace_properties,
-        lambda: with_no_key.list_subscriptions(topic),
-        lambda: with_no_key.list_rules(topic, "all"),
-        lambda: with_no_key.create_rule(topic, "all", "mine"),
+def test_a_wrong_key_may_not_read_anything(server: ServerProcess, topic: str) -> None:
+    connection_string = server.admin_connection_string.replace(server.key, "c2VjcmV0")
+    unauthorized = AdministrationClient("sync", server, connection_string)
+    calls: list[Ask] = [
+        lambda: unauthorized.get_topic(topic),
+        unauthorized.list_queues,
+        unauthorized.get_namespace_properties,
+        lambda: unauthorized.list_subscriptions(topic),
+        lambda: unauthorized.list_rules(topic, "all"),
+        lambda: unauthorized.create_rule(topic, "all", "mine"),
     ]
-    for ask in asks:
+    for call in calls:
         with pytest.raises(ClientAuthenticationError):
-            ask()
-    with_no_key.end()
+            call()
+    unauthorized.end()

@@ -1,4 +1,4 @@
-"""A key of a queue or topic is good for that entity and what is below it, while its rule is as it was."""
+"""Keys of queues and topics: they grant access to their entity and its sub-entities, until their rule changes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RIGHTS = {"sender": ["Send"], "listener": ["Listen"], "boss": ["Manage", "Send",
 
 
 def rules(seed: str) -> list[AuthorizationRule]:
-    """One of each kind; the secrets can be told from those of other entities."""
+    """Return a rule for each combination of rights; the secrets contain `seed` to differ between entities."""
     return [
         AuthorizationRule(
             key_name=name,
@@ -70,13 +70,13 @@ async def put_token(client: RawClient, server: ServerProcess, name: str, secret:
     return answer["status-code"]
 
 
-def ask(server: ServerProcess, method: str, path: str, token: str, body: str | None = None) -> int:
+def request_status(server: ServerProcess, method: str, path: str, token: str, body: str | None = None) -> int:
     connection = http.client.HTTPConnection(server.host, server.http_port, timeout=TIMEOUT_S)
     try:
         connection.request(method, f"/{path}", body, {"Authorization": token})
-        answer = connection.getresponse()
-        answer.read()
-        return answer.status
+        response = connection.getresponse()
+        response.read()
+        return response.status
     finally:
         connection.close()
 
@@ -85,13 +85,13 @@ def ask(server: ServerProcess, method: str, path: str, token: str, body: str | N
 
 
 @pytest.mark.parametrize("secret", [1, 2])
-def test_who_has_the_key_of_a_sender_may_send_there_and_nothing_else(
+def test_a_send_key_of_a_queue_allows_only_sending_to_that_queue(
     admin: AdministrationClient, server: ServerProcess, queue: str, secret: int
 ) -> None:
     other = f"{queue}-other"
     below = f"{queue}/below"
-    for one in (other, below):
-        admin.create_queue(one)
+    for path in (other, below):
+        admin.create_queue(path)
     with client_with(server, "sender", f"{queue}-sender-secret-{secret}", queue) as client:
         with client.get_queue_sender(queue) as sender:
             sender.send_messages(ServiceBusMessage("x"))
@@ -108,7 +108,7 @@ def test_who_has_the_key_of_a_sender_may_send_there_and_nothing_else(
     assert server.message_counts(other) == server.message_counts(below) == (0, 0)
 
 
-def test_the_key_of_a_topic_is_good_for_its_subscriptions(
+def test_a_key_of_a_topic_is_valid_for_its_subscriptions(
     admin: AdministrationClient, server: ServerProcess, name: str
 ) -> None:
     admin.create_topic(name, authorization_rules=rules(name))
@@ -130,7 +130,7 @@ def test_the_key_of_a_topic_is_good_for_its_subscriptions(
 # --- on a connection --------------------------------------------------------------------------------------------------
 
 
-async def test_a_token_is_for_the_entity_of_the_key_whatever_it_says(
+async def test_a_token_of_an_entity_key_is_valid_only_for_that_entity(
     server: ServerProcess, admin: AdministrationClient, queue: str
 ) -> None:
     admin.create_queue(f"{queue}/below")
@@ -145,7 +145,7 @@ async def test_a_token_is_for_the_entity_of_the_key_whatever_it_says(
             await client.attach_sender(f"{queue}/below")
 
 
-async def test_a_key_that_is_shown_itself_is_good_for_its_entity_alone(
+async def test_an_entity_key_as_password_is_valid_only_for_its_entity(
     server: ServerProcess, admin: AdministrationClient, queue: str
 ) -> None:
     admin.create_queue(f"{queue}-other")
@@ -157,7 +157,7 @@ async def test_a_key_that_is_shown_itself_is_good_for_its_entity_alone(
     assert server.message_counts(queue) == (1, 0)
 
 
-async def test_a_key_that_several_entities_have_is_good_for_each(
+async def test_a_key_that_several_entities_share_is_valid_for_each(
     server: ServerProcess, admin: AdministrationClient, queue: str
 ) -> None:
     admin.create_queue(f"{queue}-twin", authorization_rules=rules(queue))
@@ -166,15 +166,15 @@ async def test_a_key_that_several_entities_have_is_good_for_each(
             assert await client.send(await client.attach_sender(path), data(b"x")) is None
 
 
-@pytest.mark.parametrize("way", ["token", "password"])
+@pytest.mark.parametrize("method", ["token", "password"])
 @pytest.mark.parametrize("change", ["other secret", "other rights", "deleted", "entity deleted"])
-async def test_a_rule_that_was_changed_stops_working(
-    server: ServerProcess, admin: AdministrationClient, queue: str, way: str, change: str
+async def test_a_changed_rule_no_longer_grants_access(
+    server: ServerProcess, admin: AdministrationClient, queue: str, method: str, change: str
 ) -> None:
     secret = f"{queue}-sender-secret-1"
-    credentials = Credentials.plain("sender", secret) if way == "password" else Credentials.anonymous()
+    credentials = Credentials.plain("sender", secret) if method == "password" else Credentials.anonymous()
     async with connect_raw(server, credentials) as client:
-        if way == "token":
+        if method == "token":
             assert await put_token(client, server, "sender", secret, queue) == 202
         link = await client.attach_sender(queue)
         properties = admin.get_queue(queue)
@@ -194,11 +194,11 @@ async def test_a_rule_that_was_changed_stops_working(
             await client.attach_sender(queue)
         if change == "other rights":
             await client.attach_receiver(queue)
-        elif way == "token":
+        elif method == "token":
             assert await put_token(client, server, "sender", secret, queue) == 401
 
 
-async def test_who_used_the_second_secret_does_not_notice_that_the_first_is_changed(
+async def test_changing_the_primary_secret_does_not_affect_users_of_the_secondary(
     server: ServerProcess, admin: AdministrationClient, queue: str
 ) -> None:
     async with connect_raw(server, Credentials.anonymous()) as client:
@@ -212,28 +212,33 @@ async def test_who_used_the_second_secret_does_not_notice_that_the_first_is_chan
 # --- over HTTP --------------------------------------------------------------------------------------------------------
 
 
-def test_over_http_too(server: ServerProcess, admin: AdministrationClient, name: str) -> None:
+def test_entity_keys_work_over_http(server: ServerProcess, admin: AdministrationClient, name: str) -> None:
     admin.create_topic(name, authorization_rules=rules(name))
     admin.create_topic(f"{name}/below", authorization_rules=rules("below"))
     admin.create_subscription(name, "all")
     boss = server.token(name, key=f"{name}-boss-secret-2", key_name="boss")
-    assert ask(server, "GET", name, boss) == 200
-    assert ask(server, "GET", f"{name}/subscriptions", boss) == 200
-    assert ask(server, "GET", f"{name}/subscriptions/all/rules/$Default", boss) == 200
+    assert request_status(server, "GET", name, boss) == 200
+    assert request_status(server, "GET", f"{name}/subscriptions", boss) == 200
+    assert request_status(server, "GET", f"{name}/subscriptions/all/rules/$Default", boss) == 200
     for elsewhere in (f"{name}/below", "$Resources/topics", "$namespaceinfo", ""):
-        assert ask(server, "GET", elsewhere, boss) == 401
+        assert request_status(server, "GET", elsewhere, boss) == 401
     for key_name in ("sender", "listener"):
-        assert ask(server, "GET", name, server.token(name, key=f"{name}-{key_name}-secret-1", key_name=key_name)) == 401
+        assert (
+            request_status(
+                server, "GET", name, server.token(name, key=f"{name}-{key_name}-secret-1", key_name=key_name)
+            )
+            == 401
+        )
     below = server.token(f"{name}/subscriptions/all", key=f"{name}-boss-secret-1", key_name="boss")
-    assert ask(server, "DELETE", f"{name}/Subscriptions/all/rules/$Default", below) == 200
-    assert ask(server, "GET", name, below) == 401
-    assert ask(server, "DELETE", name, boss) == 200
-    assert ask(server, "GET", name, boss) == 401, "the key is gone with its topic"
+    assert request_status(server, "DELETE", f"{name}/Subscriptions/all/rules/$Default", below) == 200
+    assert request_status(server, "GET", name, below) == 401
+    assert request_status(server, "DELETE", name, boss) == 200
+    assert request_status(server, "GET", name, boss) == 401, "the key is gone with its topic"
 
 
-def test_keys_are_good_after_a_restart(server: ServerProcess, admin: AdministrationClient, queue: str) -> None:
+def test_entity_keys_are_valid_after_a_restart(server: ServerProcess, admin: AdministrationClient, queue: str) -> None:
     server.stop()
     server.start()
     boss = server.token(queue, key=f"{queue}-boss-secret-1", key_name="boss")
-    assert ask(server, "GET", queue, boss) == 200
+    assert request_status(server, "GET", queue, boss) == 200
     assert admin.get_queue(queue).authorization_rules[0].key_name == "sender"

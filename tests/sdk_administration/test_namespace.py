@@ -1,4 +1,4 @@
-"""The namespace says what it is."""
+"""Namespace properties, and the API versions of the SDK."""
 
 from __future__ import annotations
 
@@ -13,15 +13,19 @@ if TYPE_CHECKING:
     from tests.support.server_process import ServerProcess
 
 
-def test_the_namespace_tells_its_name_and_its_age(admin: AdministrationClient) -> None:
-    found = admin.get_namespace_properties()
-    assert (found.name, found.messaging_sku, found.namespace_type) == ("contoso", "Standard", "Messaging")
-    assert (found.alias, found.messaging_units) == (None, None)
-    assert dt.timedelta() <= dt.datetime.now(dt.UTC) - found.created_at_utc < dt.timedelta(hours=1)
-    assert found.modified_at_utc == found.created_at_utc
+def test_namespace_properties_have_the_name_and_the_creation_time(admin: AdministrationClient) -> None:
+    properties = admin.get_namespace_properties()
+    assert (properties.name, properties.messaging_sku, properties.namespace_type) == (
+        "contoso",
+        "Standard",
+        "Messaging",
+    )
+    assert (properties.alias, properties.messaging_units) == (None, None)
+    assert dt.timedelta() <= dt.datetime.now(dt.UTC) - properties.created_at_utc < dt.timedelta(hours=1)
+    assert properties.modified_at_utc == properties.created_at_utc
 
 
-def test_every_api_version_of_the_sdk_is_served(server: ServerProcess, name: str) -> None:
+def test_every_api_version_of_the_sdk_is_supported(server: ServerProcess, name: str) -> None:
     for version in ApiVersion:
         admin = AdministrationClient("sync", server, api_version=version)
         topic = f"{name}-{version.value}"

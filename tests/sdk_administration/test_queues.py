@@ -1,4 +1,4 @@
-"""Queues are made, looked at, listed and deleted."""
+"""Queues: create, get, list and delete."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ EVERY_OPTION = {
     "requires_session": True,
     "user_metadata": " <order> & 'more' \u00e9\u4e2d ",
 }
-SHOWN = EVERY_OPTION | {"max_size_in_megabytes": 16 * 3072}
-"""It is partitioned: each fragment has the size that was asked for."""
+EXPECTED = EVERY_OPTION | {"max_size_in_megabytes": 16 * 3072}
+"""Expected properties: the queue is partitioned, and each fragment has the requested size."""
 
 
-def test_a_queue_that_is_made_is_found_and_listed_until_it_is_deleted(admin: AdministrationClient, name: str) -> None:
-    made = admin.create_queue(name)
-    assert (made.name, made.status, made.availability_status) == (name, "Active", "Available")
-    assert (made.lock_duration, made.max_delivery_count) == (dt.timedelta(minutes=1), 10)
-    assert dict(admin.get_queue(name)) == dict(made)
+def test_a_created_queue_is_found_and_listed_until_it_is_deleted(admin: AdministrationClient, name: str) -> None:
+    created = admin.create_queue(name)
+    assert (created.name, created.status, created.availability_status) == (name, "Active", "Available")
+    assert (created.lock_duration, created.max_delivery_count) == (dt.timedelta(minutes=1), 10)
+    assert dict(admin.get_queue(name)) == dict(created)
     assert [queue.name for queue in admin.list_queues()].count(name) == 1
     admin.delete_queue(name)
     assert name not in [queue.name for queue in admin.list_queues()]
@@ -45,23 +45,23 @@ def test_a_queue_that_is_made_is_found_and_listed_until_it_is_deleted(admin: Adm
         admin.get_queue(name)
 
 
-def test_every_option_comes_back(admin: AdministrationClient, name: str) -> None:
-    made = admin.create_queue(name, **EVERY_OPTION)
+def test_every_option_is_stored(admin: AdministrationClient, name: str) -> None:
+    created = admin.create_queue(name, **EVERY_OPTION)
     listed = next(queue for queue in admin.list_queues() if queue.name == name)
-    for queue in (made, admin.get_queue(name), listed):
-        assert {option: queue[option] for option in SHOWN} == SHOWN
+    for queue in (created, admin.get_queue(name), listed):
+        assert {option: queue[option] for option in EXPECTED} == EXPECTED
 
 
-def test_targets_of_forwarding_are_addresses_outside(admin: AdministrationClient, name: str) -> None:
+def test_forwarding_targets_are_returned_as_full_addresses(admin: AdministrationClient, name: str) -> None:
     for target in ("audit", "bin"):
         admin.create_queue(f"{name}/{target}")
-    made = admin.create_queue(name, forward_to=f"{name}/audit", forward_dead_lettered_messages_to=f"{name}/bin")
+    created = admin.create_queue(name, forward_to=f"{name}/audit", forward_dead_lettered_messages_to=f"{name}/bin")
     host = admin.server.admin_connection_string.split("/")[2].partition(";")[0]
-    assert made.forward_to == f"sb://{host}/{name}/audit"
+    assert created.forward_to == f"sb://{host}/{name}/audit"
     assert admin.get_queue(name).forward_dead_lettered_messages_to == f"sb://{host}/{name}/bin"
 
 
-def test_a_name_may_have_slashes_and_is_found_in_any_spelling(admin: AdministrationClient, name: str) -> None:
+def test_a_name_may_have_slashes_and_is_case_insensitive(admin: AdministrationClient, name: str) -> None:
     admin.create_queue(f"{name}/Some/Orders")
     assert admin.get_queue(f"{name}/some/orders").status == "Active"
     assert f"{name}/Some/Orders" in [queue.name for queue in admin.list_queues()]
@@ -69,7 +69,7 @@ def test_a_name_may_have_slashes_and_is_found_in_any_spelling(admin: Administrat
     assert f"{name}/Some/Orders" not in [queue.name for queue in admin.list_queues()]
 
 
-def test_the_size_of_messages_cannot_be_chosen_whatever_the_api_version(server: ServerProcess, name: str) -> None:
+def test_a_maximum_message_size_is_refused_in_every_api_version(server: ServerProcess, name: str) -> None:
     for version in ApiVersion:
         admin = AdministrationClient("sync", server, api_version=version)
         queue = admin.create_queue(f"{name}-{version.value}")
@@ -83,10 +83,10 @@ def test_the_size_of_messages_cannot_be_chosen_whatever_the_api_version(server: 
         admin.end()
 
 
-def test_a_queue_may_forward_to_itself_and_so_may_its_dead_letters(admin: AdministrationClient, name: str) -> None:
+def test_a_queue_may_forward_its_messages_and_dead_letters_to_itself(admin: AdministrationClient, name: str) -> None:
     queue = admin.create_queue(name, requires_session=True)
     admin.update_queue(queue, forward_to=name, forward_dead_lettered_messages_to=name)
-    found = admin.get_queue(name)
-    assert found.forward_to.endswith(f"/{name}")
-    assert found.forward_dead_lettered_messages_to.endswith(f"/{name}")
-    assert found.requires_session
+    updated = admin.get_queue(name)
+    assert updated.forward_to.endswith(f"/{name}")
+    assert updated.forward_dead_lettered_messages_to.endswith(f"/{name}")
+    assert updated.requires_session

@@ -1,4 +1,4 @@
-"""A key that loses a secret or a right ends the links that were opened with it, within a second of the change."""
+"""Revoked keys: links opened with a changed or deleted key are detached within a second."""
 
 from __future__ import annotations
 
@@ -49,34 +49,34 @@ def queue(admin: AdministrationClient) -> str:
     return name
 
 
-def change(admin: AdministrationClient, queue: str, key: str, how: str) -> None:
-    """Take something from a key of both queues."""
+def revoke(admin: AdministrationClient, queue: str, key: str, change: str) -> None:
+    """Change or delete a key of both queues."""
     for path in (queue, f"{queue}-sessions"):
         properties = admin.get_queue(path)
         rule = next(rule for rule in properties.authorization_rules if rule.key_name == key)
-        if how == "primary secret":
+        if change == "primary secret":
             rule.primary_key = NEW_SECRET
-        elif how == "secondary secret":
+        elif change == "secondary secret":
             rule.secondary_key = NEW_SECRET
-        elif how == "rights":
+        elif change == "rights":
             rule.rights = ["Send"] if key == "listener" else ["Listen"]
         else:
             properties.authorization_rules.remove(rule)
         admin.update_queue(properties)
 
 
-async def show(client: RawClient, server: ServerProcess, way: str, key: str, queue: str) -> None:
-    if way == "token":
+async def authenticate(client: RawClient, server: ServerProcess, method: str, key: str, queue: str) -> None:
+    if method == "token":
         for path in (queue, f"{queue}-sessions"):
             assert await put_token(client, server, key, f"{queue}-{key}-secret-1", path) == 202
 
 
-def credentials(way: str, key: str, queue: str) -> Credentials:
-    return Credentials.plain(key, f"{queue}-{key}-secret-1") if way == "password" else Credentials.anonymous()
+def credentials(method: str, key: str, queue: str) -> Credentials:
+    return Credentials.plain(key, f"{queue}-{key}-secret-1") if method == "password" else Credentials.anonymous()
 
 
 async def listening_links(client: RawClient, queue: str) -> dict[str, Link]:
-    """One of each kind that needs Listen, or any right at all."""
+    """Attach a link of each kind that needs Listen, or any right."""
     sessions = f"{queue}-sessions"
     return {
         "receiver": await client.attach_receiver(queue),
@@ -86,45 +86,47 @@ async def listening_links(client: RawClient, queue: str) -> dict[str, Link]:
     }
 
 
-async def all_ended(client: RawClient, links: dict[str, Link]) -> None:
+async def assert_all_detached(client: RawClient, links: dict[str, Link]) -> None:
     async with asyncio.timeout(WITHIN_S):
         for kind, link in links.items():
             assert await client.detach_condition(link) == UNAUTHORIZED, kind
 
 
-@pytest.mark.parametrize("way", ["password", "token"])
-@pytest.mark.parametrize("how", ["primary secret", "rights", "deleted"])
-async def test_links_of_every_kind_end_when_their_key_is_changed(
-    server: ServerProcess, admin: AdministrationClient, queue: str, way: str, how: str
+@pytest.mark.parametrize("method", ["password", "token"])
+@pytest.mark.parametrize("change", ["primary secret", "rights", "deleted"])
+async def test_links_of_every_kind_are_detached_when_their_key_is_revoked(
+    server: ServerProcess, admin: AdministrationClient, queue: str, method: str, change: str
 ) -> None:
     async with AsyncExitStack() as stack:
-        listener = await stack.enter_async_context(connect_raw(server, credentials(way, "listener", queue)))
-        sender = await stack.enter_async_context(connect_raw(server, credentials(way, "sender", queue)))
-        await show(listener, server, way, "listener", queue)
-        await show(sender, server, way, "sender", queue)
+        listener = await stack.enter_async_context(connect_raw(server, credentials(method, "listener", queue)))
+        sender = await stack.enter_async_context(connect_raw(server, credentials(method, "sender", queue)))
+        await authenticate(listener, server, method, "listener", queue)
+        await authenticate(sender, server, method, "sender", queue)
         listening = await listening_links(listener, queue)
         sending: dict[str, Link] = {"sender": await sender.attach_sender(queue)}
-        if how != "rights":  # else another right is left, which is enough for these
+        if change != "rights":  # otherwise another right remains, which is enough for these links
             listening["answers"] = await listener.attach_receiver(f"{queue}/$management")
             listening["requests"] = await listener.attach_sender(f"{queue}/$management")
             sending["coordinator"] = (await attach_coordinator(sender)).link
-        change(admin, queue, "listener", how)
-        change(admin, queue, "sender", how)
-        await all_ended(listener, listening)
-        await all_ended(sender, sending)
+        revoke(admin, queue, "listener", change)
+        revoke(admin, queue, "sender", change)
+        await assert_all_detached(listener, listening)
+        await assert_all_detached(sender, sending)
         with pytest.raises(LinkRefused, match=UNAUTHORIZED):
             await sender.attach_sender(queue)
     assert server.message_counts(queue) == (0, 0)
 
 
-@pytest.mark.parametrize("way", ["password", "token"])
-async def test_other_links_live_on(server: ServerProcess, admin: AdministrationClient, queue: str, way: str) -> None:
-    """Neither a change of the other secret, nor of another key, nor one that only adds, ends a link."""
-    async with connect_raw(server, credentials(way, "sender", queue)) as client:
-        await show(client, server, way, "sender", queue)
+@pytest.mark.parametrize("method", ["password", "token"])
+async def test_links_of_other_keys_and_secrets_stay_attached(
+    server: ServerProcess, admin: AdministrationClient, queue: str, method: str
+) -> None:
+    """Changes of the other secret, of another key, or that only add rights detach no link."""
+    async with connect_raw(server, credentials(method, "sender", queue)) as client:
+        await authenticate(client, server, method, "sender", queue)
         link = await client.attach_sender(queue)
-        change(admin, queue, "sender", "secondary secret")
-        change(admin, queue, "listener", "deleted")
+        revoke(admin, queue, "sender", "secondary secret")
+        revoke(admin, queue, "listener", "deleted")
         properties = admin.get_queue(queue)
         properties.authorization_rules[0].rights = ["Send", "Listen"]
         properties.max_delivery_count = 3
@@ -134,13 +136,13 @@ async def test_other_links_live_on(server: ServerProcess, admin: AdministrationC
         await client.attach_receiver(queue)
 
 
-async def test_a_connection_lives_on_with_another_token(
+async def test_a_connection_can_continue_with_another_token(
     server: ServerProcess, admin: AdministrationClient, queue: str
 ) -> None:
     async with connect_raw(server, Credentials.anonymous()) as client:
-        await show(client, server, "token", "sender", queue)
+        await authenticate(client, server, "token", "sender", queue)
         link = await client.attach_sender(queue)
-        change(admin, queue, "sender", "primary secret")
+        revoke(admin, queue, "sender", "primary secret")
         assert await client.detach_condition(link) == UNAUTHORIZED
         assert await put_token(client, server, "sender", f"{queue}-sender-secret-2", queue) == 202
         assert await client.send(await client.attach_sender(queue), data(b"x")) is None
@@ -153,19 +155,19 @@ async def test_a_transaction_of_a_revoked_key_is_rolled_back(
         coordinator, link = await attach_coordinator(client), await client.attach_sender(queue)
         state = TransactionalState(txn_id=await coordinator.declare())
         assert await client.send(link, data(b"x"), state=state) is None
-        change(admin, queue, "sender", "deleted")
-        await all_ended(client, {"coordinator": coordinator.link, "sender": link})
+        revoke(admin, queue, "sender", "deleted")
+        await assert_all_detached(client, {"coordinator": coordinator.link, "sender": link})
     assert server.message_counts(queue) == (0, 0)
 
 
-def test_a_request_that_waits_gets_nothing_after_its_key_was_changed(
+def test_a_waiting_http_receive_is_refused_after_its_key_was_changed(
     server: ServerProcess, admin: AdministrationClient, queue: str
 ) -> None:
     connection = HTTPConnection(server.host, server.http_port, timeout=TIMEOUT_S)
     token = server.token(queue, key=f"{queue}-listener-secret-1", key_name="listener")
     try:
         connection.request("DELETE", f"/{queue}/messages/head?timeout=20", headers={"Authorization": token})
-        change(admin, queue, "listener", "primary secret")
+        revoke(admin, queue, "listener", "primary secret")
         root = {"Authorization": server.token(queue)}
         server.request("POST", f"{queue}/messages", json.dumps("x"), expected=201, headers=root)
         assert connection.getresponse().status == 401

@@ -1,4 +1,4 @@
-"""Rules are made of filters and actions of every kind, looked at, listed, changed and deleted."""
+"""Rules: create, get, list, update and delete, with filters and actions of every kind."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ VALUES: dict[str, Any] = {
     "time": dt.datetime(2026, 7, 5, 11, 12, 13, tzinfo=dt.UTC),
     "span": dt.timedelta(days=1, hours=2, seconds=3),
 }
-CORRELATED = {
+CORRELATION_FIELDS = {
     "correlation_id": "c",
     "message_id": "m",
     "to": "t",
@@ -47,7 +47,7 @@ def subscription(admin: AdministrationClient, topic: str) -> str:
     return "all"
 
 
-def test_a_new_subscription_has_one_rule_that_is_true_for_every_message(
+def test_a_new_subscription_has_one_rule_that_matches_every_message(
     admin: AdministrationClient, topic: str, subscription: str
 ) -> None:
     [rule] = admin.list_rules(topic, subscription)
@@ -59,13 +59,13 @@ def test_a_new_subscription_has_one_rule_that_is_true_for_every_message(
     assert admin.get_rule(topic, subscription, "$Default").name == "$Default"
 
 
-def test_a_filter_in_sql_comes_back_with_its_parameters(
+def test_a_sql_filter_is_returned_with_its_parameters(
     admin: AdministrationClient, topic: str, subscription: str
 ) -> None:
     parameters = {f"@{name}": value for name, value in VALUES.items()}
     expression = " OR ".join(f"priority = {name}" for name in parameters)
-    made = admin.create_rule(topic, subscription, "urgent", filter=SqlRuleFilter(expression, parameters))
-    for rule in (made, admin.get_rule(topic, subscription, "URGENT"), admin.list_rules(topic, subscription)[1]):
+    created = admin.create_rule(topic, subscription, "urgent", filter=SqlRuleFilter(expression, parameters))
+    for rule in (created, admin.get_rule(topic, subscription, "URGENT"), admin.list_rules(topic, subscription)[1]):
         assert type(rule.filter) is SqlRuleFilter
         assert rule.filter.sql_expression == expression
         assert rule.filter.parameters == parameters
@@ -73,26 +73,26 @@ def test_a_filter_in_sql_comes_back_with_its_parameters(
         assert rule.action is None
 
 
-def test_a_filter_by_correlation_comes_back_with_its_properties(
+def test_a_correlation_filter_is_returned_with_its_properties(
     admin: AdministrationClient, topic: str, subscription: str
 ) -> None:
-    wanted = CorrelationRuleFilter(**CORRELATED, properties=VALUES)
-    made = admin.create_rule(topic, subscription, "ours", filter=wanted)
-    for rule in (made, admin.get_rule(topic, subscription, "ours"), admin.list_rules(topic, subscription)[1]):
+    correlation_filter = CorrelationRuleFilter(**CORRELATION_FIELDS, properties=VALUES)
+    created = admin.create_rule(topic, subscription, "ours", filter=correlation_filter)
+    for rule in (created, admin.get_rule(topic, subscription, "ours"), admin.list_rules(topic, subscription)[1]):
         assert type(rule.filter) is CorrelationRuleFilter
-        assert {name: getattr(rule.filter, name) for name in CORRELATED} == CORRELATED
+        assert {name: getattr(rule.filter, name) for name in CORRELATION_FIELDS} == CORRELATION_FIELDS
         assert rule.filter.properties == VALUES
 
 
 @pytest.mark.parametrize("kind", [TrueRuleFilter, FalseRuleFilter])
-def test_a_filter_that_is_always_the_same_stays_of_its_kind(
+def test_a_true_or_false_filter_keeps_its_type(
     admin: AdministrationClient, topic: str, subscription: str, kind: type[Any]
 ) -> None:
     admin.create_rule(topic, subscription, "same", filter=kind())
     assert type(admin.get_rule(topic, subscription, "same").filter) is kind
 
 
-def test_an_action_comes_back_with_its_parameters(admin: AdministrationClient, topic: str, subscription: str) -> None:
+def test_an_action_is_returned_with_its_parameters(admin: AdministrationClient, topic: str, subscription: str) -> None:
     action = SqlRuleAction("SET priority = @one; REMOVE old", {"@one": 1})
     admin.create_rule(topic, subscription, "set", action=action)
     rule = admin.get_rule(topic, subscription, "set")
@@ -101,7 +101,7 @@ def test_an_action_comes_back_with_its_parameters(admin: AdministrationClient, t
     assert type(rule.filter) is TrueRuleFilter
 
 
-def test_rules_are_listed_in_the_order_of_their_making(
+def test_rules_are_listed_in_the_order_of_their_creation(
     admin: AdministrationClient, topic: str, subscription: str
 ) -> None:
     for name in ("z", "a", "m"):
@@ -112,23 +112,25 @@ def test_rules_are_listed_in_the_order_of_their_making(
         admin.get_rule(topic, subscription, "a")
 
 
-def test_an_update_puts_another_rule_in_its_place(admin: AdministrationClient, topic: str, subscription: str) -> None:
-    made = admin.create_rule(topic, subscription, "one", filter=SqlRuleFilter("a = 1"))
-    made.filter = CorrelationRuleFilter(label="x", properties={"n": 1})
-    made.action = SqlRuleAction("SET b = 2")
-    admin.update_rule(topic, subscription, made)
-    found = admin.get_rule(topic, subscription, "one")
-    assert (found.filter.label, found.filter.properties) == ("x", {"n": 1})
-    assert found.action.sql_expression == "SET b = 2"
-    assert found.created_at_utc == made.created_at_utc
-    found.action = None
-    admin.update_rule(topic, subscription, found, filter=TrueRuleFilter())
+def test_an_update_replaces_the_filter_and_the_action(
+    admin: AdministrationClient, topic: str, subscription: str
+) -> None:
+    created = admin.create_rule(topic, subscription, "one", filter=SqlRuleFilter("a = 1"))
+    created.filter = CorrelationRuleFilter(label="x", properties={"n": 1})
+    created.action = SqlRuleAction("SET b = 2")
+    admin.update_rule(topic, subscription, created)
+    updated = admin.get_rule(topic, subscription, "one")
+    assert (updated.filter.label, updated.filter.properties) == ("x", {"n": 1})
+    assert updated.action.sql_expression == "SET b = 2"
+    assert updated.created_at_utc == created.created_at_utc
+    updated.action = None
+    admin.update_rule(topic, subscription, updated, filter=TrueRuleFilter())
     last = admin.get_rule(topic, subscription, "one")
     assert (type(last.filter), last.action) == (TrueRuleFilter, None)
 
 
 @pytest.mark.parametrize(
-    ("wanted", "told"),
+    ("invalid_filter", "reason"),
     [
         (SqlRuleFilter("a = = 1"), r"line 1, column 5: found .=., expected"),
         (SqlRuleFilter("a ="), "column 4"),
@@ -136,19 +138,19 @@ def test_an_update_puts_another_rule_in_its_place(admin: AdministrationClient, t
         (SqlRuleFilter("a = 'x" + "y" * 1024 + "'"), "it can have 1024"),
     ],
 )
-def test_an_expression_that_is_none_is_refused_with_the_place(
-    admin: AdministrationClient, topic: str, subscription: str, wanted: SqlRuleFilter, told: str
+def test_an_invalid_filter_expression_is_refused_with_its_position(
+    admin: AdministrationClient, topic: str, subscription: str, invalid_filter: SqlRuleFilter, reason: str
 ) -> None:
-    with pytest.raises(HttpResponseError, match=f"(?s){told}") as caught:
-        admin.create_rule(topic, subscription, "bad", filter=wanted)
+    with pytest.raises(HttpResponseError, match=f"(?s){reason}") as caught:
+        admin.create_rule(topic, subscription, "bad", filter=invalid_filter)
     assert caught.value.status_code == 400
     rule = admin.get_rule(topic, subscription, "$Default")
-    with pytest.raises(HttpResponseError, match=f"(?s){told}"):
-        admin.update_rule(topic, subscription, rule, filter=wanted)
+    with pytest.raises(HttpResponseError, match=f"(?s){reason}"):
+        admin.update_rule(topic, subscription, rule, filter=invalid_filter)
     assert [rule.name for rule in admin.list_rules(topic, subscription)] == ["$Default"]
 
 
-def test_an_action_that_is_none_is_refused_with_the_place(
+def test_an_invalid_action_is_refused_with_its_position(
     admin: AdministrationClient, topic: str, subscription: str
 ) -> None:
     with pytest.raises(HttpResponseError, match="column 1") as caught:
@@ -156,7 +158,7 @@ def test_an_action_that_is_none_is_refused_with_the_place(
     assert caught.value.status_code == 400
 
 
-def test_a_name_that_is_taken_or_missing_or_none_at_all(
+def test_existing_missing_and_invalid_rule_names_are_refused(
     admin: AdministrationClient, topic: str, subscription: str
 ) -> None:
     with pytest.raises(ResourceExistsError):

@@ -1,4 +1,4 @@
-"""What is in entities is told truly: messages that wait, are dead, or are for later."""
+"""Runtime properties: counts of active, dead-lettered and scheduled messages, sizes and times."""
 
 from __future__ import annotations
 
@@ -29,14 +29,16 @@ def is_now(time: dt.datetime | None) -> bool:
     return time is not None and abs(dt.datetime.now(dt.UTC) - time) < dt.timedelta(minutes=1)
 
 
-def test_the_counts_of_a_queue(admin: AdministrationClient, bus: ServiceBusClient, name: str) -> None:
+def test_a_queue_has_message_counts_size_and_times(
+    admin: AdministrationClient, bus: ServiceBusClient, name: str
+) -> None:
     admin.create_queue(name)
     with bus.get_queue_sender(name) as sender, bus.get_queue_receiver(name) as receiver:
         sender.send_messages([ServiceBusMessage(str(number)) for number in range(3)])
         sender.schedule_messages([ServiceBusMessage("later")], LATER)
         [message] = receiver.receive_messages(1)
         receiver.dead_letter_message(message)
-    listed = next(one for one in admin.list_queues_runtime_properties() if one.name == name)
+    listed = next(queue for queue in admin.list_queues_runtime_properties() if queue.name == name)
     for runtime in (admin.get_queue_runtime_properties(name), listed):
         assert (runtime.name, runtime.active_message_count, runtime.dead_letter_message_count) == (name, 2, 1)
         assert (runtime.scheduled_message_count, runtime.total_message_count) == (1, 4)
@@ -47,7 +49,7 @@ def test_the_counts_of_a_queue(admin: AdministrationClient, bus: ServiceBusClien
         assert is_now(runtime.accessed_at_utc)
 
 
-def test_the_counts_of_a_topic_and_its_subscriptions(
+def test_a_topic_and_its_subscriptions_have_counts_sizes_and_times(
     admin: AdministrationClient, bus: ServiceBusClient, topic: str
 ) -> None:
     admin.create_subscription(topic, "all")
@@ -61,7 +63,7 @@ def test_the_counts_of_a_topic_and_its_subscriptions(
     with bus.get_subscription_receiver(topic, "all") as receiver:
         [message] = receiver.receive_messages(1)
         receiver.dead_letter_message(message)
-    listed = next(one for one in admin.list_topics_runtime_properties() if one.name == topic)
+    listed = next(entity for entity in admin.list_topics_runtime_properties() if entity.name == topic)
     for runtime in (admin.get_topic_runtime_properties(topic), listed):
         assert (runtime.name, runtime.subscription_count, runtime.scheduled_message_count) == (topic, 2, 1)
         assert (runtime.sql_filter_count, runtime.correlation_filter_count) == (2, 1), "$Default counts as SQL"
@@ -69,24 +71,24 @@ def test_the_counts_of_a_topic_and_its_subscriptions(
         assert is_now(runtime.created_at_utc)
         assert is_now(runtime.updated_at_utc)
         assert is_now(runtime.accessed_at_utc)
-    every = admin.list_subscriptions_runtime_properties(topic)
-    counts = [(one.name, one.active_message_count, one.dead_letter_message_count) for one in every]
+    subscriptions = admin.list_subscriptions_runtime_properties(topic)
+    counts = [(entity.name, entity.active_message_count, entity.dead_letter_message_count) for entity in subscriptions]
     assert counts == [("all", 2, 1), ("few", 1, 0)]
-    found = admin.get_subscription_runtime_properties(topic, "all")
-    assert (found.name, found.total_message_count, found.transfer_message_count) == ("all", 3, 0)
-    assert found.transfer_dead_letter_message_count == 0
-    assert is_now(found.created_at_utc)
-    assert is_now(found.updated_at_utc)
-    assert is_now(found.accessed_at_utc)
+    subscription = admin.get_subscription_runtime_properties(topic, "all")
+    assert (subscription.name, subscription.total_message_count, subscription.transfer_message_count) == ("all", 3, 0)
+    assert subscription.transfer_dead_letter_message_count == 0
+    assert is_now(subscription.created_at_utc)
+    assert is_now(subscription.updated_at_utc)
+    assert is_now(subscription.accessed_at_utc)
 
 
-def test_nothing_is_told_of_what_is_not_there(admin: AdministrationClient, topic: str) -> None:
-    asks: list[Ask] = [
+def test_runtime_properties_of_missing_entities_are_not_found(admin: AdministrationClient, topic: str) -> None:
+    calls: list[Ask] = [
         lambda: admin.get_queue_runtime_properties("missing"),
         lambda: admin.get_topic_runtime_properties("missing"),
         lambda: admin.get_subscription_runtime_properties(topic, "missing"),
         lambda: admin.list_subscriptions_runtime_properties("missing"),
     ]
-    for ask in asks:
+    for call in calls:
         with pytest.raises(ResourceNotFoundError):
-            ask()
+            call()

@@ -1,4 +1,4 @@
-"""Queues and topics have keys of their own: made, kept, changed and taken away with their descriptions."""
+"""Authorization rules of queues and topics: created, updated and deleted with the entity's description."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def rule(name: str, *rights: str, primary: str | None = None, secondary: str | N
 
 
 class Kind:
-    """A queue or a topic: what is said here holds for both."""
+    """Operations of a queue or a topic, so that each test covers both."""
 
     def __init__(self, admin: AdministrationClient, kind: str, name: str) -> None:
         self.create = partial(getattr(admin, f"create_{kind}"), name)
@@ -44,16 +44,24 @@ def entity(request: pytest.FixtureRequest, admin: AdministrationClient, name: st
     return Kind(admin, request.param, name)
 
 
-def shown(rules: list[AuthorizationRule]) -> list[tuple[object, ...]]:
-    return [(one.key_name, one.rights, one.primary_key, one.secondary_key) for one in rules]
+def summaries(rules: list[AuthorizationRule]) -> list[tuple[object, ...]]:
+    return [
+        (
+            authorization_rule.key_name,
+            authorization_rule.rights,
+            authorization_rule.primary_key,
+            authorization_rule.secondary_key,
+        )
+        for authorization_rule in rules
+    ]
 
 
-def test_rules_come_back_as_they_were_made(entity: Kind) -> None:
+def test_authorization_rules_are_returned_as_created(entity: Kind) -> None:
     rules = [rule("sender", "Send", primary=FIRST, secondary=SECOND), rule("boss", *MANAGE, primary=THIRD)]
-    made = entity.create(authorization_rules=rules)
-    for found in (made, entity.get()):
-        first, second = found.authorization_rules
-        assert shown([first]) == [("sender", ["Send"], FIRST, SECOND)]
+    created = entity.create(authorization_rules=rules)
+    for properties in (created, entity.get()):
+        first, second = properties.authorization_rules
+        assert summaries([first]) == [("sender", ["Send"], FIRST, SECOND)]
         assert (second.key_name, second.rights, second.primary_key) == ("boss", MANAGE, THIRD)
         assert (first.type, first.claim_type, first.claim_value) == (
             "SharedAccessAuthorizationRule",
@@ -64,28 +72,36 @@ def test_rules_come_back_as_they_were_made(entity: Kind) -> None:
         assert abs(first.created_at_utc - dt.datetime.now(dt.UTC)) < dt.timedelta(minutes=1)
 
 
-def test_keys_that_are_left_out_are_made_and_stay(entity: Kind) -> None:
-    made = entity.create(authorization_rules=[rule("sender", "Send"), rule("listener", "Listen")])
-    keys = [key for one in made.authorization_rules for key in (one.primary_key, one.secondary_key)]
+def test_omitted_secrets_are_generated_and_kept_on_update(entity: Kind) -> None:
+    created = entity.create(authorization_rules=[rule("sender", "Send"), rule("listener", "Listen")])
+    keys = [
+        key
+        for authorization_rule in created.authorization_rules
+        for key in (authorization_rule.primary_key, authorization_rule.secondary_key)
+    ]
     assert len(set(keys)) == 4
     assert [len(base64.b64decode(key, validate=True)) for key in keys] == [32] * 4
-    entity.update(made, authorization_rules=[rule("SENDER", "Send"), rule("listener", "Listen")])
-    assert [key for one in entity.get().authorization_rules for key in (one.primary_key, one.secondary_key)] == keys
+    entity.update(created, authorization_rules=[rule("SENDER", "Send"), rule("listener", "Listen")])
+    assert [
+        key
+        for authorization_rule in entity.get().authorization_rules
+        for key in (authorization_rule.primary_key, authorization_rule.secondary_key)
+    ] == keys
 
 
-def test_an_update_that_says_nothing_of_rules_leaves_them_and_an_empty_list_takes_them_away(entity: Kind) -> None:
-    made = entity.create(authorization_rules=[rule("sender", "Send")])
-    entity.update(made, authorization_rules=None, user_metadata="x")
-    assert shown(entity.get().authorization_rules) == shown(made.authorization_rules)
+def test_an_update_without_rules_keeps_them_and_an_empty_list_deletes_them(entity: Kind) -> None:
+    created = entity.create(authorization_rules=[rule("sender", "Send")])
+    entity.update(created, authorization_rules=None, user_metadata="x")
+    assert summaries(entity.get().authorization_rules) == summaries(created.authorization_rules)
     entity.update(entity.get(), authorization_rules=[])
     assert not entity.get().authorization_rules
 
 
-def test_a_change_has_its_time_and_the_making_keeps_its_own(entity: Kind) -> None:
-    made = entity.create(authorization_rules=[rule("one", "Send"), rule("two", "Send")])
-    first, second = made.authorization_rules
+def test_a_change_updates_the_modified_time_and_keeps_the_created_time(entity: Kind) -> None:
+    created = entity.create(authorization_rules=[rule("one", "Send"), rule("two", "Send")])
+    first, second = created.authorization_rules
     first.primary_key = "bmV3LXNlY3JldC1uZXc"
-    entity.update(made)
+    entity.update(created)
     changed, same = entity.get().authorization_rules
     assert changed.primary_key == "bmV3LXNlY3JldC1uZXc"
     assert changed.secondary_key == first.secondary_key
@@ -95,31 +111,33 @@ def test_a_change_has_its_time_and_the_making_keeps_its_own(entity: Kind) -> Non
 
 
 @pytest.mark.parametrize(
-    ("rules", "told"),
+    ("rules", "reason"),
     [
         ([rule(f"r{number}", "Send") for number in range(13)], "13 authorization rules; an entity can have 12"),
         ([rule("one", "Send"), rule("ONE", "Listen")], "two authorization rules are named 'one'"),
         ([rule("one")], "the rights of key 'one'"),
         ([rule("one", "Sing")], "the rights of key 'one'"),
-        ([rule("one", "Manage")], "goes with Send and Listen"),
-        ([rule("", "Send")], "is no name of a key"),
-        ([rule("a b", "Send")], "is no name of a key"),
+        ([rule("one", "Manage")], "requires Send and Listen"),
+        ([rule("", "Send")], "is not a valid key name"),
+        ([rule("a b", "Send")], "is not a valid key name"),
         ([rule("one", "Send", primary="my secret")], "a secret of key 'one'"),
         ([rule("one", "Send", primary="x")], "a secret of key 'one' has 1 characters; it has to have 16 to 256"),
         ([rule("one", "Send", secondary="fifteen-of-them")], "a secret of key 'one' has 15 characters"),
         ([AuthorizationRule(type="AllowRule", key_name="one", rights=["Send"])], "AuthorizationRule is a 'AllowRule'"),
     ],
 )
-def test_rules_that_cannot_be_are_refused_and_no_secret_is_told(
-    entity: Kind, rules: list[AuthorizationRule], told: str
+def test_invalid_rules_are_refused_and_the_error_contains_no_secret(
+    entity: Kind, rules: list[AuthorizationRule], reason: str
 ) -> None:
-    with pytest.raises(HttpResponseError, match=told) as caught:
+    with pytest.raises(HttpResponseError, match=reason) as caught:
         entity.create(authorization_rules=rules)
     assert caught.value.status_code == 400
     assert "secret'" not in str(caught.value)
     assert "my" not in str(caught.value)
 
 
-def test_twelve_rules_are_not_too_many(entity: Kind) -> None:
+def test_an_entity_may_have_twelve_rules(entity: Kind) -> None:
     entity.create(authorization_rules=[rule(f"rule-{number}", *MANAGE) for number in range(12)])
-    assert [one.key_name for one in entity.get().authorization_rules] == [f"rule-{number}" for number in range(12)]
+    assert [authorization_rule.key_name for authorization_rule in entity.get().authorization_rules] == [
+        f"rule-{number}" for number in range(12)
+    ]

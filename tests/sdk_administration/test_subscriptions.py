@@ -1,4 +1,4 @@
-"""Subscriptions are made, looked at, listed and deleted."""
+"""Subscriptions: create, get, list and delete."""
 
 from __future__ import annotations
 
@@ -24,39 +24,39 @@ EVERY_OPTION = {
 }
 
 
-def test_a_subscription_that_is_made_is_found_and_listed_until_it_is_deleted(
+def test_a_created_subscription_is_found_and_listed_until_it_is_deleted(
     admin: AdministrationClient, topic: str
 ) -> None:
-    made = admin.create_subscription(topic, "all")
-    assert (made.name, made.status, made.availability_status) == ("all", "Active", "Available")
-    assert (made.lock_duration, made.max_delivery_count) == (dt.timedelta(minutes=1), 10)
-    assert made.dead_lettering_on_filter_evaluation_exceptions is True
-    assert dict(admin.get_subscription(topic, "all")) == dict(made)
-    assert [one.name for one in admin.list_subscriptions(topic)] == ["all"]
+    created = admin.create_subscription(topic, "all")
+    assert (created.name, created.status, created.availability_status) == ("all", "Active", "Available")
+    assert (created.lock_duration, created.max_delivery_count) == (dt.timedelta(minutes=1), 10)
+    assert created.dead_lettering_on_filter_evaluation_exceptions is True
+    assert dict(admin.get_subscription(topic, "all")) == dict(created)
+    assert [listed.name for listed in admin.list_subscriptions(topic)] == ["all"]
     admin.delete_subscription(topic, "all")
     assert admin.list_subscriptions(topic) == []
     with pytest.raises(ResourceNotFoundError):
         admin.get_subscription(topic, "all")
 
 
-def test_every_option_comes_back(admin: AdministrationClient, topic: str) -> None:
-    made = admin.create_subscription(topic, "all", **EVERY_OPTION)
-    for one in (made, admin.get_subscription(topic, "all"), *admin.list_subscriptions(topic)):
-        assert {option: one[option] for option in EVERY_OPTION} == EVERY_OPTION
+def test_every_option_is_stored(admin: AdministrationClient, topic: str) -> None:
+    created = admin.create_subscription(topic, "all", **EVERY_OPTION)
+    for listed in (created, admin.get_subscription(topic, "all"), *admin.list_subscriptions(topic)):
+        assert {option: listed[option] for option in EVERY_OPTION} == EVERY_OPTION
 
 
-def test_a_subscription_forwards_to_what_is_there(admin: AdministrationClient, topic: str) -> None:
+def test_a_subscription_can_forward_to_an_existing_queue(admin: AdministrationClient, topic: str) -> None:
     admin.create_queue(f"{topic}-audit")
-    made = admin.create_subscription(topic, "all", forward_to=f"{topic}-audit")
-    assert made.forward_to.endswith(f"/{topic}-audit")
+    created = admin.create_subscription(topic, "all", forward_to=f"{topic}-audit")
+    assert created.forward_to.endswith(f"/{topic}-audit")
 
 
-def test_topics_with_slashes_have_subscriptions_too(admin: AdministrationClient, name: str) -> None:
+def test_topics_with_slashes_in_their_name_have_subscriptions(admin: AdministrationClient, name: str) -> None:
     admin.create_topic(f"{name}/news")
     admin.create_topic(name)
     for subscription in ("rules", "b", "A"):
         admin.create_subscription(f"{name}/news", subscription)
-    assert [one.name for one in admin.list_subscriptions(f"{name}/news")] == ["A", "b", "rules"]
+    assert [listed.name for listed in admin.list_subscriptions(f"{name}/news")] == ["A", "b", "rules"]
     assert admin.get_subscription(f"{name}/news", "a").name == "a"
     assert [rule.name for rule in admin.list_rules(f"{name}/news", "rules")] == ["$Default"]
     assert admin.list_subscriptions(name) == []

@@ -1,4 +1,4 @@
-"""Topics are made, looked at, listed and deleted, with their subscriptions."""
+"""Topics: create, get, list and delete, with their subscriptions."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ EVERY_OPTION = {
     "support_ordering": False,
     "user_metadata": " <news> & 'more' \u00e9\u4e2d ",
 }
-SHOWN = EVERY_OPTION | {"max_size_in_megabytes": 16 * 3072}
-"""It is partitioned: each fragment has the size that was asked for."""
+EXPECTED = EVERY_OPTION | {"max_size_in_megabytes": 16 * 3072}
+"""Expected properties: the topic is partitioned, and each fragment has the requested size."""
 
 
-def test_a_topic_that_is_made_is_found_and_listed_until_it_is_deleted(admin: AdministrationClient, name: str) -> None:
-    made = admin.create_topic(name)
-    assert (made.name, made.status, made.availability_status) == (name, "Active", "Available")
-    assert (made.max_size_in_megabytes, made.support_ordering) == (1024, True)
-    assert dict(admin.get_topic(name)) == dict(made)
+def test_a_created_topic_is_found_and_listed_until_it_is_deleted(admin: AdministrationClient, name: str) -> None:
+    created = admin.create_topic(name)
+    assert (created.name, created.status, created.availability_status) == (name, "Active", "Available")
+    assert (created.max_size_in_megabytes, created.support_ordering) == (1024, True)
+    assert dict(admin.get_topic(name)) == dict(created)
     assert [topic.name for topic in admin.list_topics()].count(name) == 1
     assert name not in [queue.name for queue in admin.list_queues()]
     admin.delete_topic(name)
@@ -40,14 +40,14 @@ def test_a_topic_that_is_made_is_found_and_listed_until_it_is_deleted(admin: Adm
         admin.get_topic(name)
 
 
-def test_every_option_comes_back(admin: AdministrationClient, name: str) -> None:
-    made = admin.create_topic(name, **EVERY_OPTION)
+def test_every_option_is_stored(admin: AdministrationClient, name: str) -> None:
+    created = admin.create_topic(name, **EVERY_OPTION)
     listed = next(topic for topic in admin.list_topics() if topic.name == name)
-    for topic in (made, admin.get_topic(name), listed):
-        assert {option: topic[option] for option in SHOWN} == SHOWN
+    for topic in (created, admin.get_topic(name), listed):
+        assert {option: topic[option] for option in EXPECTED} == EXPECTED
 
 
-def test_a_deleted_topic_takes_its_subscriptions_along(admin: AdministrationClient, topic: str) -> None:
+def test_deleting_a_topic_deletes_its_subscriptions(admin: AdministrationClient, topic: str) -> None:
     admin.create_subscription(topic, "all")
     admin.delete_topic(topic)
     with pytest.raises(ResourceNotFoundError):

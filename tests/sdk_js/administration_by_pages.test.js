@@ -1,10 +1,10 @@
-// Lists come page by page, none missed and none told twice; and the namespace says what it is.
+// Paging: lists over several pages are complete and without duplicates; and the properties of the namespace.
 
 import assert from "node:assert/strict";
 import { it } from "node:test";
 import { administration, all, behaviour, makeSubscription, makeTopic } from "./bus.js";
 
-// The sizes of the pages, and all that is on them.
+// Return the sizes of the pages, and all their items.
 async function pages(iterator, maxPageSize) {
   const [sizes, found] = [[], []];
   for await (const page of iterator.byPage({ maxPageSize })) {
@@ -29,15 +29,15 @@ behaviour("administration by pages", () => {
   });
 
   it("lists rules by page", async () => {
-    const place = await makeSubscription();
+    const subscription = await makeSubscription();
     const expected = names(5, "rule");
-    await Promise.all(expected.map((name) => administration.createRule(...place, name, { subject: name })));
-    const [sizes, found] = await pages(administration.listRules(...place), 2);
+    await Promise.all(expected.map((name) => administration.createRule(...subscription, name, { subject: name })));
+    const [sizes, found] = await pages(administration.listRules(...subscription), 2);
     assert.deepEqual(sizes.filter((size) => size > 0), [2, 2, 2]);
     assert.deepEqual(found.map(({ name }) => name).sort(), ["$Default", ...expected]);
   });
 
-  it("goes on from where a page ended", async () => {
+  it("continues after a page with its continuation token", async () => {
     const topic = await makeTopic();
     await Promise.all(names(5, "subscription").map((name) => administration.createSubscription(topic, name)));
     const first = (await administration.listSubscriptions(topic).byPage({ maxPageSize: 2 }).next()).value;
@@ -51,7 +51,7 @@ behaviour("administration by pages", () => {
     assert.deepEqual([first.length, rest.length], [2, 3]);
   });
 
-  it("lists all queues and topics, whatever the size of a page", async () => {
+  it("lists all queues and topics with every page size", async () => {
     const made = await Promise.all(Array.from({ length: 4 }, () => makeTopic()));
     for (const size of [1, 2, 100]) {
       const [, found] = await pages(administration.listTopics(), size);

@@ -1,4 +1,4 @@
-// Queues over HTTP: made, looked at, changed, deleted, listed.
+// Queues over HTTP: create, get, update, delete and list.
 
 import assert from "node:assert/strict";
 import { it } from "node:test";
@@ -9,7 +9,7 @@ const forever = "P10675199DT2H48M5.4775807S";
 behaviour("administration of queues", () => {
   const client = connect(plain);
 
-  it("makes a queue with the service's defaults", async () => {
+  it("creates a queue with the service's defaults", async () => {
     const name = newName("queue");
     const { _response, authorizationRules, ...queue } = await administration.createQueue(name);
     assert.equal(_response.status, 201);
@@ -38,7 +38,7 @@ behaviour("administration of queues", () => {
     assert.ok(queue.maxSizeInMegabytes >= 1024);
   });
 
-  it("makes a queue as it is described, and shows it so", async () => {
+  it("creates a queue with the given properties", async () => {
     const described = {
       lockDuration: "PT45S",
       maxSizeInMegabytes: 2048,
@@ -61,7 +61,7 @@ behaviour("administration of queues", () => {
     }
   });
 
-  it("keeps the keys of a queue", async () => {
+  it("stores the authorization rules of a queue", async () => {
     const rule = {
       claimType: "SharedAccessKey",
       keyName: "reader",
@@ -87,19 +87,19 @@ behaviour("administration of queues", () => {
     assert.equal((await receiveOne(client.createReceiver(target))).body, "onwards");
   });
 
-  it("changes a queue", async () => {
+  it("updates a queue", async () => {
     const name = await makeQueue();
     const queue = await administration.getQueue(name);
     Object.assign(queue, { lockDuration: "PT30S", maxDeliveryCount: 7, userMetadata: "changed", status: "Disabled" });
     const changed = await administration.updateQueue(queue);
     const shown = await administration.getQueue(name);
-    for (const one of [changed, shown]) {
-      const found = [one.lockDuration, one.maxDeliveryCount, one.userMetadata, one.status];
-      assert.deepEqual(found, ["PT30S", 7, "changed", "Disabled"]);
+    for (const updated of [changed, shown]) {
+      const properties = [updated.lockDuration, updated.maxDeliveryCount, updated.userMetadata, updated.status];
+      assert.deepEqual(properties, ["PT30S", 7, "changed", "Disabled"]);
     }
   });
 
-  it("does not change what cannot be changed", async () => {
+  it("refuses to change properties fixed at creation", async () => {
     const queue = await administration.getQueue(await makeQueue());
     const refused = { name: "RestError", statusCode: 400 };
     await assert.rejects(administration.updateQueue({ ...queue, requiresSession: true }), refused);
@@ -107,7 +107,7 @@ behaviour("administration of queues", () => {
     assert.equal((await administration.getQueue(queue.name)).requiresSession, false);
   });
 
-  it("says whether a queue exists, before and after", async () => {
+  it("reports whether a queue exists", async () => {
     const name = newName("queue");
     assert.equal(await administration.queueExists(name), false);
     await administration.createQueue(name);
@@ -116,7 +116,7 @@ behaviour("administration of queues", () => {
     assert.equal(await administration.queueExists(name), false);
   });
 
-  it("names what went wrong", async () => {
+  it("reports errors with their codes", async () => {
     const name = await makeQueue();
     const exists = { code: "MessageEntityAlreadyExistsError", statusCode: 409 };
     const missing = { code: "MessageEntityNotFoundError" };
@@ -153,7 +153,7 @@ behaviour("administration of queues", () => {
     }
   });
 
-  it("lists queues, and what is in them", async () => {
+  it("lists queues and their message counts", async () => {
     const names = [await makeQueue(), await makeQueue({ maxDeliveryCount: 4 })];
     await client.createSender(names[0]).sendMessages({ body: "counted" });
     const queues = await all(administration.listQueues());

@@ -1,4 +1,4 @@
-// Topics and their subscriptions over HTTP: made, looked at, changed, deleted, listed.
+// Topics and subscriptions over HTTP: create, get, update, delete and list.
 
 import assert from "node:assert/strict";
 import { it } from "node:test";
@@ -22,7 +22,7 @@ const isRecent = (instant) => Math.abs(instant - Date.now()) < 30_000;
 behaviour("administration of topics", () => {
   const client = connect(plain);
 
-  it("makes a topic with the service's defaults", async () => {
+  it("creates a topic with the service's defaults", async () => {
     const name = newName("topic");
     const topic = await administration.createTopic(name);
     assert.equal(topic._response.status, 201);
@@ -41,7 +41,7 @@ behaviour("administration of topics", () => {
     });
   });
 
-  it("makes a topic as it is described, and shows it so", async () => {
+  it("creates a topic with the given properties", async () => {
     const described = {
       defaultMessageTimeToLive: "P1D",
       maxSizeInMegabytes: 3072,
@@ -57,7 +57,7 @@ behaviour("administration of topics", () => {
     assertHas(await administration.getTopic(name), described);
   });
 
-  it("changes a topic, but not what cannot be changed", async () => {
+  it("updates a topic, but no properties fixed at creation", async () => {
     const topic = await administration.getTopic(await makeTopic());
     const changes = { defaultMessageTimeToLive: "PT30M", userMetadata: "changed", maxSizeInMegabytes: 2048 };
     assertHas(await administration.updateTopic({ ...topic, ...changes }), changes);
@@ -66,7 +66,7 @@ behaviour("administration of topics", () => {
     await assert.rejects(administration.updateTopic({ ...topic, requiresDuplicateDetection: true }), refused);
   });
 
-  it("says whether a topic exists, and what is wrong with it", async () => {
+  it("reports whether a topic exists, and errors with their codes", async () => {
     const name = newName("topic");
     assert.equal(await administration.topicExists(name), false);
     await assert.rejects(administration.getTopic(name), missing);
@@ -89,11 +89,11 @@ behaviour("administration of topics", () => {
     const found = await administration.getTopicRuntimeProperties(topic);
     assertHas(found, { name: topic, subscriptionCount: 2, scheduledMessageCount: 2 });
     assert.ok([found.createdAt, found.modifiedAt, found.accessedAt].every(isRecent));
-    // It is weighed from time to time.
+    // The size is updated periodically.
     await until(async () => (await administration.getTopicRuntimeProperties(topic)).sizeInBytes > 0);
   });
 
-  it("lists topics, and what is in them", async () => {
+  it("lists topics and their subscription counts", async () => {
     const [first] = await makeSubscription();
     const second = await makeTopic({ userMetadata: "second" });
     const topics = (await all(administration.listTopics())).filter(({ name }) => [first, second].includes(name));
@@ -108,7 +108,7 @@ behaviour("administration of topics", () => {
 behaviour("administration of subscriptions", () => {
   const client = connect(plain);
 
-  it("makes a subscription with the service's defaults, and a rule that lets everything through", async () => {
+  it("creates a subscription with the service's defaults and a rule that matches everything", async () => {
     const topic = await makeTopic();
     const subscription = await administration.createSubscription(topic, "one");
     assert.equal(subscription._response.status, 201);
@@ -132,7 +132,7 @@ behaviour("administration of subscriptions", () => {
     assert.deepEqual(rules.map(({ name, filter }) => [name, filter.sqlExpression]), [["$Default", "1=1"]]);
   });
 
-  it("makes a subscription as it is described, and shows it so", async () => {
+  it("creates a subscription with the given properties", async () => {
     const described = {
       lockDuration: "PT50S",
       requiresSession: true,
@@ -158,7 +158,7 @@ behaviour("administration of subscriptions", () => {
     assert.ok(forwardDeadLetteredMessagesTo.endsWith(`/${queue}`), forwardDeadLetteredMessagesTo);
   });
 
-  it("changes a subscription, but not what cannot be changed", async () => {
+  it("updates a subscription, but no properties fixed at creation", async () => {
     const subscription = await administration.getSubscription(...(await makeSubscription()));
     const changes = { lockDuration: "PT20S", maxDeliveryCount: 2, userMetadata: "changed", status: "Disabled" };
     assertHas(await administration.updateSubscription({ ...subscription, ...changes }), changes);
@@ -168,7 +168,7 @@ behaviour("administration of subscriptions", () => {
     await assert.rejects(administration.updateSubscription({ ...subscription, requiresSession: true }), refused);
   });
 
-  it("says whether a subscription exists, and what is wrong with it", async () => {
+  it("reports whether a subscription exists, and errors with their codes", async () => {
     const topic = await makeTopic();
     assert.equal(await administration.subscriptionExists(topic, "one"), false);
     await assert.rejects(administration.getSubscription(topic, "one"), missing);
@@ -201,13 +201,13 @@ behaviour("administration of subscriptions", () => {
     assert.ok([found.createdAt, found.modifiedAt, found.accessedAt].every(isRecent));
   });
 
-  it("lists the subscriptions of a topic, and what is in them", async () => {
+  it("lists the subscriptions of a topic and their message counts", async () => {
     const topic = await makeTopic();
     await administration.createSubscription(topic, "b", { maxDeliveryCount: 4 });
     await administration.createSubscription(topic, "a");
     await client.createSender(topic).sendMessages({ body: "counted" });
     const listed = await all(administration.listSubscriptions(topic));
-    const found = listed.map((one) => [one.subscriptionName, one.topicName, one.maxDeliveryCount]);
+    const found = listed.map((item) => [item.subscriptionName, item.topicName, item.maxDeliveryCount]);
     assert.deepEqual(found.sort(), [["a", topic, 10], ["b", topic, 4]]);
     const runtimes = await all(administration.listSubscriptionsRuntimeProperties(topic));
     assert.deepEqual(runtimes.map(({ activeMessageCount }) => activeMessageCount), [1, 1]);

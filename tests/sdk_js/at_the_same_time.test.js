@@ -1,4 +1,4 @@
-// Every operation, many at the same time, on one sender and one receiver: each is answered for itself.
+// Concurrent operations on one sender and one receiver: each gets its own answer.
 
 import assert from "node:assert/strict";
 import { it } from "node:test";
@@ -8,10 +8,11 @@ const numbered = (kind, count) => Array.from({ length: count }, (_, number) => (
 const each = (items, act) => Promise.all(items.map(act));
 const together = (...calls) => Promise.all(calls.flat().map((call) => call()));
 
-// Every fourth message in each of the four ways, with other calls beside. One way after the other: of two neighbours that
-// are settled in the same turn with different outcomes, the SDK tells the outcome of the first for both. In rhea 3.0.5,
-// lib/session.js, write_dispositions compares outcomes only where `first !== last`, so never those of the first two.
-async function settleInEveryWay(receiver, messages, beside) {
+// Settle every fourth message in each of the four ways, concurrently with other calls. The ways follow one another: if
+// two adjacent deliveries are settled in the same turn with different outcomes, the SDK sends the first outcome for
+// both. In rhea 3.0.5, lib/session.js, write_dispositions compares outcomes only if `first !== last`, never the first
+// two.
+async function settleInEveryWay(receiver, messages, otherCalls) {
   const ways = [
     (message) => receiver.completeMessage(message),
     (message) => receiver.abandonMessage(message),
@@ -19,7 +20,7 @@ async function settleInEveryWay(receiver, messages, beside) {
     (message) => receiver.deadLetterMessage(message),
   ];
   for (const [number, way] of ways.entries()) {
-    await together(every4th(messages, number).map((message) => () => way(message)), beside);
+    await together(every4th(messages, number).map((message) => () => way(message)), otherCalls);
   }
 }
 
@@ -46,14 +47,16 @@ behaviour("operations at the same time", () => {
       assert.equal(peeked.length, 24 + 8 + 8);
     }
     await each(scheduled, (number) => sender.cancelScheduledMessages(number));
-    const found = await receive(receiver, 32);
-    assert.deepEqual(new Set(bodies(found).filter((body) => body.startsWith("m"))), new Set(bodies(singles)));
-    await each(found, (message) => receiver.renewMessageLock(message));
-    await settleInEveryWay(receiver, found, times(4, () => peekAll(receiver)));
-    const deferred = every4th(found, 2);
-    const taken = await each(deferred, (message) => receiver.receiveDeferredMessages(message.sequenceNumber));
-    await each(taken.flat(), (message) => receiver.renewMessageLock(message));
-    await each(taken.flat(), (message) => receiver.completeMessage(message));
+    const received = await receive(receiver, 32);
+    assert.deepEqual(new Set(bodies(received).filter((body) => body.startsWith("m"))), new Set(bodies(singles)));
+    await each(received, (message) => receiver.renewMessageLock(message));
+    await settleInEveryWay(receiver, received, times(4, () => peekAll(receiver)));
+    const deferred = every4th(received, 2);
+    const deferredMessages = await each(deferred, (message) =>
+      receiver.receiveDeferredMessages(message.sequenceNumber),
+    );
+    await each(deferredMessages.flat(), (message) => receiver.renewMessageLock(message));
+    await each(deferredMessages.flat(), (message) => receiver.completeMessage(message));
     await each(await receive(receiver, 8), (message) => receiver.completeMessage(message));
     const dead = client.createReceiver(queue, { subQueueType: "deadLetter" });
     await each(await receive(dead, 8), (message) => dead.completeMessage(message));
@@ -63,9 +66,9 @@ behaviour("operations at the same time", () => {
 
   it("reads, sets and renews a session while its messages are settled", async () => {
     const queue = await makeQueue({ requiresSession: true });
-    await client.createSender(queue).sendMessages(numbered("m", 16).map((one) => ({ ...one, sessionId: "s" })));
+    await client.createSender(queue).sendMessages(numbered("m", 16).map((message) => ({ ...message, sessionId: "s" })));
     const receiver = await client.acceptSession(queue, "s", { maxAutoLockRenewalDurationInMs: 0 });
-    const found = await receive(receiver, 16);
+    const received = await receive(receiver, 16);
     await together(
       times(4, () => receiver.setSessionState("a state")),
       times(4, () => receiver.renewSessionLock()),
@@ -73,12 +76,14 @@ behaviour("operations at the same time", () => {
     );
     const states = await together(times(8, () => receiver.getSessionState()));
     assert.deepEqual(new Set(states), new Set(["a state"]));
-    await settleInEveryWay(receiver, found, [
+    await settleInEveryWay(receiver, received, [
       ...times(2, () => receiver.renewSessionLock()),
       ...times(2, () => receiver.getSessionState()),
     ]);
-    const taken = await each(every4th(found, 2), (one) => receiver.receiveDeferredMessages(one.sequenceNumber));
-    await each(taken.flat(), (message) => receiver.completeMessage(message));
+    const deferredMessages = await each(every4th(received, 2), (message) =>
+      receiver.receiveDeferredMessages(message.sequenceNumber),
+    );
+    await each(deferredMessages.flat(), (message) => receiver.completeMessage(message));
     await each(await receive(receiver, 4), (message) => receiver.completeMessage(message));
     assert.deepEqual(await receiver.peekMessages(10), []);
     await receiver.close();

@@ -1,49 +1,49 @@
-// What the programs here share: the connection strings, entities with names that no other test has, small waits.
+// Helpers of the test programs: connection strings, entities with unique names, and waits.
 //
-// A program is one behaviour. Its tests run side by side, because the SDK waits a second here and there, so each has an
-// entity of its own; they share one connection. test_javascript_sdk.py starts the server and says where it is.
+// A program tests one behaviour. Its tests run concurrently, because the SDK often waits for a second, so each test has
+// its own entity; they share one connection. test_javascript_sdk.py starts the server and passes its addresses.
 
 import { webcrypto } from "node:crypto";
 import { after, describe } from "node:test";
 import { ServiceBusAdministrationClient, ServiceBusClient } from "@azure/service-bus";
-import Long from "long"; // comes with the SDK, which takes sequence numbers in no other form
+import Long from "long"; // part of the SDK, which accepts sequence numbers in no other form
 
-// The SDK is for Node 18 and newer, but what it is made of looks for this where only Node 20 and newer have it.
+// The SDK supports Node 18, but its dependencies expect a global that exists only in Node 20 and newer.
 globalThis.crypto ??= webcrypto;
 
 export const plain = process.env.TWINBUS_PLAIN;
 export const tls = process.env.TWINBUS_TLS;
 
-// The SDK's own waits are 60 s for an operation, and 30 s before it is tried again.
-const impatient = { retryOptions: { maxRetries: 0, retryDelayInMs: 100, timeoutInMs: 20_000 } };
+// Shorter than the SDK's defaults: 60 s for an operation, and 30 s before a retry.
+const shortTimeouts = { retryOptions: { maxRetries: 0, retryDelayInMs: 100, timeoutInMs: 20_000 } };
 
 export const administration = new ServiceBusAdministrationClient(process.env.TWINBUS_ADMINISTRATION, {
   retryOptions: { maxRetries: 0 },
 });
 
-// The tests of a program, side by side.
-export function behaviour(sentence, tests) {
-  describe(sentence, { concurrency: true, timeout: 40_000 }, tests);
+// Run the tests of a program concurrently.
+export function behaviour(name, tests) {
+  describe(name, { concurrency: true, timeout: 40_000 }, tests);
 }
 
-// A client that is closed when the program's tests are done.
+// Return a client that is closed when the program's tests have ended.
 export function connect(connectionString, options = {}) {
-  const client = new ServiceBusClient(connectionString, { ...impatient, ...options });
+  const client = new ServiceBusClient(connectionString, { ...shortTimeouts, ...options });
   after(() => client.close());
   return client;
 }
 
-// The same namespace, entered with another key.
+// Return a connection string with another key.
 export function withKey(connectionString, keyName, key) {
   const pair = `SharedAccessKeyName=${keyName};SharedAccessKey=${key}`;
   return connectionString.replace(/SharedAccessKeyName=[^;]+;SharedAccessKey=[^;]+/, () => pair);
 }
 
-let made = 0;
+let entityCount = 0;
 
 export function newName(kind) {
-  made += 1;
-  return `${kind}-${process.pid}-${made}`;
+  entityCount += 1;
+  return `${kind}-${process.pid}-${entityCount}`;
 }
 
 export async function makeQueue(options) {
@@ -56,14 +56,14 @@ export async function makeTopic(options) {
   return name;
 }
 
-// A topic with one subscription, "all", which takes every message unless `options` say otherwise.
+// Create a topic with one subscription, "all" (default: with a rule that matches every message).
 export async function makeSubscription(options) {
   const topic = await makeTopic();
   await administration.createSubscription(topic, "all", options);
   return [topic, "all"];
 }
 
-// Exactly as many messages as are there; fewer is a failure of the test.
+// Receive exactly `count` messages, or throw an error.
 export async function receive(receiver, count = 1) {
   const messages = [];
   while (messages.length < count) {
@@ -81,12 +81,12 @@ export async function receiveOne(receiver) {
   return message;
 }
 
-// Empty if the entity is, after a moment in which a message would have come.
+// Return an empty array if no message arrives within 300 ms.
 export function receiveNothing(receiver) {
   return receiver.receiveMessages(1, { maxWaitTimeInMs: 300 });
 }
 
-// All that is there. Without a number a client goes on behind what it has seen of that entity.
+// Peek all messages. Without a sequence number, a client would continue after its last peek.
 export function peekAll(receiver) {
   return receiver.peekMessages(100, { fromSequenceNumber: Long.ZERO });
 }
@@ -96,27 +96,27 @@ export const sequenceNumber = (number) => Long.fromNumber(number);
 export const bodies = (messages) => messages.map((message) => message.body);
 
 export async function all(iterator) {
-  const found = [];
+  const items = [];
   for await (const item of iterator) {
-    found.push(item);
+    items.push(item);
   }
-  return found;
+  return items;
 }
 
 export const inSeconds = (seconds) => new Date(Date.now() + seconds * 1000);
 
 export const pause = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
 
-// Looks again and again until it is so; returns what made it so.
-export async function until(look, patienceMs = 10_000) {
-  const deadline = Date.now() + patienceMs;
+// Call `check` repeatedly until its result is truthy; return the result.
+export async function until(check, timeoutMs = 10_000) {
+  const deadline = Date.now() + timeoutMs;
   for (;;) {
-    const seen = await look();
-    if (seen) {
-      return seen;
+    const result = await check();
+    if (result) {
+      return result;
     }
     if (Date.now() > deadline) {
-      throw new Error(`it has not happened within ${patienceMs} ms: ${look}`);
+      throw new Error(`it has not happened within ${timeoutMs} ms: ${check}`);
     }
     await pause(50);
   }

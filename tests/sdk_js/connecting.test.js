@@ -1,4 +1,4 @@
-// Both ways in: without TLS, as an emulator, and with TLS and the development CA; by key and by signature.
+// Connections: without TLS as an emulator, with TLS and the development CA, by key and by signature.
 
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
@@ -10,7 +10,7 @@ import {
   administration, behaviour, bodies, connect, makeQueue, peekAll, plain, receive, receiveOne, tls,
 } from "./bus.js";
 
-// What an application is handed that may not have the key.
+// Return a connection string with a signature instead of the key.
 function withSignature(connectionString, queue) {
   const { endpoint, sharedAccessKey, sharedAccessKeyName } = parseServiceBusConnectionString(connectionString);
   const resource = encodeURIComponent(`${endpoint}${queue}`);
@@ -36,9 +36,9 @@ behaviour("connecting", () => {
       assert.deepEqual(await peekAll(receiver), []);
     });
 
-    it(`brings a message of many frames ${kind}`, async () => {
+    it(`delivers a message of many frames ${kind}`, async () => {
       const queue = await makeQueue();
-      const body = Buffer.from(Array.from({ length: 200_000 }, (_, place) => place % 251));
+      const body = Buffer.from(Array.from({ length: 200_000 }, (_, index) => index % 251));
       await client.createSender(queue).sendMessages({ body });
       assert.deepEqual((await receiveOne(client.createReceiver(queue))).body, body);
     });
@@ -58,15 +58,15 @@ behaviour("connecting", () => {
       }
     });
 
-    it(`lets a shared access signature in ${kind}`, async () => {
+    it(`accepts a shared access signature ${kind}`, async () => {
       const queue = await makeQueue();
-      const guest = connect(withSignature(connectionString, queue));
-      await guest.createSender(queue).sendMessages({ body: "signed" });
-      assert.equal((await receiveOne(guest.createReceiver(queue))).body, "signed");
+      const signedClient = connect(withSignature(connectionString, queue));
+      await signedClient.createSender(queue).sendMessages({ body: "signed" });
+      assert.equal((await receiveOne(signedClient.createReceiver(queue))).body, "signed");
     });
   }
 
-  it("is refused by a client that does not trust the development CA", async () => {
+  it("fails for a client that does not trust the development CA", async () => {
     const environment = { ...process.env };
     delete environment.NODE_EXTRA_CA_CERTS;
     const program = `

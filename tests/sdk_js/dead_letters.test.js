@@ -1,4 +1,4 @@
-// The dead-letter queue of a queue or subscription: how messages get there, and what can be done with them.
+// Dead-letter queues of queues and subscriptions: how messages get there, and how they are received and settled.
 
 import assert from "node:assert/strict";
 import { it } from "node:test";
@@ -12,7 +12,7 @@ const subQueueType = "deadLetter";
 behaviour("dead letters", () => {
   const client = connect(plain);
 
-  it("takes a message that was delivered too often", async () => {
+  it("gets a message that exceeded its delivery count", async () => {
     const queue = await makeQueue({ maxDeliveryCount: 2 });
     await client.createSender(queue).sendMessages({ body: "stubborn" });
     const receiver = client.createReceiver(queue);
@@ -24,21 +24,21 @@ behaviour("dead letters", () => {
     assert.deepEqual(await receiveNothing(receiver), []);
   });
 
-  it("takes a message that is over, where it is asked to", async () => {
+  it("gets an expired message if dead-lettering on expiration is enabled", async () => {
     const queue = await makeQueue({ deadLetteringOnMessageExpiration: true });
     await client.createSender(queue).sendMessages({ body: "late", timeToLive: 500 });
     const dead = await receiveOne(client.createReceiver(queue, { subQueueType }));
     assert.deepEqual([dead.body, dead.deadLetterReason], ["late", "TTLExpiredException"]);
   });
 
-  it("does not get a message that is over, where it is not asked to", async () => {
+  it("does not get an expired message if dead-lettering on expiration is disabled", async () => {
     const queue = await makeQueue();
     await client.createSender(queue).sendMessages([{ body: "over", timeToLive: 1 }, { body: "lasting" }]);
     assert.equal((await receiveOne(client.createReceiver(queue))).body, "lasting");
     assert.deepEqual(await peekAll(client.createReceiver(queue, { subQueueType })), []);
   });
 
-  it("is received from in every way", async () => {
+  it("supports every way to receive and settle", async () => {
     const [topic, name] = await makeSubscription();
     await client.createSender(topic).sendMessages([0, 1, 2, 3].map((body) => ({ body })));
     const receiver = client.createReceiver(topic, name);
@@ -63,7 +63,7 @@ behaviour("dead letters", () => {
     assert.deepEqual(await peekAll(dead), []);
   });
 
-  it("gives back a message that is sent again", async () => {
+  it("allows a dead letter to be sent again", async () => {
     const queue = await makeQueue();
     const sender = client.createSender(queue);
     await sender.sendMessages({ body: "second chance", subject: "kept" });
@@ -77,7 +77,7 @@ behaviour("dead letters", () => {
     assert.deepEqual([again.body, again.subject, again.deadLetterReason], ["second chance", "kept", undefined]);
   });
 
-  it("forwards dead letters where it is asked to, and says where they come from", async () => {
+  it("forwards dead letters with their dead letter source", async () => {
     const target = await makeQueue();
     const source = await makeQueue({ forwardDeadLetteredMessagesTo: target });
     await client.createSender(source).sendMessages({ body: "bad" });

@@ -1,4 +1,4 @@
-// What the rules of a subscription let through, and how their actions change it.
+// Rules of subscriptions: which messages their filters match, and how their actions change messages.
 
 import assert from "node:assert/strict";
 import { it } from "node:test";
@@ -14,7 +14,7 @@ const messages = [
 behaviour("filters", () => {
   const client = connect(tls);
 
-  // A subscription with one rule, and what it receives of the messages above.
+  // Create a subscription with one rule, and return the messages above that it receives.
   async function received(filter, action) {
     const topic = await makeTopic();
     await administration.createSubscription(topic, "one", { defaultRuleOptions: { name: "rule", filter, action } });
@@ -42,7 +42,7 @@ behaviour("filters", () => {
     ["sys.CorrelationId = '1' AND sys.To = 'home'", ["bread"]],
     ["sys.ContentType = 'text/plain'", ["soup"]],
   ]) {
-    it(`${sqlExpression} lets ${expected.join(", ") || "nothing"} through`, async () => {
+    it(`${sqlExpression} matches ${expected.join(", ") || "nothing"}`, async () => {
       assert.deepEqual(bodies(await received({ sqlExpression })), expected);
     });
   }
@@ -59,18 +59,18 @@ behaviour("filters", () => {
     [{ subject: "food", applicationProperties: { hot: true, price: 7 } }, ["soup"]],
     [{ applicationProperties: { from: "nowhere" } }, []],
   ]) {
-    it(`${JSON.stringify(filter)} lets ${expected.join(", ") || "nothing"} through`, async () => {
+    it(`${JSON.stringify(filter)} matches ${expected.join(", ") || "nothing"}`, async () => {
       assert.deepEqual(bodies(await received(filter)), expected);
     });
   }
 
-  it("knows the parameters of an expression", async () => {
+  it("uses the parameters of an expression", async () => {
     const sqlParameters = { "@least": 3, "@kind": "food" };
     const filter = { sqlExpression: "price > @least AND sys.Label = @kind", sqlParameters };
     assert.deepEqual(bodies(await received(filter)), ["soup"]);
   });
 
-  it("changes messages by its action", async () => {
+  it("changes messages by the action of a SQL rule", async () => {
     const sqlExpression = "SET sys.Label = 'changed'; SET total = price * 2; SET note = 'new'; REMOVE hot";
     const [tea] = await received({ sqlExpression: "price = 3" }, { sqlExpression });
     assert.equal(tea.body, "tea");
@@ -84,7 +84,7 @@ behaviour("filters", () => {
     assert.deepEqual(changed.map(({ body, replyTo }) => [body, replyTo]), [["tea", "bar"], ["juice", "bar"]]);
   });
 
-  it("gives one copy for all rules without an action, and one for each with one", async () => {
+  it("delivers one copy for all rules without an action, and one for each rule with an action", async () => {
     const topic = await makeTopic();
     const filter = { subject: "food" };
     await administration.createSubscription(topic, "rules", { defaultRuleOptions: { name: "first", filter } });
@@ -98,7 +98,7 @@ behaviour("filters", () => {
     assert.deepEqual(await receiveNothing(receiver), []);
   });
 
-  it("dead-letters a message that a filter fails on, where it is asked to", async () => {
+  it("dead-letters a message whose filter evaluation fails, if enabled", async () => {
     const topic = await makeTopic();
     const filter = { sqlExpression: "price / 0 = 1" };
     const options = { deadLetteringOnFilterEvaluationExceptions: true, defaultRuleOptions: { name: "rule", filter } };

@@ -1,4 +1,4 @@
-// A lock that is renewed lasts, by hand and by itself; one that is not renewed ends, of a message and of a session.
+// Locks of messages and sessions: manual and automatic renewal, and expiry.
 
 import assert from "node:assert/strict";
 import { it } from "node:test";
@@ -13,7 +13,7 @@ behaviour("locks", () => {
     return queue;
   }
 
-  it("extends a lock from now on", async () => {
+  it("extends a lock from the time of the renewal", async () => {
     const receiver = client.createReceiver(await sent(), { maxAutoLockRenewalDurationInMs: 0 });
     const message = await receiveOne(receiver);
     const until = message.lockedUntilUtc;
@@ -24,7 +24,7 @@ behaviour("locks", () => {
     await receiver.completeMessage(message);
   });
 
-  it("keeps a message past its lock duration, when renewed by hand", async () => {
+  it("keeps a message locked past its lock duration by manual renewal", async () => {
     const receiver = client.createReceiver(await sent(), { maxAutoLockRenewalDurationInMs: 0 });
     const message = await receiveOne(receiver);
     for (let time = 0; time < 2; time += 1) {
@@ -35,7 +35,7 @@ behaviour("locks", () => {
     assert.deepEqual(await peekAll(receiver), []);
   });
 
-  it("keeps a message past its lock duration, by itself", async () => {
+  it("keeps a message locked past its lock duration by automatic renewal", async () => {
     const receiver = client.createReceiver(await sent(), { maxAutoLockRenewalDurationInMs: 60_000 });
     const message = await receiveOne(receiver);
     await pause(6_000);
@@ -54,14 +54,14 @@ behaviour("locks", () => {
     await receiver.completeMessage(deferred);
   });
 
-  it("cannot renew a lock that is over", async () => {
+  it("refuses to renew an expired lock", async () => {
     const receiver = client.createReceiver(await sent(), { maxAutoLockRenewalDurationInMs: 0 });
     const message = await receiveOne(receiver);
     await pause(5_300);
     await assert.rejects(receiver.renewMessageLock(message), { code: "MessageLockLost" });
   });
 
-  it("cannot settle a message whose lock is over, which comes again", async () => {
+  it("refuses to settle a message with an expired lock, and redelivers it", async () => {
     const receiver = client.createReceiver(await sent(), { maxAutoLockRenewalDurationInMs: 0 });
     const message = await receiveOne(receiver);
     await pause(5_300);
@@ -77,7 +77,7 @@ behaviour("locks", () => {
     return queue;
   }
 
-  it("keeps a session past its lock duration when it is renewed", async () => {
+  it("keeps a session locked past its lock duration by renewal", async () => {
     const receiver = await client.acceptSession(await sentToSession(), "a", { maxAutoLockRenewalDurationInMs: 0 });
     const before = receiver.sessionLockedUntilUtc;
     const message = await receiveOne(receiver);
@@ -90,7 +90,7 @@ behaviour("locks", () => {
     await receiver.close();
   });
 
-  it("takes a session away when its lock is over", async () => {
+  it("releases a session when its lock expires", async () => {
     const queue = await sentToSession();
     const receiver = await client.acceptSession(queue, "a", { maxAutoLockRenewalDurationInMs: 0 });
     const message = await receiveOne(receiver);

@@ -1,4 +1,4 @@
-// Partitioned queues and topics: sixteen fragments that a client uses as one entity.
+// Partitioned queues and topics: clients use their sixteen fragments as one entity.
 
 import assert from "node:assert/strict";
 import { it } from "node:test";
@@ -7,7 +7,7 @@ import {
 } from "./bus.js";
 
 const FRAGMENTS = 16;
-// Keys and the fragments they lead to, as docs/partitioning.md lists them.
+// Partition keys and their fragments, as docs/partitioning.md lists them.
 const KEYS = { a: 15, 0: 5, 1: 6, contoso: 0, "order-17": 0, "session 1": 13 };
 
 const fragmentOf = (message) => message.sequenceNumber.shiftRightUnsigned(48).toNumber();
@@ -22,7 +22,7 @@ behaviour("partitioned entities", () => {
     return [queue, client.createSender(queue), client.createReceiver(queue)];
   }
 
-  it("are made and shown as such, with sixteen times the size", async () => {
+  it("are created and returned as partitioned, with sixteen times the size", async () => {
     const [queue] = await partitioned({ maxSizeInMegabytes: 2048 });
     const found = await administration.getQueue(queue);
     assert.deepEqual([found.enablePartitioning, found.maxSizeInMegabytes], [true, 16 * 2048]);
@@ -31,7 +31,7 @@ behaviour("partitioned entities", () => {
     await assert.rejects(administration.updateQueue({ ...found, enablePartitioning: false }), { statusCode: 400 });
   });
 
-  it("keep messages of a key in one fragment, in their order", async () => {
+  it("keep messages of a key in one fragment, in order", async () => {
     const [, sender, receiver] = await partitioned();
     for (const body of range(3)) {
       for (const partitionKey of Object.keys(KEYS)) {
@@ -50,7 +50,7 @@ behaviour("partitioned entities", () => {
     assert.deepEqual(await peekAll(receiver), []);
   });
 
-  it("spread messages without a key over all fragments, one after the other", async () => {
+  it("spread messages without a key over all fragments in turn", async () => {
     const [, sender, receiver] = await partitioned();
     for (const body of range(FRAGMENTS)) {
       await sender.sendMessages({ body });
@@ -58,7 +58,7 @@ behaviour("partitioned entities", () => {
     assert.deepEqual(sorted((await receive(receiver, FRAGMENTS)).map(fragmentOf)), range(FRAGMENTS));
   });
 
-  it("store a batch without keys whole in one fragment, and one of several keys in theirs", async () => {
+  it("store a batch without keys in one fragment, and a batch with keys by its keys", async () => {
     const [, sender, receiver] = await partitioned();
     const batch = await sender.createMessageBatch();
     assert.ok(range(5).every((body) => batch.tryAddMessage({ body })));
@@ -97,21 +97,21 @@ behaviour("partitioned entities", () => {
       await receiver.completeMessage(message);
     }
     assert.deepEqual(await peekAll(receiver), []);
-    const buried = await receive(client.createReceiver(queue, { subQueueType: "deadLetter" }), 4);
-    assert.deepEqual(sorted(bodies(buried)), sorted(bodies(dead)));
+    const deadLetters = await receive(client.createReceiver(queue, { subQueueType: "deadLetter" }), 4);
+    assert.deepEqual(sorted(bodies(deadLetters)), sorted(bodies(dead)));
   });
 
-  it("are peeked in the order of age, page by page", async () => {
+  it("are peeked in order of enqueued time, page by page", async () => {
     const [, sender, receiver] = await partitioned();
     for (const body of range(12)) {
       await sender.sendMessages({ body, partitionKey: `${body % 5}` });
     }
-    const seen = [];
+    const peeked = [];
     for (let page = await receiver.peekMessages(5); page.length > 0; page = await receiver.peekMessages(5)) {
-      seen.push(...page);
+      peeked.push(...page);
     }
-    assert.deepEqual(sorted(bodies(seen)), range(12));
-    const times = seen.map((message) => message.enqueuedTimeUtc.getTime());
+    assert.deepEqual(sorted(bodies(peeked)), range(12));
+    const times = peeked.map((message) => message.enqueuedTimeUtc.getTime());
     assert.deepEqual(times, sorted(times));
   });
 
@@ -128,7 +128,7 @@ behaviour("partitioned entities", () => {
     assert.deepEqual(bodies(await receive(receiver, 1)), ["soon"]);
   });
 
-  it("serve sessions by name and whichever is free, each in its fragment", async () => {
+  it("serve named and next available sessions, each in its fragment", async () => {
     const [queue, sender] = await partitioned({ requiresSession: true });
     const sessions = ["a", "session 1"];
     await sender.sendMessages(range(6).map((body) => ({ body, sessionId: sessions[body % 2] })));
@@ -143,7 +143,7 @@ behaviour("partitioned entities", () => {
     await free.close();
   });
 
-  it("drop copies where duplicates are detected", async () => {
+  it("drop duplicates if duplicate detection is enabled", async () => {
     const [, sender, receiver] = await partitioned({ requiresDuplicateDetection: true });
     for (const messageId of [..."abcabc"]) {
       await sender.sendMessages({ body: messageId, messageId });
@@ -174,12 +174,12 @@ behaviour("partitioned entities", () => {
     assert.deepEqual(sorted(bodies(await receive(some, 4))), range(4));
   });
 
-  it("refuse a session id and another partition key", async () => {
+  it("refuse a partition key that differs from the session id", async () => {
     const [, sender, receiver] = await partitioned();
     const annotated = {
       bodyType: "data", body: Buffer.from("x"),
       properties: { groupId: "apples" }, messageAnnotations: { "x-opt-partition-key": "pears" },
-    }; // as AMQP has it: the SDK's own check is of its own kind of message
+    }; // an AMQP message, because the SDK checks only its own message type
     await assert.rejects(sender.sendMessages(annotated), /'pears' and its session id 'apples'/);
     assert.deepEqual(await peekAll(receiver), []);
   });

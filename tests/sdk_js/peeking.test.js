@@ -1,4 +1,4 @@
-// Peeking looks at messages, in every state, and changes nothing.
+// Peeking returns messages in every state, and changes nothing.
 
 import assert from "node:assert/strict";
 import { it } from "node:test";
@@ -14,7 +14,7 @@ behaviour("peeking", () => {
     return queue;
   }
 
-  it("goes on where it was, and starts where it is told", async () => {
+  it("continues after the previous peek, and starts at a given sequence number", async () => {
     const receiver = client.createReceiver(await sent(10));
     assert.deepEqual(bodies(await receiver.peekMessages(4)), [0, 1, 2, 3]);
     assert.deepEqual(bodies(await receiver.peekMessages(4)), [4, 5, 6, 7]);
@@ -23,7 +23,7 @@ behaviour("peeking", () => {
     assert.deepEqual(bodies(await receiver.peekMessages(2, { fromSequenceNumber: sequenceNumber(6) })), [5, 6]);
   });
 
-  it("locks nothing and counts nothing", async () => {
+  it("does not lock messages or change their delivery count", async () => {
     const queue = await sent(1);
     const [peeked] = await client.createReceiver(queue).peekMessages(1);
     assert.equal(peeked.lockToken, undefined);
@@ -31,7 +31,7 @@ behaviour("peeking", () => {
     assert.equal((await receiveOne(client.createReceiver(queue))).deliveryCount, 0);
   });
 
-  it("shows active, locked, deferred and scheduled messages", async () => {
+  it("returns active, locked, deferred and scheduled messages", async () => {
     const queue = await sent(3);
     const receiver = client.createReceiver(queue);
     await receiver.deferMessage(await receiveOne(receiver));
@@ -44,18 +44,18 @@ behaviour("peeking", () => {
     );
   });
 
-  it("finds nothing in an empty queue", async () => {
+  it("returns nothing for an empty queue", async () => {
     assert.deepEqual(await client.createReceiver(await makeQueue()).peekMessages(5), []);
   });
 
-  it("shows a session only its own messages", async () => {
+  it("returns only the messages of a session", async () => {
     const queue = await sent(6, { requiresSession: true });
     const receiver = await client.acceptSession(queue, "1");
     assert.deepEqual(bodies(await receiver.peekMessages(10)), [1, 3, 5]);
     await receiver.close();
   });
 
-  it("shows all of many and large messages, page by page", async () => {
+  it("returns many large messages page by page", async () => {
     const queue = await makeQueue();
     const sender = client.createSender(queue);
     for (let number = 0; number < 6; number += 1) {

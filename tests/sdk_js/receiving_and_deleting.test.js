@@ -1,4 +1,4 @@
-// receiveAndDelete: what was received is gone, whatever becomes of its receiver.
+// Receive-and-delete: received messages are deleted, whatever happens to their receiver.
 
 import assert from "node:assert/strict";
 import { it } from "node:test";
@@ -17,7 +17,7 @@ behaviour("receiving and deleting", () => {
     assert.deepEqual(bodies(await peekAll(client.createReceiver(queue))), [3]);
   });
 
-  it("gives no lock, and nothing to settle", async () => {
+  it("locks nothing, and refuses settlement", async () => {
     const queue = await makeQueue();
     await client.createSender(queue).sendMessages({ body: "gone" });
     const receiver = client.createReceiver(queue, { receiveMode: "receiveAndDelete" });
@@ -28,7 +28,7 @@ behaviour("receiving and deleting", () => {
     await assert.rejects(receiver.renewMessageLock(message), /receiveAndDelete|peekLock/i);
   });
 
-  it("returns what is there when fewer messages come than were asked for", async () => {
+  it("returns the available messages if fewer arrive than requested", async () => {
     const queue = await makeQueue();
     await client.createSender(queue).sendMessages([{ body: 1 }, { body: 2 }]);
     const receiver = client.createReceiver(queue, { receiveMode: "receiveAndDelete" });
@@ -36,7 +36,7 @@ behaviour("receiving and deleting", () => {
     assert.deepEqual(await receiveNothing(receiver), []);
   });
 
-  it("goes on with the same receiver after its credit was drained", async () => {
+  it("continues with the same receiver after its credit was drained", async () => {
     const queue = await makeQueue();
     const receiver = client.createReceiver(queue, { receiveMode: "receiveAndDelete" });
     const sender = client.createSender(queue);
@@ -47,7 +47,7 @@ behaviour("receiving and deleting", () => {
     }
   });
 
-  it("brings all of many messages, once each", async () => {
+  it("delivers each of many messages once", async () => {
     const queue = await makeQueue();
     const sent = Array.from({ length: 1_000 }, (_, number) => number);
     const sender = client.createSender(queue);

@@ -1,4 +1,4 @@
-// What is not allowed, or not there, is refused with the code that the SDK has for it.
+// Refusals: the SDK's error codes for missing entities, missing rights and disabled entities.
 
 import assert from "node:assert/strict";
 import { randomBytes } from "node:crypto";
@@ -16,7 +16,7 @@ const notFound = { code: "MessagingEntityNotFound" };
 behaviour("refusals", () => {
   const client = connect(plain);
 
-  it("knows no queue that was not made", async () => {
+  it("does not find a missing queue", async () => {
     const queue = newName("missing");
     await assert.rejects(client.createSender(queue).sendMessages(message), notFound);
     await assert.rejects(client.createReceiver(queue).receiveMessages(1), notFound);
@@ -25,22 +25,22 @@ behaviour("refusals", () => {
     await assert.rejects(client.createSender(queue).scheduleMessages(message, inSeconds(60)), notFound);
   });
 
-  it("knows no subscription that was not made", async () => {
+  it("does not find a missing subscription", async () => {
     const topic = await makeTopic();
     await assert.rejects(client.createReceiver(topic, "missing").receiveMessages(1), notFound);
     await assert.rejects(client.createReceiver(newName("missing"), "missing").receiveMessages(1), notFound);
   });
 
-  it("lets nobody go on with a queue that was deleted", async () => {
+  it("refuses to send to a deleted queue", async () => {
     const queue = await makeQueue();
     const sender = client.createSender(queue);
     await sender.sendMessages(message);
     await administration.deleteQueue(queue);
-    await pause(300); // a send that crosses the news would not hear of it: the SDK waits then until its time is over
+    await pause(300); // a send that crosses the detach would wait for the SDK's timeout
     await assert.rejects(sender.sendMessages(message), notFound);
   });
 
-  it("tells a handler that its queue was deleted", async () => {
+  it("reports a deleted queue to the error handler", async () => {
     const queue = await makeQueue();
     const [seen, codes] = [[], []];
     const subscription = client.createReceiver(queue).subscribe({
@@ -56,22 +56,22 @@ behaviour("refusals", () => {
   });
 
   for (const [kind, connectionString] of [["without TLS", plain], ["with TLS", tls]]) {
-    it(`lets nobody in with a wrong key ${kind}`, async () => {
+    it(`refuses a wrong key ${kind}`, async () => {
       const queue = await makeQueue();
-      const stranger = connect(withKey(connectionString, "RootManageSharedAccessKey", "wrong"));
-      await assert.rejects(stranger.createSender(queue).sendMessages(message), unauthorized);
-      await assert.rejects(stranger.createReceiver(queue).receiveMessages(1), unauthorized);
-      await assert.rejects(stranger.createReceiver(queue).peekMessages(1), unauthorized);
+      const unauthorizedClient = connect(withKey(connectionString, "RootManageSharedAccessKey", "wrong"));
+      await assert.rejects(unauthorizedClient.createSender(queue).sendMessages(message), unauthorized);
+      await assert.rejects(unauthorizedClient.createReceiver(queue).receiveMessages(1), unauthorized);
+      await assert.rejects(unauthorizedClient.createReceiver(queue).peekMessages(1), unauthorized);
     });
   }
 
-  it("lets nobody in with the name of no key", async () => {
-    const stranger = connect(withKey(plain, "NoSuchKey", "whatever"));
-    await assert.rejects(stranger.createSender(await makeQueue()).sendMessages(message), unauthorized);
+  it("refuses an unknown key name", async () => {
+    const unauthorizedClient = connect(withKey(plain, "NoSuchKey", "whatever"));
+    await assert.rejects(unauthorizedClient.createSender(await makeQueue()).sendMessages(message), unauthorized);
   });
 
-  // A queue with a key for each right; a client for each.
-  async function guarded() {
+  // Create a queue with a key for each right, and a client for each key.
+  async function createProtectedQueue() {
     const keys = Object.fromEntries(["Send", "Listen"].map((right) => [right, randomBytes(32).toString("base64")]));
     const authorizationRules = Object.entries(keys).map(([right, primaryKey]) => ({
       claimType: "SharedAccessKey",
@@ -81,12 +81,12 @@ behaviour("refusals", () => {
       secondaryKey: randomBytes(32).toString("base64"),
     }));
     const queue = await makeQueue({ authorizationRules });
-    const enter = (right) => connect(withKey(plain, `only${right}`, keys[right]));
-    return { queue, sending: enter("Send"), listening: enter("Listen"), keys };
+    const connectWith = (right) => connect(withKey(plain, `only${right}`, keys[right]));
+    return { queue, sending: connectWith("Send"), listening: connectWith("Listen"), keys };
   }
 
-  it("lets a key do what its rights allow, and nothing else", async () => {
-    const { queue, sending, listening } = await guarded();
+  it("allows a key only the operations of its rights", async () => {
+    const { queue, sending, listening } = await createProtectedQueue();
     await sending.createSender(queue).sendMessages(message);
     await sending.createSender(queue).scheduleMessages(message, inSeconds(3600));
     await assert.rejects(sending.createReceiver(queue).receiveMessages(1), unauthorized);
@@ -99,19 +99,19 @@ behaviour("refusals", () => {
     await assert.rejects(listening.createSender(queue).scheduleMessages(message, inSeconds(60)), unauthorized);
   });
 
-  it("lets the key of one queue into no other", async () => {
-    const { sending } = await guarded();
+  it("refuses the key of one queue for another queue", async () => {
+    const { sending } = await createProtectedQueue();
     await assert.rejects(sending.createSender(await makeQueue()).sendMessages(message), unauthorized);
   });
 
-  it("lets a key without Manage administer nothing", async () => {
-    const { queue, keys } = await guarded();
+  it("refuses administration with a key without Manage", async () => {
+    const { queue, keys } = await createProtectedQueue();
     const connectionString = withKey(process.env.TWINBUS_ADMINISTRATION, "onlySend", keys.Send);
-    const guest = new ServiceBusAdministrationClient(connectionString);
+    const sendOnlyAdministration = new ServiceBusAdministrationClient(connectionString);
     const refused = { code: "UnauthorizedRequestError", statusCode: 401 };
-    await assert.rejects(guest.getQueue(queue), refused);
-    await assert.rejects(guest.createQueue(newName("queue")), refused);
-    await assert.rejects(guest.deleteQueue(queue), refused);
+    await assert.rejects(sendOnlyAdministration.getQueue(queue), refused);
+    await assert.rejects(sendOnlyAdministration.createQueue(newName("queue")), refused);
+    await assert.rejects(sendOnlyAdministration.deleteQueue(queue), refused);
   });
 
   it("sends to and receives from a queue only as its status allows", async () => {

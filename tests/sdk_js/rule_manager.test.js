@@ -1,4 +1,4 @@
-// Rules over AMQP, by the rule manager: made, listed, deleted, and followed from then on.
+// Rules over AMQP with the rule manager: create, list, delete, and their effect on later messages.
 
 import assert from "node:assert/strict";
 import { it } from "node:test";
@@ -12,7 +12,7 @@ behaviour("the rule manager", () => {
     return [client.createRuleManager(topic, name), topic, name];
   }
 
-  it("lists the rule that a subscription starts with", async () => {
+  it("lists the default rule of a subscription", async () => {
     const [manager] = await managed();
     const [rule, ...others] = await all(manager.listRules());
     assert.deepEqual(others, []);
@@ -20,7 +20,7 @@ behaviour("the rule manager", () => {
     assert.equal(rule.filter.sqlExpression, "1=1");
   });
 
-  it("makes SQL rules, with and without an action", async () => {
+  it("creates SQL rules with and without an action", async () => {
     const [manager, topic, name] = await managed();
     const filter = { sqlExpression: "quantity > 10 AND colour LIKE 'r%'" };
     await manager.createRule("plain", filter);
@@ -34,7 +34,7 @@ behaviour("the rule manager", () => {
     assert.equal(action.sqlExpression, "SET seen = TRUE; REMOVE colour");
   });
 
-  it("makes correlation rules with all that they can compare", async () => {
+  it("creates correlation rules with every property", async () => {
     const [manager, topic, name] = await managed();
     const filter = {
       correlationId: "c",
@@ -48,7 +48,7 @@ behaviour("the rule manager", () => {
       applicationProperties: { text: "x", whole: 3, fraction: 0.5, yes: true },
     };
     await manager.createRule("correlated", filter);
-    const rule = (await all(manager.listRules())).find((one) => one.name === "correlated");
+    const rule = (await all(manager.listRules())).find((listed) => listed.name === "correlated");
     assert.deepEqual(rule.filter, filter);
     const kept = (await administration.getRule(topic, name, "correlated")).filter;
     assert.deepEqual([kept.subject, kept.correlationId, kept.contentType], ["s", "c", "text/plain"]);
@@ -66,7 +66,7 @@ behaviour("the rule manager", () => {
     assert.deepEqual(bodies(await receive(client.createReceiver(topic, name))), [0]);
   });
 
-  it("changes what a subscription gets from then on", async () => {
+  it("changes which later messages a subscription gets", async () => {
     const [manager, topic, name] = await managed();
     const sender = client.createSender(topic);
     await sender.sendMessages({ body: "before", subject: "blue" });
@@ -92,7 +92,7 @@ behaviour("the rule manager", () => {
     assert.deepEqual(listed.sort(), ["$Default", ...names].sort());
   });
 
-  it("says so when a rule is there already, is not there, or cannot be read", async () => {
+  it("reports existing, missing and invalid rules", async () => {
     const [manager] = await managed();
     await manager.createRule("twice", { subject: "x" });
     await assert.rejects(manager.createRule("twice", { subject: "y" }), { code: "MessagingEntityAlreadyExists" });
@@ -102,7 +102,7 @@ behaviour("the rule manager", () => {
     assert.deepEqual(listed.sort(), ["$Default", "twice"]);
   });
 
-  it("says so when there is no such subscription", async () => {
+  it("reports a missing subscription", async () => {
     const manager = client.createRuleManager(newName("missing"), "none");
     await assert.rejects(all(manager.listRules()), { code: "MessagingEntityNotFound" });
   });

@@ -1,4 +1,4 @@
-// A scheduled message comes when it is due, not before, and not at all when it was cancelled.
+// Scheduling: a scheduled message is delivered when it is due, unless it was cancelled.
 
 import assert from "node:assert/strict";
 import { it } from "node:test";
@@ -10,7 +10,7 @@ import {
 behaviour("scheduling", () => {
   const client = connect(tls);
 
-  it("brings a scheduled message when it is due", async () => {
+  it("delivers a scheduled message when it is due", async () => {
     const queue = await makeQueue();
     const due = inSeconds(1);
     const [number] = await client.createSender(queue).scheduleMessages({ body: "later" }, due);
@@ -26,7 +26,7 @@ behaviour("scheduling", () => {
     assert.ok(message.sequenceNumber.greaterThan(number), "it is numbered anew when it is enqueued");
   });
 
-  it("numbers the scheduled messages of a call in their order", async () => {
+  it("gives the scheduled messages of a call sequence numbers in order", async () => {
     const queue = await makeQueue();
     const messages = ["a", "b", "c"].map((body) => ({ body }));
     const numbers = await client.createSender(queue).scheduleMessages(messages, inSeconds(3600));
@@ -46,13 +46,13 @@ behaviour("scheduling", () => {
     assert.ok(messages[1].enqueuedTimeUtc >= due);
   });
 
-  it("brings at once what is due already", async () => {
+  it("delivers a message that is already due at once", async () => {
     const queue = await makeQueue();
     await client.createSender(queue).scheduleMessages({ body: "overdue" }, inSeconds(-60));
     assert.equal((await receiveOne(client.createReceiver(queue))).body, "overdue");
   });
 
-  it("does not bring what was cancelled", async () => {
+  it("does not deliver cancelled messages", async () => {
     const queue = await makeQueue();
     const sender = client.createSender(queue);
     const numbers = await sender.scheduleMessages([{ body: 1 }, { body: 2 }, { body: 3 }], inSeconds(1));
@@ -63,7 +63,7 @@ behaviour("scheduling", () => {
     assert.deepEqual(await receiveNothing(receiver), []);
   });
 
-  it("says so when there is nothing to cancel", async () => {
+  it("refuses to cancel a message that is not scheduled", async () => {
     const sender = client.createSender(await makeQueue());
     await assert.rejects(sender.cancelScheduledMessages(sequenceNumber(123)), { code: "MessageNotFound" });
     const [number] = await sender.scheduleMessages({ body: "once" }, inSeconds(3600));
@@ -71,7 +71,7 @@ behaviour("scheduling", () => {
     await assert.rejects(sender.cancelScheduledMessages(number), { code: "MessageNotFound" });
   });
 
-  it("schedules for the subscriptions of a topic, and cancels there", async () => {
+  it("schedules and cancels messages of a topic", async () => {
     const [topic, subscription] = await makeSubscription();
     const sender = client.createSender(topic);
     const numbers = await sender.scheduleMessages([{ body: "cancelled" }, { body: "kept" }], inSeconds(1));

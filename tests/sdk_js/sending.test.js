@@ -1,4 +1,4 @@
-// What is sent arrives: every body, every property, one by one and many at once.
+// Sending: every kind of body and property, single messages, arrays and batches.
 
 import assert from "node:assert/strict";
 import { it } from "node:test";
@@ -7,13 +7,13 @@ import { behaviour, bodies, connect, makeQueue, plain, receive, receiveOne } fro
 behaviour("sending", () => {
   const client = connect(plain);
 
-  async function sentAndReceived(message, options) {
+  async function sendAndReceive(message, options) {
     const queue = await makeQueue();
     await client.createSender(queue).sendMessages(message);
     return receiveOne(client.createReceiver(queue, { receiveMode: "receiveAndDelete", ...options }));
   }
 
-  it("brings every property of a message", async () => {
+  it("delivers every property of a message", async () => {
     const sent = {
       body: { order: 1, lines: ["tea", "cups"] },
       messageId: "message 1",
@@ -28,7 +28,7 @@ behaviour("sending", () => {
       replyTo: "the customer",
     };
     const before = Date.now();
-    const received = await sentAndReceived(sent);
+    const received = await sendAndReceive(sent);
     for (const [name, value] of Object.entries(sent)) {
       assert.deepEqual(received[name], value, name);
     }
@@ -40,7 +40,7 @@ behaviour("sending", () => {
     assert.equal(received.lockToken, undefined);
   });
 
-  it("brings application properties with their types", async () => {
+  it("delivers application properties with their types", async () => {
     const applicationProperties = {
       text: "naïve ☕",
       empty: "",
@@ -54,7 +54,7 @@ behaviour("sending", () => {
       at: new Date("2024-02-29T12:34:56.789Z"),
       nothing: null,
     };
-    const received = await sentAndReceived({ body: "x", applicationProperties }, { skipConvertingDate: true });
+    const received = await sendAndReceive({ body: "x", applicationProperties }, { skipConvertingDate: true });
     assert.deepEqual(received.applicationProperties, applicationProperties);
   });
 
@@ -66,14 +66,14 @@ behaviour("sending", () => {
     ["null", null],
     ["an array", [1, "two", { three: 3 }]],
   ]) {
-    it(`brings ${kind} as its body`, async () => {
-      assert.deepEqual((await sentAndReceived({ body })).body, body);
+    it(`delivers ${kind} as the body`, async () => {
+      assert.deepEqual((await sendAndReceive({ body })).body, body);
     });
   }
 
-  it("brings bytes as its body", async () => {
+  it("delivers bytes as the body", async () => {
     const body = Buffer.from([0, 255, 1, 254, 0xc0, 0x80]);
-    const received = await sentAndReceived({ body });
+    const received = await sendAndReceive({ body });
     assert.deepEqual(received.body, body);
   });
 
@@ -82,8 +82,8 @@ behaviour("sending", () => {
     ["sequence", [1, "two", [3]]],
     ["data", Buffer.from("raw")],
   ]) {
-    it(`brings an annotated AMQP message with a ${bodyType} body`, async () => {
-      const received = await sentAndReceived({
+    it(`delivers an annotated AMQP message with a ${bodyType} body`, async () => {
+      const received = await sendAndReceive({
         body,
         bodyType,
         properties: { messageId: "m", userId: "someone", groupSequence: 3 },
@@ -99,26 +99,26 @@ behaviour("sending", () => {
     });
   }
 
-  it("gives a message an id when it is sent without", async () => {
-    assert.match((await sentAndReceived({ body: "x" })).messageId, /\S/);
+  it("generates an id for a message without one", async () => {
+    assert.match((await sendAndReceive({ body: "x" })).messageId, /\S/);
   });
 
   for (const messageId of [7, "seven"]) {
     it(`keeps the type of the id ${JSON.stringify(messageId)}`, async () => {
-      assert.equal((await sentAndReceived({ body: "x", messageId })).messageId, messageId);
+      assert.equal((await sendAndReceive({ body: "x", messageId })).messageId, messageId);
     });
   }
 
-  it("brings the messages of an array in their order", async () => {
+  it("delivers the messages of an array in order", async () => {
     const queue = await makeQueue();
     const sent = Array.from({ length: 50 }, (_, number) => ({ body: number }));
     await client.createSender(queue).sendMessages(sent);
     const received = await receive(client.createReceiver(queue, { receiveMode: "receiveAndDelete" }), 50);
     assert.deepEqual(bodies(received), bodies(sent));
-    assert.deepEqual(received.map((message) => message.sequenceNumber.toNumber()), sent.map((_, place) => place + 1));
+    assert.deepEqual(received.map((message) => message.sequenceNumber.toNumber()), sent.map((_, index) => index + 1));
   });
 
-  it("fills a batch until no more fits, and takes it whole", async () => {
+  it("fills a batch to its limit, and delivers all its messages", async () => {
     const queue = await makeQueue();
     const sender = client.createSender(queue);
     const batch = await sender.createMessageBatch();
@@ -129,11 +129,11 @@ behaviour("sending", () => {
     assert.ok(batch.sizeInBytes + body.length > batch.maxSizeInBytes);
     await sender.sendMessages(batch);
     const received = await receive(client.createReceiver(queue, { receiveMode: "receiveAndDelete" }), batch.count);
-    assert.deepEqual(received.map((message) => message.messageId), Array.from(received, (_, place) => `${place}`));
+    assert.deepEqual(received.map((message) => message.messageId), Array.from(received, (_, index) => `${index}`));
     assert.ok(received.every((message) => message.body.equals(body)));
   });
 
-  it("keeps a batch as small as it is asked to", async () => {
+  it("limits a batch to the given size", async () => {
     const batch = await client.createSender(await makeQueue()).createMessageBatch({ maxSizeInBytes: 1000 });
     assert.equal(batch.tryAddMessage({ body: Buffer.alloc(900) }), true);
     assert.equal(batch.tryAddMessage({ body: Buffer.alloc(900) }), false);

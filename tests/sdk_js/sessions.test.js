@@ -1,4 +1,4 @@
-// Sessions: one holder at a time, messages in their order, and a state that outlives both.
+// Sessions: one receiver at a time, messages in order, and session states.
 
 import assert from "node:assert/strict";
 import { it } from "node:test";
@@ -9,8 +9,8 @@ import {
 
 behaviour("sessions", () => {
   const client = connect(tls);
-  // A session that is free is given at once; one that is not would be waited for as long as an operation may take.
-  const impatient = connect(tls, { retryOptions: { maxRetries: 0, timeoutInMs: 1_500 } });
+  // A free session is accepted at once; for other sessions the SDK would wait for its whole operation timeout.
+  const shortTimeoutClient = connect(tls, { retryOptions: { maxRetries: 0, timeoutInMs: 1_500 } });
 
   async function sent(...messages) {
     const queue = await makeQueue({ requiresSession: true, lockDuration: "PT5S" });
@@ -20,7 +20,7 @@ behaviour("sessions", () => {
     return queue;
   }
 
-  it("gives a session's messages in their order, and no others", async () => {
+  it("delivers only a session's messages, in order", async () => {
     const queue = await sent(["a", 1], ["b", 2], ["a", 3], ["b", 4], ["a", 5]);
     const receiver = await client.acceptSession(queue, "a");
     assert.equal(receiver.sessionId, "a");
@@ -41,7 +41,7 @@ behaviour("sessions", () => {
     await receiver.close();
   });
 
-  it("gives the next free session, each to one receiver", async () => {
+  it("gives each next available session to one receiver", async () => {
     const queue = await sent(["a", 1], ["b", 2], ["c", 3]);
     const receivers = await Promise.all([1, 2, 3].map(() => client.acceptNextSession(queue)));
     assert.deepEqual(receivers.map((receiver) => receiver.sessionId).sort(), ["a", "b", "c"]);
@@ -51,7 +51,7 @@ behaviour("sessions", () => {
     }
   });
 
-  it("waits for a session that is sent to later", async () => {
+  it("waits for a session whose first message arrives later", async () => {
     const queue = await sent();
     const accepted = client.acceptNextSession(queue);
     await pause(200);
@@ -62,14 +62,14 @@ behaviour("sessions", () => {
     await receiver.close();
   });
 
-  it("says so when no session is free", async () => {
-    await assert.rejects(impatient.acceptNextSession(await sent()), { code: "ServiceTimeout" });
+  it("times out when no session is available", async () => {
+    await assert.rejects(shortTimeoutClient.acceptNextSession(await sent()), { code: "ServiceTimeout" });
   });
 
-  it("refuses a session that someone else has, until it is closed", async () => {
+  it("refuses a session that another receiver holds, until it is closed", async () => {
     const queue = await sent(["a", 1]);
     const holder = await client.acceptSession(queue, "a");
-    await assert.rejects(impatient.acceptSession(queue, "a"), { code: "SessionCannotBeLocked" });
+    await assert.rejects(shortTimeoutClient.acceptSession(queue, "a"), { code: "SessionCannotBeLocked" });
     await holder.close();
     const next = await client.acceptSession(queue, "a");
     assert.deepEqual((await receiveOne(next)).deliveryCount, 0);
@@ -85,7 +85,7 @@ behaviour("sessions", () => {
     await receiver.close();
   });
 
-  it("keeps a state with a session, of any kind", async () => {
+  it("stores session states of any type", async () => {
     const queue = await sent(["a", 1]);
     const receiver = await client.acceptSession(queue, "a");
     assert.equal(await receiver.getSessionState(), null);
@@ -101,7 +101,7 @@ behaviour("sessions", () => {
     await next.close();
   });
 
-  it("settles in every way", async () => {
+  it("settles messages of a session in every way", async () => {
     const queue = await sent(["a", 0], ["a", 1], ["a", 2], ["a", 3]);
     const receiver = await client.acceptSession(queue, "a");
     const messages = await receive(receiver, 4);
@@ -120,7 +120,7 @@ behaviour("sessions", () => {
     assert.deepEqual([dead.body, dead.sessionId, dead.deadLetterReason], [3, "a", "no"]);
   });
 
-  it("hands a session's messages to a handler one after the other", async () => {
+  it("delivers a session's messages to a handler one by one", async () => {
     const queue = await sent(...Array.from({ length: 8 }, (_, number) => ["a", number]));
     const receiver = await client.acceptNextSession(queue);
     const seen = [];
@@ -143,7 +143,7 @@ behaviour("sessions", () => {
     await receiver.close();
   });
 
-  it("works on a subscription", async () => {
+  it("supports sessions on a subscription", async () => {
     const topic = await makeTopic();
     await administration.createSubscription(topic, "ordered", { requiresSession: true });
     await client.createSender(topic).sendMessages([1, 2, 3].map((body) => ({ body, sessionId: `${body % 2}` })));
@@ -154,7 +154,7 @@ behaviour("sessions", () => {
     await receiver.close();
   });
 
-  it("needs sessions where they are required, and only there", async () => {
+  it("requires sessions only on entities with sessions", async () => {
     const [withSessions, without] = [await sent(), await makeQueue()];
     await assert.rejects(client.createSender(withSessions).sendMessages({ body: "no session" }), /session/i);
     await assert.rejects(client.createReceiver(withSessions).receiveMessages(1), /session/i);

@@ -1,4 +1,4 @@
-// Every way to be done with a message, or not to be: complete, abandon, defer, dead-letter; each once.
+// Settlement: complete, abandon, defer and dead-letter, each only once.
 
 import assert from "node:assert/strict";
 import { it } from "node:test";
@@ -16,7 +16,7 @@ behaviour("settling", () => {
     return [client.createReceiver(queue), queue];
   }
 
-  it("removes a message that is completed", async () => {
+  it("removes a completed message", async () => {
     const [receiver, queue] = await sent([{ body: "done" }, { body: "not done" }]);
     const [done, notDone] = await receive(receiver, 2);
     await receiver.completeMessage(done);
@@ -25,7 +25,7 @@ behaviour("settling", () => {
     assert.equal((await administration.getQueueRuntimeProperties(queue)).totalMessageCount, 0);
   });
 
-  it("completes many at once", async () => {
+  it("completes many messages concurrently", async () => {
     const [receiver] = await sent(Array.from({ length: 40 }, (_, number) => ({ body: number })));
     const messages = await receive(receiver, 40);
     await Promise.all(messages.map((message) => receiver.completeMessage(message)));
@@ -41,7 +41,7 @@ behaviour("settling", () => {
     assert.deepEqual(await receiveNothing(client.createReceiver(queue)), []);
   });
 
-  it("brings an abandoned message again, with its properties changed", async () => {
+  it("redelivers an abandoned message with changed properties", async () => {
     const [receiver] = await sent({ body: "again", applicationProperties: { kept: "as sent", changed: 1 } });
     await receiver.abandonMessage(await receiveOne(receiver), { changed: 2, added: "later", flag: true });
     const again = await receiveOne(receiver);
@@ -52,7 +52,7 @@ behaviour("settling", () => {
     assert.equal((await receiveOne(receiver)).deliveryCount, 2);
   });
 
-  it("sets a deferred message aside until it is asked for by its number", async () => {
+  it("returns a deferred message only by its sequence number", async () => {
     const [receiver] = await sent([{ body: "first" }, { body: "second" }]);
     const first = await receiveOne(receiver);
     await receiver.deferMessage(first, { why: "too early" });
@@ -100,7 +100,7 @@ behaviour("settling", () => {
     await assert.rejects(deleting.receiveDeferredMessages(message.sequenceNumber), { code: "MessageNotFound" });
   });
 
-  it("finds no deferred message under a number that none has", async () => {
+  it("does not find a deferred message with an unknown sequence number", async () => {
     const [receiver] = await sent({ body: "active" });
     for (const number of [1, 4711]) {
       await assert.rejects(receiver.receiveDeferredMessages(sequenceNumber(number)), { code: "MessageNotFound" });
@@ -121,7 +121,7 @@ behaviour("settling", () => {
     assert.equal(dead.applicationProperties.tried, 3);
   });
 
-  it("dead-letters without a reason too", async () => {
+  it("dead-letters a message without a reason", async () => {
     const [receiver, queue] = await sent({ body: "bad" });
     await receiver.deadLetterMessage(await receiveOne(receiver));
     const dead = await receiveOne(client.createReceiver(queue, { subQueueType: "deadLetter" }));

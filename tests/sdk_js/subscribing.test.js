@@ -1,4 +1,4 @@
-// subscribe() and the iterator: messages come by themselves, as many at a time as is wanted, until it is closed.
+// subscribe() and the message iterator: delivery to a handler, concurrency, errors and closing.
 
 import assert from "node:assert/strict";
 import { it } from "node:test";
@@ -15,7 +15,7 @@ behaviour("subscribing", () => {
 
   const failOn = (errors) => async ({ error }) => void errors.push(error);
 
-  it("completes what its handler has done with", async () => {
+  it("completes messages after their handler returns", async () => {
     const [receiver] = await sent(5);
     const [seen, errors] = [[], []];
     const subscription = receiver.subscribe({
@@ -28,7 +28,7 @@ behaviour("subscribing", () => {
     assert.deepEqual([seen, errors], [[0, 1, 2, 3, 4], []]);
   });
 
-  it("brings what is sent while it waits, and nothing after it was closed", async () => {
+  it("delivers messages sent while it waits, and none after it was closed", async () => {
     const [receiver, queue] = await sent(1);
     const seen = [];
     const subscription = receiver.subscribe({
@@ -47,7 +47,7 @@ behaviour("subscribing", () => {
     assert.deepEqual(bodies(await peekAll(client.createReceiver(queue))), ["too late"]);
   });
 
-  it("abandons what its handler failed on, and tells of the failure", async () => {
+  it("abandons a message whose handler failed, and reports the error", async () => {
     const [receiver, queue] = await sent(1);
     const [counts, errors] = [[], []];
     const subscription = receiver.subscribe({
@@ -57,7 +57,7 @@ behaviour("subscribing", () => {
           throw new Error(`attempt ${counts.length}`);
         }
       },
-      processError: async (told) => void errors.push([told.errorSource, told.error.message, told.entityPath]),
+      processError: async (event) => void errors.push([event.errorSource, event.error.message, event.entityPath]),
     });
     await until(() => counts.length === 3);
     await subscription.close();
@@ -66,7 +66,7 @@ behaviour("subscribing", () => {
     assert.deepEqual(errors, [[source, "attempt 1", queue], [source, "attempt 2", queue]]);
   });
 
-  it("handles as many at the same time as is wanted", async () => {
+  it("handles up to maxConcurrentCalls messages concurrently", async () => {
     const [receiver] = await sent(9);
     let [running, most, done] = [0, 0, 0];
     const subscription = receiver.subscribe(
@@ -87,7 +87,7 @@ behaviour("subscribing", () => {
     assert.equal(most, 3);
   });
 
-  it("leaves settling to its handler when told so", async () => {
+  it("leaves settlement to the handler if autoCompleteMessages is false", async () => {
     const [receiver, queue] = await sent(2);
     const errors = [];
     const subscription = receiver.subscribe(
@@ -105,7 +105,7 @@ behaviour("subscribing", () => {
     assert.deepEqual(errors, []);
   });
 
-  it("tells its error handler that there is no such queue", async () => {
+  it("reports a missing queue to the error handler", async () => {
     const receiver = client.createReceiver(newName("missing"));
     const codes = [];
     const subscription = receiver.subscribe({
@@ -117,7 +117,7 @@ behaviour("subscribing", () => {
     assert.equal(codes[0], "MessagingEntityNotFound");
   });
 
-  it("iterates over messages as they come", async () => {
+  it("iterates over messages as they arrive", async () => {
     const [receiver, queue] = await sent(3);
     const seen = [];
     for await (const message of receiver.getMessageIterator()) {

@@ -1,6 +1,6 @@
-"""The Azure SDK for JavaScript, unmodified, against a server: each program beside this file is one behaviour.
+"""The unmodified Azure SDK for JavaScript against a server: each program beside this file tests one behaviour.
 
-Node's own test runner runs a program; what it said of each of its tests is shown when one fails.
+Node's test runner runs each program; if a test fails, the assertion shows the runner's output.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_the_program_finds_what_it_expects(program: str, server: ServerProcess) -> None:
+def test_the_javascript_program_passes(program: str, server: ServerProcess) -> None:
     environment = {
         "TWINBUS_PLAIN": server.connection_string,
         "TWINBUS_TLS": server.tls_connection_string,
@@ -57,7 +57,7 @@ def test_the_program_finds_what_it_expects(program: str, server: ServerProcess) 
     server.check_log()
 
 
-def test_every_program_is_run() -> None:
-    """A misspelt name would be a program that nobody runs."""
+def test_every_javascript_program_is_run() -> None:
+    """A program with a misspelt name would never run."""
     others = {"bus.js"}
     assert {file.name for file in HERE.glob("*.js")} == {f"{program}.test.js" for program in PROGRAMS} | others

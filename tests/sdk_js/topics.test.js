@@ -1,4 +1,4 @@
-// A topic gives every subscription its own copy of what passes its rules.
+// Topics: every subscription gets its own copy of the messages that match its rules.
 
 import assert from "node:assert/strict";
 import { it } from "node:test";
@@ -10,7 +10,7 @@ import {
 behaviour("topics", () => {
   const client = connect(plain);
 
-  it("gives every subscription a copy", async () => {
+  it("delivers a copy to every subscription", async () => {
     const topic = await makeTopic();
     await administration.createSubscription(topic, "first");
     await administration.createSubscription(topic, "second");
@@ -24,7 +24,7 @@ behaviour("topics", () => {
     assert.deepEqual(bodies(await peekAll(second)), [1, 2]);
   });
 
-  it("keeps nothing for a subscription that is made later", async () => {
+  it("keeps no messages for a subscription created later", async () => {
     const topic = await makeTopic();
     const sender = client.createSender(topic);
     await sender.sendMessages({ body: "nobody gets it" });
@@ -54,7 +54,7 @@ behaviour("topics", () => {
     assert.deepEqual([dead.body, dead.deadLetterReason, dead.deadLetterErrorDescription], [3, "no", "never"]);
   });
 
-  it("hands a subscription's messages to a handler", async () => {
+  it("delivers a subscription's messages to a handler", async () => {
     const [topic, name] = await makeSubscription();
     const seen = [];
     const subscription = client.createReceiver(topic, name).subscribe({
@@ -79,7 +79,7 @@ behaviour("topics", () => {
     assert.equal(activeMessageCount, 0);
   });
 
-  it("drops a duplicate where it is asked to", async () => {
+  it("drops duplicates if duplicate detection is enabled", async () => {
     const topic = await makeTopic({ requiresDuplicateDetection: true });
     await administration.createSubscription(topic, "once");
     const sender = client.createSender(topic);
@@ -90,7 +90,7 @@ behaviour("topics", () => {
     assert.deepEqual(await receiveNothing(receiver), []);
   });
 
-  it("is not received from, and its subscriptions are not sent to", async () => {
+  it("refuses to receive from a topic, and to send to a subscription", async () => {
     const [topic, name] = await makeSubscription();
     await assert.rejects(client.createReceiver(topic).receiveMessages(1), { name: "ServiceBusError" });
     const sender = client.createSender(`${topic}/Subscriptions/${name}`);

@@ -1,4 +1,4 @@
-"""What tests of such commands need: to run one, and to see that it says how to repeat what it found."""
+"""Checks for the commands of simulations: a seed is reproducible, and a failed run prints how to repeat it."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def assert_a_seed_means_the_same_steps_in_every_process(module: str) -> None:
 
 
 def assert_a_run_that_fails_says_how_to_repeat_it(module: str, planted: str, runs: int) -> None:
-    """`planted` is code that makes the broker wrong."""
+    """`planted` is Python code that plants a fault in the broker."""
     script = f"import sys\nfrom {module}.__main__ import main\n{planted}\nsys.exit(main())\n"
-    ran = run_python("-c", script, "--runs", str(runs), "--processes", "1")
-    assert ran.returncode == 1
-    seed, *_ = [line.split()[3][:-1] for line in ran.stdout.splitlines() if line.startswith("FOUND by seed")]
-    assert f"once more: python -m {module} --seed {seed} --runs 1 --trace" in ran.stdout
-    again = run_python("-c", script, "--seed", seed, "--runs", "1", "--trace")
-    assert again.returncode == 1
-    assert "Violation" in again.stdout
+    first_run = run_python("-c", script, "--runs", str(runs), "--processes", "1")
+    assert first_run.returncode == 1
+    seed, *_ = [line.split()[3][:-1] for line in first_run.stdout.splitlines() if line.startswith("FOUND by seed")]
+    assert f"once more: python -m {module} --seed {seed} --runs 1 --trace" in first_run.stdout
+    second_run = run_python("-c", script, "--seed", seed, "--runs", "1", "--trace")
+    assert second_run.returncode == 1
+    assert "Violation" in second_run.stdout

@@ -1,4 +1,4 @@
-"""Limits made small: few messages reach those that are made for many."""
+"""Temporarily smaller limits, so that few messages reach them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def patched_constants(constants: list[tuple[Any, str, int]]) -> Iterator[None]:
-    """Constants of modules, by name, have these values for a while."""
+    """Replace constants of modules, given as module, name and value, and restore them at the end."""
     before = [(module, name, getattr(module, name)) for module, name, _ in constants]
     for module, name, value in constants:
         setattr(module, name, value)

@@ -1,4 +1,4 @@
-"""Many runs, one for each seed, in several processes: the command line of whatever is run."""
+"""Run a simulation with many seeds in several processes: the command line of all simulations."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RunOutcome(NamedTuple):
 
 
 def run_seed(run: Callable[[int], int], seed: int) -> RunOutcome:
-    """Whatever is raised is a finding: a broker that stumbles is as wrong as one that loses a message."""
+    """Run one seed, and report any exception as a fault: raising is as wrong as losing a message."""
     try:
         return RunOutcome(seed, run(seed), None)
     except Exception as error:  # noqa: BLE001
@@ -30,7 +30,7 @@ def run_seed(run: Callable[[int], int], seed: int) -> RunOutcome:
 
 
 def describe_error(error: Exception) -> str:
-    """What a run found; of several, which one commit may show, the first."""
+    """Describe the fault that a run found; of several in an exception group, the first."""
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
     return f"{type(error).__name__}: {error}"
@@ -40,7 +40,7 @@ PROGRESS_EVERY_S = 10.0
 
 
 class SeededRun(Protocol):
-    """Does what follows from a seed, and raises what it finds. How many steps that were."""
+    """A run that is determined by its seed. Raises the fault that it finds, and returns the number of steps."""
 
     def __call__(self, seed: int, *, is_tracing: bool = False) -> int: ...
 
@@ -52,17 +52,19 @@ def print_line(line: str) -> None:
 
 def make_parser(prog: str, description: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=prog, description=description)
-    parser.add_argument("--runs", type=int, help="how many; without it, --steps and --minutes: until interrupted")
-    parser.add_argument("--steps", type=int, help="how many at least, in as many runs as it takes")
-    parser.add_argument("--minutes", type=float, help="how long")
-    parser.add_argument("--seed", type=int, default=0, help="of the first run; the next has the next number")
+    parser.add_argument(
+        "--runs", type=int, help="number of runs (default without --steps and --minutes: until interrupted)"
+    )
+    parser.add_argument("--steps", type=int, help="minimum number of steps, in as many runs as needed")
+    parser.add_argument("--minutes", type=float, help="duration")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first run; the next runs use the next numbers")
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--trace", action="store_true", help="one run only: print every step")
+    parser.add_argument("--trace", action="store_true", help="run one seed, and print every step")
     return parser
 
 
 def run_command(run: SeededRun, prog: str, options: argparse.Namespace) -> int:
-    """The exit code: 1 if anything was found."""
+    """Run the command, and return its exit code: 1 if a run failed."""
     return _trace(run, options.seed) if options.trace else _run_seeds(run, prog, options)
 
 
@@ -83,19 +85,19 @@ def _run_seeds(run: SeededRun, prog: str, options: argparse.Namespace) -> int:
             reported = time.monotonic()
             print_line(f"{reported - started:,.0f} s: {runs:,} runs, {steps:,} steps, {len(failed)} failed")
         if time.monotonic() >= until or steps >= (options.steps or float("inf")):
-            break  # and those under way in other processes are for nothing
+            break  # runs in progress in other processes are discarded
     rate = steps / max(time.monotonic() - started, 0.001)
     print_line(f"{runs:,} runs of {steps:,} steps, {rate:,.0f} steps/s, {len(failed)} failed, from seed {options.seed}")
     return 1 if failed else 0
 
 
 def _run_in_processes(run: SeededRun, seeds: Iterator[int], processes: int) -> Iterator[RunOutcome]:
-    one = partial(run_seed, run)
+    run_one = partial(run_seed, run)
     if processes == 1:
-        yield from map(one, seeds)
+        yield from map(run_one, seeds)
         return
     with multiprocessing.Pool(processes) as pool:
-        yield from pool.imap(one, seeds, chunksize=10)
+        yield from pool.imap(run_one, seeds, chunksize=10)
 
 
 def _trace(run: SeededRun, seed: int) -> int:

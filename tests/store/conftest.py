@@ -1,4 +1,4 @@
-"""A test that takes `rig` is asked of every store; one that takes `rocks` or `memory`, of that one."""
+"""Fixtures of the store tests: `harness` runs a test on every store, `rocks` and `memory` on one of them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def rocks(tmp_path: Path) -> Iterator[RocksHarness]:
-    rig = RocksHarness(tmp_path / "store")
-    yield rig
-    rig.call(rig.store.close)
+    harness = RocksHarness(tmp_path / "store")
+    yield harness
+    harness.call(harness.store.close)
 
 
 @pytest.fixture
@@ -29,5 +29,5 @@ def memory() -> MemoryHarness:
 
 @pytest.fixture(params=["rocks", "memory"])
 def harness(request: pytest.FixtureRequest) -> StoreHarness:
-    chosen: StoreHarness = request.getfixturevalue(request.param)
-    return chosen
+    selected: StoreHarness = request.getfixturevalue(request.param)
+    return selected

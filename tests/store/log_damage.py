@@ -1,6 +1,6 @@
-"""Makes a database with a synced and an unsynced part of its log, and damages the log's file.
+"""Creates a database whose log has a synced and an unsynced part, and damages the log file.
 
-The files are copied while the database is open: so they lie there after a kill, and, once damaged, after a power cut.
+The files are copied while the database is open: the copy is what a kill leaves behind, and, once damaged, a power cut.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ if TYPE_CHECKING:
 
 PAGE = 4_096
 BLOCK = 32_768
-"""RocksDB's log is made of these. From a damage on, a block cannot be read to its end."""
+"""Block size of RocksDB's log. RocksDB cannot read the rest of a block after a damaged byte."""
 
 
 @dataclass(frozen=True)
 class DamagedStore:
-    """What a power cut left."""
+    """Files of a database after a power cut."""
 
     directory: Path
     log: Path
     synced_batches: int
     batches: int
     synced_bytes: int
-    """Length of the log when it was synced last."""
+    """Length of the log at its last sync."""
 
 
 def write_unsynced_log(
     directory: Path, random: Random, *, synced: int = 120, unsynced: int = 40, tuning: RocksTuning = DEFAULT_TUNING
 ) -> DamagedStore:
-    """Commit batches, the first ones in groups with a sync each; the others are one group that waits for its sync."""
+    """Commit `synced` batches in groups with a sync each, then `unsynced` batches without a sync."""
     database = RocksDatabase(directory / "alive", tuning)
     try:
         for number in range(synced):
@@ -58,41 +58,41 @@ def write_unsynced_log(
 
 
 def batches_in(database: RocksDatabase) -> int:
-    """How many batches are there; they must be the first ones, whole."""
+    """Return the number of batches in the database; they must be the first ones, and complete."""
     rows, _ = database.scan(b"", b"\xff", 1_000_000, 1 << 30, Table.LOG)
     numbers = sorted({int(key[:4]) for key, _ in rows})
     assert numbers == list(range(len(numbers)))
     assert len(rows) == 2 * len(numbers)
-    (mark,) = database.get([b"last"], Table.INDEX)
-    assert int(mark or b"-1") == len(numbers) - 1
+    (last_number,) = database.get([b"last"], Table.INDEX)
+    assert int(last_number or b"-1") == len(numbers) - 1
     return len(numbers)
 
 
-def cut(left: DamagedStore, random: Random) -> None:
-    """The file ends somewhere in what was not synced."""
-    with left.log.open("r+b") as file:
-        file.truncate(random.randrange(left.synced_bytes, left.log.stat().st_size))
+def cut(damaged: DamagedStore, random: Random) -> None:
+    """Truncate the log somewhere in its unsynced part."""
+    with damaged.log.open("r+b") as file:
+        file.truncate(random.randrange(damaged.synced_bytes, damaged.log.stat().st_size))
 
 
-def cut_and_fill_with_zeroes(left: DamagedStore, random: Random) -> None:
-    """The file has its length, but what was not synced is missing from somewhere on."""
-    length = left.log.stat().st_size
-    cut(left, random)
-    with left.log.open("r+b") as file:
+def cut_and_fill_with_zeroes(damaged: DamagedStore, random: Random) -> None:
+    """Keep the length of the log, but overwrite the end of its unsynced part with zeroes."""
+    length = damaged.log.stat().st_size
+    cut(damaged, random)
+    with damaged.log.open("r+b") as file:
         file.truncate(length)
 
 
-def lose_a_page(left: DamagedStore, random: Random) -> None:
-    """One page of what was not synced never reached the disk; later ones did."""
-    first = -(-left.synced_bytes // PAGE)
-    page = random.randrange(first, left.log.stat().st_size // PAGE)
-    _overwrite(left.log, page * PAGE, bytes(PAGE))
+def lose_a_page(damaged: DamagedStore, random: Random) -> None:
+    """Overwrite one page of the unsynced part with zeroes; later pages stay."""
+    first = -(-damaged.synced_bytes // PAGE)
+    page = random.randrange(first, damaged.log.stat().st_size // PAGE)
+    _overwrite(damaged.log, page * PAGE, bytes(PAGE))
 
 
-def flip_a_synced_byte(left: DamagedStore, random: Random) -> None:
-    """A byte of what was synced has changed, at least a block before its end."""
-    position = random.randrange(left.synced_bytes - 2 * BLOCK)
-    _overwrite(left.log, position, bytes([left.log.read_bytes()[position] ^ (1 << random.randrange(8))]))
+def flip_a_synced_byte(damaged: DamagedStore, random: Random) -> None:
+    """Flip a bit of the synced part, at least a block before its end."""
+    position = random.randrange(damaged.synced_bytes - 2 * BLOCK)
+    _overwrite(damaged.log, position, bytes([damaged.log.read_bytes()[position] ^ (1 << random.randrange(8))]))
 
 
 def _overwrite(file: Path, position: int, content: bytes) -> None:

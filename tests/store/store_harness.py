@@ -1,7 +1,7 @@
-"""Both kinds of store behind one handle, so that one suite asks the same of each.
+"""Harness around both kinds of store, so that the same tests run on each.
 
-A rig owns a store and what it stands on, plays the loop of its owner, and can do to it what a test needs: open it
-again, kill it, let its next sync fail.
+A harness owns a store and its disk, runs the callbacks that the store posts, and can reopen the store, kill it, or make
+its next sync fail.
 """
 
 from __future__ import annotations
@@ -34,53 +34,53 @@ FIRST, LAST = b"", b"\xff" * 8
 
 
 class StoreHarness(ABC):
-    """A store, opened."""
+    """An open store."""
 
     store: RocksStore | MemoryStore
 
     @abstractmethod
     def run_callbacks(self) -> None:
-        """Wait for one more call that the store posts, and make it."""
+        """Wait for the next callback that the store posts, and run it."""
 
     @abstractmethod
     def open(self) -> None:
-        """Open what the last store left."""
+        """Open a store on the files of the previous one."""
 
     @abstractmethod
     def open_checkpoint(self, directory: Path) -> None:
-        """Open a copy instead."""
+        """Replace the store by a store opened on a checkpoint."""
 
     @abstractmethod
     def kill(self) -> None:
-        """End the store without its doing, as SIGKILL or a power cut would."""
+        """End the store without closing it, like SIGKILL or a power cut."""
 
     @abstractmethod
     def fail_next_sync(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Let the disk refuse the next sync."""
+        """Make the next sync fail."""
 
     def call(self, call: Callable[[Callable[[object], None]], None]) -> object:
-        """Make a call of the store and wait for its answer."""
-        box: list[object] = []
-        call(box.append)
-        while not box:
+        """Call the store and wait for the result."""
+        results: list[object] = []
+        call(results.append)
+        while not results:
             self.run_callbacks()
-        return box[0]
+        return results[0]
 
     def call_successfully(self, call: Callable[[Callable[[object], None]], None]) -> object:
-        """Make a call of the store that must succeed."""
-        answer = self.call(call)
-        assert not isinstance(answer, StoreError), answer
-        return answer
+        """Call the store and wait for the result, which must not be an error."""
+        result = self.call(call)
+        assert not isinstance(result, StoreError), result
+        return result
 
     def put(self, *rows: Row, table: Table = Table.LOG) -> None:
-        """Commit some records."""
+        """Commit records."""
         batch = self.store.batch()
         for key, value in rows:
             batch.put(key, value, table)
         self.call_successfully(lambda done: self.store.commit(batch, done))
 
     def get(self, *keys: bytes, table: Table = Table.LOG) -> list[bytes | None]:
-        """The values of some keys."""
+        """Return the values of keys."""
         return cast("list[bytes | None]", self.call_successfully(lambda done: self.store.get(keys, done, table)))
 
     def scan(
@@ -92,7 +92,7 @@ class StoreHarness(ABC):
         max_bytes: int = 1_000_000,
         table: Table = Table.LOG,
     ) -> list[Row]:
-        """Records in order."""
+        """Return the records in a key range."""
         return cast(
             "list[Row]",
             self.call_successfully(
@@ -106,7 +106,7 @@ class StoreHarness(ABC):
 
 
 class RocksHarness(StoreHarness):
-    """RocksDB in a directory."""
+    """Harness of a RocksDB store in a directory."""
 
     store: RocksStore
 
@@ -121,7 +121,7 @@ class RocksHarness(StoreHarness):
         self.mailbox.get(timeout=TIMEOUT_S)()
 
     def try_open(self, directory: Path) -> object:
-        """The store, or why not."""
+        """Return the store, or the error."""
         return self.call(
             lambda done: RocksStore.open(
                 directory, name="store 0", post_call=self.mailbox.put, on_result=done, tuning=self._tuning
@@ -138,14 +138,14 @@ class RocksHarness(StoreHarness):
         self.reopen()
 
     def kill(self) -> None:
-        """Go on with a copy of what is in its files now."""
+        """Continue with a copy of the current files."""
         old, self.directory = self.directory, self.directory.with_name(f"life {next(self._incarnations)}")
         while not self._is_copied(old):
             shutil.rmtree(self.directory)
         self.reopen()
 
     def _is_copied(self, old: Path) -> bool:
-        """False where RocksDB has removed a file meanwhile, which it did not need any more: then it is no moment's."""
+        """Copy the files; return False if RocksDB removed a file meanwhile, because the copy would be inconsistent."""
         try:
             shutil.copytree(old, self.directory)
         except shutil.Error:
@@ -161,7 +161,7 @@ class RocksHarness(StoreHarness):
 
 
 class MemoryHarness(StoreHarness):
-    """A disk in memory."""
+    """Harness of a memory store."""
 
     store: MemoryStore
 

@@ -1,4 +1,4 @@
-"""A batch is made whole, in the order in which its changes were added, in both tables at once."""
+"""Batches: all changes of a batch are applied together, in their order, to both tables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tests.store.store_harness import StoreHarness
 
 
-def test_what_was_put_is_there_and_nothing_else(harness: StoreHarness) -> None:
+def test_get_returns_the_values_of_put_keys_and_none_for_others(harness: StoreHarness) -> None:
     harness.put((b"a", b"1"), (b"b", b""))
     assert harness.get(b"b", b"nothing", b"a", b"a") == [b"", None, b"1", b"1"]
     assert harness.get() == []
@@ -24,7 +24,7 @@ def test_a_put_overwrites(harness: StoreHarness) -> None:
     assert harness.scan() == [(b"a", b"2")]
 
 
-def test_a_delete_removes_one_record_and_needs_none(harness: StoreHarness) -> None:
+def test_a_delete_removes_one_record_and_ignores_a_missing_key(harness: StoreHarness) -> None:
     harness.put((b"a", b"1"), (b"b", b"2"))
     batch = harness.store.batch()
     batch.delete(b"a")
@@ -33,7 +33,7 @@ def test_a_delete_removes_one_record_and_needs_none(harness: StoreHarness) -> No
     assert harness.scan() == [(b"b", b"2")]
 
 
-def test_a_range_is_deleted_with_its_start_and_without_its_end(harness: StoreHarness) -> None:
+def test_delete_range_includes_its_start_and_excludes_its_end(harness: StoreHarness) -> None:
     harness.put(*((b"%d" % number, b"") for number in range(6)))
     batch = harness.store.batch()
     batch.delete_range(b"1", b"4")
@@ -42,7 +42,7 @@ def test_a_range_is_deleted_with_its_start_and_without_its_end(harness: StoreHar
 
 
 @pytest.mark.parametrize(("start", "end"), [(b"2", b"2"), (b"3", b"1")])
-def test_a_range_without_keys_deletes_nothing(harness: StoreHarness, start: bytes, end: bytes) -> None:
+def test_an_empty_or_reversed_range_deletes_nothing(harness: StoreHarness, start: bytes, end: bytes) -> None:
     harness.put((b"1", b""), (b"2", b""), (b"3", b""))
     batch = harness.store.batch()
     batch.delete_range(start, end)
@@ -50,7 +50,7 @@ def test_a_range_without_keys_deletes_nothing(harness: StoreHarness, start: byte
     assert len(harness.scan()) == 3
 
 
-def test_changes_of_one_key_are_made_in_their_order(harness: StoreHarness) -> None:
+def test_changes_of_one_key_are_applied_in_order(harness: StoreHarness) -> None:
     batch = harness.store.batch()
     batch.put(b"kept", b"before")
     batch.put(b"lost", b"before")
@@ -62,7 +62,7 @@ def test_changes_of_one_key_are_made_in_their_order(harness: StoreHarness) -> No
     assert harness.scan() == [(b"kept", b"after")]
 
 
-def test_one_batch_changes_both_tables_and_each_keeps_its_own_keys(harness: StoreHarness) -> None:
+def test_one_batch_changes_both_tables_independently(harness: StoreHarness) -> None:
     batch = harness.store.batch()
     for key in (b"a", b"b", b"c"):
         batch.put(key, b"log")
@@ -79,7 +79,7 @@ def test_an_empty_batch_is_committed_like_any_other(harness: StoreHarness) -> No
     assert harness.call(lambda done: harness.store.commit(harness.store.batch(), done)) is None
 
 
-def test_a_batch_knows_its_size(harness: StoreHarness) -> None:
+def test_a_batch_reports_its_size_in_bytes(harness: StoreHarness) -> None:
     batch = harness.store.batch()
     batch.put(b"key", b"value")
     batch.delete(b"key")

@@ -1,4 +1,4 @@
-"""A checkpoint is a copy that opens as a store of its own."""
+"""Checkpoints: a copy of the store that can be opened on its own."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ if TYPE_CHECKING:
     from tests.store.store_harness import StoreHarness
 
 
-def test_a_checkpoint_holds_what_was_committed_before_it_and_nothing_later(
-    harness: StoreHarness, tmp_path: Path
-) -> None:
+def test_a_checkpoint_holds_exactly_the_commits_before_it(harness: StoreHarness, tmp_path: Path) -> None:
     batch = harness.store.batch()
     batch.put(b"before", b"log")
     batch.put(b"before", b"index", Table.INDEX)
@@ -27,10 +25,10 @@ def test_a_checkpoint_holds_what_was_committed_before_it_and_nothing_later(
     harness.put((b"goes on", b""))
 
 
-def test_the_store_goes_on_where_a_checkpoint_cannot_be_made(harness: StoreHarness, tmp_path: Path) -> None:
+def test_a_failed_checkpoint_does_not_fail_the_store(harness: StoreHarness, tmp_path: Path) -> None:
     harness.call_successfully(lambda done: harness.store.checkpoint(tmp_path / "copy", done))
-    again = harness.call(lambda done: harness.store.checkpoint(tmp_path / "copy", done))
-    assert isinstance(again, StoreError)
-    assert not isinstance(again, StoreFailed)
-    assert str(tmp_path / "copy") in str(again)
+    error = harness.call(lambda done: harness.store.checkpoint(tmp_path / "copy", done))
+    assert isinstance(error, StoreError)
+    assert not isinstance(error, StoreFailed)
+    assert str(tmp_path / "copy") in str(error)
     harness.put((b"goes on", b""))

@@ -1,4 +1,4 @@
-"""Whatever is done to a store, it holds what a dict would, also when it is opened again or killed."""
+"""Model test: a store holds the same records as a dict after any operations, including reopens and kills."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ changes = st.one_of(
 
 
 class DictEquivalence(RuleBasedStateMachine):
-    """Commits, reads, openings and kills in any order."""
+    """Commits, reads, reopens and kills in any order."""
 
     harness: StoreHarness
 
@@ -51,7 +51,7 @@ class DictEquivalence(RuleBasedStateMachine):
 
     @rule(batches=st.lists(st.lists(changes, max_size=6), min_size=1, max_size=4))
     def commit(self, batches: list[list[Change]]) -> None:
-        told: list[object] = []
+        results: list[object] = []
         for batch_changes in batches:
             batch = self.harness.store.batch()
             for key, value, table in batch_changes:
@@ -62,10 +62,10 @@ class DictEquivalence(RuleBasedStateMachine):
                 else:
                     batch.delete_range(key, value[0], table)
                 self.apply((key, value, table))
-            self.harness.store.commit(batch, told.append)
-        while len(told) < len(batches):
+            self.harness.store.commit(batch, results.append)
+        while len(results) < len(batches):
             self.harness.run_callbacks()
-        assert told == [None] * len(batches)
+        assert results == [None] * len(batches)
 
     @rule(wanted=st.lists(keys, max_size=5), table=tables)
     def get(self, wanted: list[bytes], table: Table) -> None:
@@ -84,7 +84,7 @@ class DictEquivalence(RuleBasedStateMachine):
         self.harness.kill()
 
     @invariant()
-    def holds_what_the_dict_holds(self) -> None:
+    def store_equals_dict(self) -> None:
         for table in Table:
             assert self.harness.scan(table=table) == self.range(b"", LAST, table)
 

@@ -1,4 +1,4 @@
-"""A store that fails once answers everything with that error, until a new one is opened on what the disk holds."""
+"""Failed stores: after a failed sync every call gets the same error, until the store is reopened."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ def test_a_failed_sync_fails_every_commit_that_shared_it(
     harness: StoreHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     harness.fail_next_sync(monkeypatch)
-    told: list[Any] = []
+    results: list[Any] = []
     for number in range(3):
         batch = harness.store.batch()
         batch.put(b"%d" % number, b"")
-        harness.store.commit(batch, told.append)
+        harness.store.commit(batch, results.append)
     assert isinstance(harness.call(lambda done: harness.store.get([b"1"], done)), StoreFailed)
-    assert [type(answer) for answer in told] == [StoreFailed] * 3
-    assert "store 0" in str(told[0])
-    assert "No space left" in str(told[0])
+    assert [type(answer) for answer in results] == [StoreFailed] * 3
+    assert "store 0" in str(results[0])
+    assert "No space left" in str(results[0])
     assert harness.store.pending_commits == 0
 
 
-def test_from_then_on_every_call_gets_the_same_error(
+def test_after_a_failed_sync_every_call_gets_the_same_error(
     harness: StoreHarness, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     harness.fail_next_sync(monkeypatch)
@@ -44,7 +44,7 @@ def test_from_then_on_every_call_gets_the_same_error(
     assert harness.store.syncs == 0
 
 
-def test_what_was_answered_before_is_there_when_it_is_opened_again(
+def test_commits_completed_before_a_failed_sync_are_there_after_a_reopen(
     harness: StoreHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     harness.put((b"accepted", b""))
@@ -59,7 +59,7 @@ def test_what_was_answered_before_is_there_when_it_is_opened_again(
     harness.put((b"works again", b""))
 
 
-def test_a_failed_store_is_closed_without_error_and_keeps_its_own_afterwards(
+def test_closing_a_failed_store_succeeds_and_later_calls_still_get_its_error(
     harness: StoreHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     harness.fail_next_sync(monkeypatch)

@@ -1,4 +1,4 @@
-"""A power cut keeps what was synced, and of the rest the first few batches, whole; the same seed keeps the same."""
+"""Crashes of the memory store: synced batches survive, and the seed decides how many unsynced batches do."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def live_and_crash(seed: int) -> tuple[set[int], list[bytes], list[int]]:
-    """Commit, step and answer as chance has it; crash; and tell which batches were answered and which are there."""
+def run_and_crash(seed: int) -> tuple[set[int], list[bytes], list[int]]:
+    """Run random commits, steps and callbacks, then crash; return completed batches, surviving keys and steps."""
     random = Random(seed)
     disk = MemoryDisk()
     posted: deque[Callable[[], None]] = deque()
     store = MemoryStore(disk, name="store 0", post_call=posted.append)
-    answered: set[int] = set()
+    completed: set[int] = set()
 
-    def done(number: int, answer: object) -> None:
-        assert answer is None
-        answered.add(number)
+    def done(number: int, result: object) -> None:
+        assert result is None
+        completed.add(number)
 
     steps: list[int] = []
     number = 0
@@ -44,31 +44,31 @@ def live_and_crash(seed: int) -> tuple[set[int], list[bytes], list[int]]:
         elif posted:
             posted.popleft()()
     disk.crash(random)
-    before = answered.copy()
+    completed_before_crash = completed.copy()
     while posted:
         posted.popleft()()
     assert not store.has_work
-    assert answered == before, "the dead answer nothing"
+    assert completed == completed_before_crash, "the dead answer nothing"
     MemoryStore(disk, name="store 0", post_call=posted.append)
     assert disk.visible[Table.INDEX].values.get(b"last", b"-1") == b"%d" % (len(disk.visible[Table.LOG].keys) - 1)
-    return answered, disk.visible[Table.LOG].keys, steps
+    return completed, disk.visible[Table.LOG].keys, steps
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_all_that_was_answered_survives_and_no_batch_without_those_before_it(seed: int) -> None:
-    answered, keys, _ = live_and_crash(seed)
+def test_completed_batches_survive_and_survivors_have_no_gaps(seed: int) -> None:
+    completed, keys, _ = run_and_crash(seed)
     survivors = [int(key) for key in keys]
     assert survivors == list(range(len(survivors)))
-    assert answered <= set(survivors)
+    assert completed <= set(survivors)
 
 
-def test_a_seed_repeats_exactly() -> None:
+def test_the_same_seed_gives_the_same_crash() -> None:
     for seed in range(50):
-        assert live_and_crash(seed) == live_and_crash(seed)
+        assert run_and_crash(seed) == run_and_crash(seed)
 
 
-def test_crashes_differ_over_the_seeds() -> None:
-    """Some lose all that was not synced, some keep a part, some keep it all."""
+def test_different_seeds_keep_different_numbers_of_unsynced_batches() -> None:
+    """Some crashes lose all unsynced batches, some keep a part, some keep all."""
     kept = set()
     for seed in range(50):
         disk = MemoryDisk()
@@ -84,7 +84,7 @@ def test_crashes_differ_over_the_seeds() -> None:
     assert kept == {0, 1, 2, 3}
 
 
-def test_what_was_synced_but_not_answered_survives() -> None:
+def test_a_batch_that_was_synced_but_not_completed_survives() -> None:
     disk = MemoryDisk()
     posted: list[Callable[[], None]] = []
     store = MemoryStore(disk, name="store 0", post_call=posted.append)

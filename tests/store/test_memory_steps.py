@@ -1,4 +1,4 @@
-"""A simulation moves a store in memory step by step, and can stop it between any two."""
+"""Steps of the memory store: a simulation advances the store step by step, and can stop it between any two steps."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ if TYPE_CHECKING:
     from tests.store.store_harness import MemoryHarness
 
 
-def test_nothing_happens_but_by_steps(memory: MemoryHarness) -> None:
+def test_a_commit_advances_only_by_steps(memory: MemoryHarness) -> None:
     store = memory.store
-    told: list[Any] = []
-    store.commit(store.batch(), told.append)
-    seen = []
+    results: list[Any] = []
+    store.commit(store.batch(), results.append)
+    steps = []
     while store.has_work:
-        seen.append(store.next_step)
+        steps.append(store.next_step)
         assert not memory.mailbox
         store.step()
-    assert seen == [StoreStep.RUN, StoreStep.SYNC, StoreStep.DELIVER]
-    assert told == []
+    assert steps == [StoreStep.RUN, StoreStep.SYNC, StoreStep.DELIVER]
+    assert results == []
     memory.mailbox.popleft()()
-    assert told == [None]
+    assert results == [None]
     store.step()
     assert not memory.mailbox
 
 
-def test_a_store_that_was_asked_nothing_has_nothing_pending(memory: MemoryHarness) -> None:
+def test_a_store_without_calls_has_no_work(memory: MemoryHarness) -> None:
     assert not memory.store.has_work
 
 
-def test_what_is_asked_between_steps_waits_for_the_next_group(memory: MemoryHarness) -> None:
+def test_a_commit_between_steps_waits_for_the_next_group(memory: MemoryHarness) -> None:
     store = memory.store
     store.commit(store.batch(), lambda _: None)
     store.step()
@@ -48,7 +48,7 @@ def test_what_is_asked_between_steps_waits_for_the_next_group(memory: MemoryHarn
     assert store.has_work
 
 
-def test_a_hanging_store_has_nothing_pending_until_it_resumes(memory: MemoryHarness) -> None:
+def test_a_hanging_store_has_no_work_until_it_resumes(memory: MemoryHarness) -> None:
     memory.store.commit(memory.store.batch(), lambda _: None)
     memory.store.step()
     memory.store.hang(since=7.0)
@@ -63,7 +63,7 @@ def test_a_hanging_store_has_nothing_pending_until_it_resumes(memory: MemoryHarn
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_after_a_failed_sync_chance_decides_what_is_on_disk(seed: int) -> None:
+def test_after_a_failed_sync_the_seed_decides_how_many_batches_survive(seed: int) -> None:
     disk = MemoryDisk()
     posted: list[Callable[[], None]] = []
     store = MemoryStore(disk, name="store 0", post_call=posted.append)
@@ -74,10 +74,10 @@ def test_after_a_failed_sync_chance_decides_what_is_on_disk(seed: int) -> None:
     store.fail_next_sync("IO error", Random(seed))
     while store.has_work:
         store.step()
-    left = Random(seed).randint(0, 4)
-    assert len(disk.visible[Table.LOG].keys) == left
+    surviving = Random(seed).randint(0, 4)
+    assert len(disk.visible[Table.LOG].keys) == surviving
 
 
-def test_a_disk_has_one_store_at_a_time(memory: MemoryHarness) -> None:
+def test_a_disk_can_be_opened_by_one_store_at_a_time(memory: MemoryHarness) -> None:
     with pytest.raises(StoreFailed, match="in use by store 0"):
         MemoryStore(memory.disk, name="store 1", post_call=memory.mailbox.append)

@@ -1,4 +1,4 @@
-"""After a power cut a store opens with all that was synced; where that cannot be, it does not open."""
+"""Damaged RocksDB files: a store opens with everything that was synced, or does not open at all."""
 
 from __future__ import annotations
 
@@ -20,52 +20,55 @@ if TYPE_CHECKING:
     from tests.store.store_harness import RocksHarness
 
 SEEDS = range(4)
-TEARS = [log_damage.cut, log_damage.cut_and_fill_with_zeroes, log_damage.lose_a_page]
+UNSYNCED_DAMAGES = [log_damage.cut, log_damage.cut_and_fill_with_zeroes, log_damage.lose_a_page]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("tear", TEARS)
-def test_a_log_torn_behind_its_last_sync_opens_with_all_that_was_synced(
-    tear: Callable[[log_damage.DamagedStore, Random], None], seed: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("damage", UNSYNCED_DAMAGES)
+def test_a_log_damaged_after_its_last_sync_opens_with_all_synced_batches(
+    damage: Callable[[log_damage.DamagedStore, Random], None],
+    seed: int,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     random = Random(seed)
-    left = log_damage.write_unsynced_log(tmp_path, random)
-    tear(left, random)
+    damaged = log_damage.write_unsynced_log(tmp_path, random)
+    damage(damaged, random)
     with caplog.at_level(logging.WARNING):
-        database = RocksDatabase(left.directory, DEFAULT_TUNING)
+        database = RocksDatabase(damaged.directory, DEFAULT_TUNING)
     try:
-        assert left.synced_batches <= log_damage.batches_in(database) < left.batches
+        assert damaged.synced_batches <= log_damage.batches_in(database) < damaged.batches
     finally:
         database.release(5.0)
     assert "never synced" in caplog.text
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_log_damaged_before_its_last_sync_does_not_open_at_all(seed: int, tmp_path: Path) -> None:
+def test_a_log_damaged_before_its_last_sync_does_not_open(seed: int, tmp_path: Path) -> None:
     random = Random(seed)
-    left = log_damage.write_unsynced_log(tmp_path, random)
-    log_damage.flip_a_synced_byte(left, random)
-    for _ in range(2):  # nor the second time
+    damaged = log_damage.write_unsynced_log(tmp_path, random)
+    log_damage.flip_a_synced_byte(damaged, random)
+    for _ in range(2):  # the second attempt fails too
         with pytest.raises(CannotOpen, match="damaged"):
-            RocksDatabase(left.directory, DEFAULT_TUNING)
+            RocksDatabase(damaged.directory, DEFAULT_TUNING)
 
 
-def test_a_store_that_never_syncs_claims_nothing_and_opens_up_to_the_damage(tmp_path: Path) -> None:
+def test_a_store_that_never_syncs_opens_with_the_batches_before_the_damage(tmp_path: Path) -> None:
     random = Random(0)
-    left = log_damage.write_unsynced_log(tmp_path, random, tuning=RocksTuning(sync=False))
-    log_damage.flip_a_synced_byte(left, random)
-    database = RocksDatabase(left.directory, DEFAULT_TUNING)
+    damaged = log_damage.write_unsynced_log(tmp_path, random, tuning=RocksTuning(sync=False))
+    log_damage.flip_a_synced_byte(damaged, random)
+    database = RocksDatabase(damaged.directory, DEFAULT_TUNING)
     try:
-        assert log_damage.batches_in(database) < left.synced_batches
+        assert log_damage.batches_in(database) < damaged.synced_batches
     finally:
         database.release(5.0)
 
 
-def test_a_whole_log_opens_with_what_was_not_synced_too(tmp_path: Path) -> None:
-    left = log_damage.write_unsynced_log(tmp_path, Random(0))
-    database = RocksDatabase(left.directory, DEFAULT_TUNING)
+def test_an_undamaged_log_opens_with_the_unsynced_batches_too(tmp_path: Path) -> None:
+    damaged = log_damage.write_unsynced_log(tmp_path, Random(0))
+    database = RocksDatabase(damaged.directory, DEFAULT_TUNING)
     try:
-        assert log_damage.batches_in(database) == left.batches
+        assert log_damage.batches_in(database) == damaged.batches
     finally:
         database.release(5.0)
 
@@ -82,4 +85,4 @@ def test_a_damaged_table_file_fails_the_store_instead_of_ending_a_scan_early(roc
     assert isinstance(error, StoreFailed)
     assert "Corruption" in str(error)
     assert rocks.call(lambda done: rocks.store.get([b"000"], done)) is error
-    rocks.reopen()  # nothing holds the files any more
+    rocks.reopen()  # the files are released

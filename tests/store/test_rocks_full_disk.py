@@ -1,4 +1,4 @@
-"""A disk that takes no more fails the store with a reason, and neither the process nor what was accepted is lost."""
+"""Full disks: the store fails with a reason, the process continues, and committed records survive."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ if limit:
 
 
 def run(directory: Path, *, limit: int = 0) -> str:
-    """In a process of its own: limits are a process's, and it must live on."""
-    ran = subprocess.run(
+    """Run the program in its own process, because file size limits apply to a process; the process must not crash."""
+    completed = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(directory), str(limit)],
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
-    assert ran.returncode == 0, ran.stderr
-    return ran.stdout
+    assert completed.returncode == 0, completed.stderr
+    return completed.stdout
 
 
 def test_a_full_disk_fails_the_store_and_not_the_process(tmp_path: Path) -> None:
@@ -61,5 +61,5 @@ def test_a_full_disk_fails_the_store_and_not_the_process(tmp_path: Path) -> None
         assert "No space left" in run(disk / "store")
 
 
-def test_a_file_that_may_not_grow_fails_the_store_and_what_was_accepted_is_there_later(tmp_path: Path) -> None:
+def test_a_file_size_limit_fails_the_store_and_committed_records_survive(tmp_path: Path) -> None:
     assert "File too large" in run(tmp_path / "store", limit=1_000_000)

@@ -1,4 +1,4 @@
-"""Commits that wait at the same time share one sync; the store's owner can see that one takes long."""
+"""Group commit: commits that wait at the same time share one sync, and `busy_since` shows a slow sync."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Gate:
-    """Holds the first sync up until it is opened."""
+    """Blocks syncs until it is opened."""
 
     def __init__(self, sync: Callable[[RocksDatabase], None]) -> None:
         self.is_reached = threading.Event()
@@ -42,25 +42,23 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
 
 
 def test_many_commits_share_one_sync(rocks: RocksHarness, gate: Gate) -> None:
-    told: list[object] = []
-    rocks.store.commit(rocks.store.batch(), told.append)
+    results: list[object] = []
+    rocks.store.commit(rocks.store.batch(), results.append)
     assert gate.is_reached.wait(60)
     for number in range(500):
         batch = rocks.store.batch()
         batch.put(b"%d" % number, b"")
-        rocks.store.commit(batch, told.append)
+        rocks.store.commit(batch, results.append)
     assert rocks.mailbox.empty()
     assert rocks.store.pending_commits == 501
     gate.is_open.set()
     rocks.run_callbacks()
-    rocks.run_callbacks()  # one call for the answers of a group
-    assert told == [None] * 501
+    rocks.run_callbacks()  # one callback for the results of a group
+    assert results == [None] * 501
     assert (rocks.store.commits, rocks.store.syncs, rocks.store.pending_commits) == (501, 2, 0)
 
 
-def test_nothing_is_answered_while_the_sync_hangs_and_the_owner_sees_since_when(
-    rocks: RocksHarness, gate: Gate
-) -> None:
+def test_no_commit_completes_while_the_sync_hangs_and_busy_since_is_set(rocks: RocksHarness, gate: Gate) -> None:
     rocks.store.commit(rocks.store.batch(), lambda _: None)
     assert gate.is_reached.wait(60)
     assert rocks.store.busy_since is not None
@@ -71,35 +69,35 @@ def test_nothing_is_answered_while_the_sync_hangs_and_the_owner_sees_since_when(
 
 
 @pytest.mark.parametrize(("limit", "value"), [("GROUP_CALLS", 10), ("GROUP_BYTES", 10_000)])
-def test_a_group_has_a_limit(
+def test_a_group_is_limited_by_calls_and_bytes(
     rocks: RocksHarness, gate: Gate, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
 ) -> None:
     monkeypatch.setattr(module, limit, value)
-    told: list[object] = []
-    rocks.store.commit(rocks.store.batch(), told.append)
+    results: list[object] = []
+    rocks.store.commit(rocks.store.batch(), results.append)
     assert gate.is_reached.wait(60)
     for number in range(100):
         batch = rocks.store.batch()
         batch.put(b"%03d" % number, bytes(997))
-        rocks.store.commit(batch, told.append)
+        rocks.store.commit(batch, results.append)
     gate.is_open.set()
-    while len(told) < 101:
+    while len(results) < 101:
         rocks.run_callbacks()
     assert rocks.store.syncs == 11
 
 
-def test_an_answer_that_raises_keeps_no_other_from_being_given(rocks: RocksHarness, gate: Gate) -> None:
-    told: list[object] = []
+def test_a_callback_that_raises_does_not_stop_the_other_callbacks(rocks: RocksHarness, gate: Gate) -> None:
+    results: list[object] = []
 
     def refuse(_answer: object) -> None:
         raise ValueError("a bug of its owner")
 
-    rocks.store.commit(rocks.store.batch(), told.append)
+    rocks.store.commit(rocks.store.batch(), results.append)
     assert gate.is_reached.wait(60)
     rocks.store.get([b"a"], refuse)
-    rocks.store.get([b"a"], told.append)
+    rocks.store.get([b"a"], results.append)
     gate.is_open.set()
     rocks.run_callbacks()
-    with pytest.raises(ExceptionGroup, match="answers"):
+    with pytest.raises(ExceptionGroup, match="callbacks"):
         rocks.run_callbacks()
-    assert told == [None, [None]]
+    assert results == [None, [None]]

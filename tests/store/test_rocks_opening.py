@@ -1,4 +1,4 @@
-"""Opening answers like every other call; where it fails, it says which directory and why."""
+"""Opening of RocksDB stores: permissions, errors that name the directory, and the store's thread."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ if TYPE_CHECKING:
     import pytest
 
 
-def test_the_directory_is_made_for_its_owner_only(rocks: RocksHarness) -> None:
+def test_the_store_directory_is_accessible_to_its_owner_only(rocks: RocksHarness) -> None:
     assert stat.S_IMODE(rocks.directory.stat().st_mode) == 0o700
 
 
-def test_a_checkpoint_too(rocks: RocksHarness, tmp_path: Path) -> None:
+def test_a_checkpoint_directory_is_accessible_to_its_owner_only(rocks: RocksHarness, tmp_path: Path) -> None:
     rocks.call_successfully(lambda done: rocks.store.checkpoint(tmp_path / "copy", done))
     assert stat.S_IMODE((tmp_path / "copy").stat().st_mode) == 0o700
 
 
-def test_opening_twice_is_refused_and_disturbs_nobody(rocks: RocksHarness) -> None:
+def test_opening_a_store_twice_is_refused_and_the_first_continues(rocks: RocksHarness) -> None:
     error = rocks.try_open(rocks.directory)
     assert isinstance(error, StoreFailed)
-    assert str(error).startswith(f"store 0: {rocks.directory} cannot be opened: it is open already")
+    assert str(error).startswith(f"store 0: {rocks.directory} cannot be opened: it is already open")
     rocks.put((b"a", b"1"))
 
 
-def test_a_directory_that_cannot_be_made_is_named(rocks: RocksHarness, tmp_path: Path) -> None:
+def test_the_error_names_a_directory_that_cannot_be_created(rocks: RocksHarness, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     error = rocks.try_open(tmp_path / "file")
     assert isinstance(error, StoreFailed)
     assert str(tmp_path / "file") in str(error)
 
 
-def test_a_missing_table_file_is_named(rocks: RocksHarness) -> None:
+def test_the_error_names_a_missing_table_file(rocks: RocksHarness) -> None:
     rocks.put((b"a", b"1"))
     rocks.call_successfully(rocks.store.close)
     for file in rocks.directory.glob("*.sst"):
@@ -52,7 +52,7 @@ def test_a_missing_table_file_is_named(rocks: RocksHarness) -> None:
     assert ".sst" in str(error)
 
 
-def test_the_thread_bears_the_stores_name_and_ends_with_it(rocks: RocksHarness) -> None:
+def test_the_thread_has_the_stores_name_and_ends_on_close(rocks: RocksHarness) -> None:
     (thread,) = (thread for thread in threading.enumerate() if thread.name == "store 0")
     assert thread.daemon
     rocks.call_successfully(rocks.store.close)
@@ -60,7 +60,7 @@ def test_the_thread_bears_the_stores_name_and_ends_with_it(rocks: RocksHarness) 
     assert not thread.is_alive()
 
 
-def test_the_thread_ends_and_lets_go_of_the_files_once_its_owners_loop_is_closed(tmp_path: Path) -> None:
+def test_the_thread_ends_and_releases_the_files_when_the_owners_loop_is_closed(tmp_path: Path) -> None:
     opened = threading.Event()
     stores: list[object] = []
 
@@ -78,15 +78,15 @@ def test_the_thread_ends_and_lets_go_of_the_files_once_its_owners_loop_is_closed
     store.commit(store.batch(), lambda _: None)
     thread.join(60)
     assert not thread.is_alive()
-    rig = RocksHarness(tmp_path / "store")
-    rig.call_successfully(rig.store.close)
+    harness = RocksHarness(tmp_path / "store")
+    harness.call_successfully(harness.store.close)
 
 
-def test_closing_does_not_wait_for_background_work_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rig = RocksHarness(tmp_path / "store")
+def test_close_does_not_wait_for_hanging_background_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = RocksHarness(tmp_path / "store")
     monkeypatch.setattr(rocks_module, "RELEASE_TIMEOUT_S", 0.0)
-    monkeypatch.setattr(database_module, "BACKGROUND_WORK", ("rocksdb.num-live-versions",))  # always some
-    error = rig.call(rig.store.close)
+    monkeypatch.setattr(database_module, "BACKGROUND_WORK", ("rocksdb.num-live-versions",))  # never zero
+    error = harness.call(harness.store.close)
     assert isinstance(error, StoreFailed)
     assert "stays locked" in str(error)
-    assert "it is open already" in str(rig.try_open(rig.directory))
+    assert "it is already open" in str(harness.try_open(harness.directory))

@@ -1,4 +1,4 @@
-"""A write for which RocksDB has no room yet is waited out: it is no failure, and nothing of it is lost."""
+"""Write stalls of RocksDB: the store waits and retries; a stall is not a failure and loses nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 TINY = RocksTuning(write_buffer_bytes=65_536, write_buffers=2, level0_slowdown_files=4, level0_stop_files=5)
 
 
-def test_a_stalled_write_is_waited_out_and_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stalled_write_is_retried_and_applied_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waits = 0
     wait = WriteStall.wait
 
@@ -28,24 +28,24 @@ def test_a_stalled_write_is_waited_out_and_made_once(tmp_path: Path, monkeypatch
         wait(stall)
 
     monkeypatch.setattr(WriteStall, "wait", count)
-    rig = RocksHarness(tmp_path / "store", TINY)
-    told: list[object] = []
+    harness = RocksHarness(tmp_path / "store", TINY)
+    results: list[object] = []
     for number in range(400):
-        batch = rig.store.batch()
+        batch = harness.store.batch()
         batch.put(b"%04d" % number, bytes(16_384))
         batch.delete(b"%04d" % (number - 100))
-        rig.store.commit(batch, told.append)
-    while len(told) < 400:
-        rig.run_callbacks()
+        harness.store.commit(batch, results.append)
+    while len(results) < 400:
+        harness.run_callbacks()
     assert waits > 0
-    assert told == [None] * 400
-    assert rig.store.commits == 400
-    assert [int(key) for key, _ in rig.scan(max_bytes=1 << 30)] == list(range(300, 400))
-    rig.call_successfully(rig.store.close)
+    assert results == [None] * 400
+    assert harness.store.commits == 400
+    assert [int(key) for key, _ in harness.scan(max_bytes=1 << 30)] == list(range(300, 400))
+    harness.call_successfully(harness.store.close)
 
 
 class Time:
-    """A clock that sleeping moves."""
+    """A clock that advances by sleeping."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -59,7 +59,7 @@ class Time:
         self.now += pause_s
 
 
-def test_a_long_stall_is_told_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_long_stall_is_logged_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     time = Time()
     monkeypatch.setattr(module, "time", time)
     stall = WriteStall("store 0")

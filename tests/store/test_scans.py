@@ -1,4 +1,4 @@
-"""A scan gives records in the order of their keys, within its bounds, and stops at its limits."""
+"""Scans: records in key order, within the bounds, up to the limits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from tests.store.store_harness import StoreHarness
 
 
-def test_rows_come_in_the_order_of_their_bytes(harness: StoreHarness) -> None:
+def test_a_scan_returns_records_in_byte_order_of_their_keys(harness: StoreHarness) -> None:
     keys = [b"\xff", b"a", b"", b"\x00", b"a\x00", b"B", b"\x00\x00"]
     harness.put(*((key, key) for key in keys))
     assert [key for key, _ in harness.scan()] == sorted(keys)
@@ -28,7 +28,7 @@ def test_rows_come_in_the_order_of_their_bytes(harness: StoreHarness) -> None:
         (b"", b"", []),
     ],
 )
-def test_the_start_belongs_to_a_scan_and_the_end_does_not(
+def test_a_scan_includes_its_start_and_excludes_its_end(
     harness: StoreHarness, start: bytes, end: bytes, expected: list[bytes]
 ) -> None:
     harness.put((b"1", b""), (b"2", b""), (b"3", b""))
@@ -36,7 +36,7 @@ def test_the_start_belongs_to_a_scan_and_the_end_does_not(
 
 
 @pytest.mark.parametrize(("limit", "rows"), [(0, 0), (1, 1), (3, 3), (4, 3)])
-def test_a_scan_gives_no_more_than_its_limit(harness: StoreHarness, limit: int, rows: int) -> None:
+def test_a_scan_returns_no_more_than_its_limit(harness: StoreHarness, limit: int, rows: int) -> None:
     harness.put((b"1", b""), (b"2", b""), (b"3", b""))
     assert len(harness.scan(limit=limit)) == rows
 
@@ -47,11 +47,11 @@ def test_a_scan_stops_once_its_values_exceed_max_bytes(harness: StoreHarness, ma
     assert len(harness.scan(max_bytes=max_bytes)) == rows
 
 
-def test_an_empty_store_has_nothing_to_scan(harness: StoreHarness) -> None:
+def test_a_scan_of_an_empty_store_returns_nothing(harness: StoreHarness) -> None:
     assert harness.scan() == []
 
 
-def test_a_scan_sees_what_was_asked_to_be_written_before_it(harness: StoreHarness) -> None:
+def test_a_scan_sees_commits_requested_before_it(harness: StoreHarness) -> None:
     batch = harness.store.batch()
     batch.put(b"a", b"1")
     harness.store.commit(batch, lambda _: None)

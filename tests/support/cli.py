@@ -1,4 +1,4 @@
-"""The `twinbus` command beside a running program: on a thread, so that the program's loop goes on."""
+"""Run `twinbus` commands from a test: on a thread, so that the test's event loop keeps running."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 async def run_twinbus(*arguments: str, columns: int = 80) -> str:
-    """What a command prints that succeeds, on a terminal of that width."""
+    """Run a command on a terminal of `columns` characters, check that it succeeds, and return its output."""
     runner = CliRunner(env={"COLUMNS": str(columns)})
     result = await asyncio.to_thread(runner.invoke, app, arguments, prog_name="twinbus")
     assert result.exit_code == 0, result.output
@@ -24,13 +24,13 @@ async def run_twinbus(*arguments: str, columns: int = 80) -> str:
 
 
 async def pair_status(secondary: ServerProcess, *options: str, columns: int = 80) -> str:
-    """What `twinbus pair status` prints."""
+    """Return the output of `twinbus pair status`."""
     string, ca_file = secondary.admin_connection_string, secondary.ca_file
     return await run_twinbus("pair", "status", string, "--ca-file", ca_file, *options, columns=columns)
 
 
 async def run_twinbus_process(*arguments: str, columns: int = 80) -> str:
-    """The same in a process of its own, for commands that handle signals."""
+    """Run a command like `run_twinbus`, but in its own process, for commands that handle signals."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",

@@ -1,6 +1,6 @@
-"""What tests do with a queue beside sending and receiving: ask its `$management`, browse it, change its status.
+"""Operations on an entity with a raw client: `$management` requests, browsing, sessions, numbered test messages.
 
-answer = await manage(client, queue, "twinbus:purge", {"state": "deferred"})
+answer = await request_management(client, queue, "twinbus:purge", {"state": "deferred"})
 assert answer.status == 200, answer.text
 """
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 EPOCH = "com.microsoft:epoch"
 SESSION = "com.microsoft:session-filter"
 FAR_FUTURE_MS = 4_000_000_000_000
-"""The year 2096: what is scheduled for then is not due while a test runs."""
+"""The year 2096: messages scheduled for then are not due while a test runs."""
 
 
 class ManagementResponse(NamedTuple):
-    """What `$management` answered."""
+    """Response of `$management`."""
 
     status: int
     condition: str | None
@@ -43,34 +43,34 @@ class ManagementResponse(NamedTuple):
 async def request_management(
     client: RawClient, entity: str, operation: object, body: object = None, *, state: TransactionalState | None = None
 ) -> ManagementResponse:
-    """Ask, perhaps in a transaction; without a body the arguments are an empty map."""
+    """Send a request to `$management`, optionally in a transaction (default body: an empty map)."""
     properties = {"operation": operation}
-    found = await client.request(f"{entity}/$management", properties, {} if body is None else body, state=state)
-    told, content = found.application_properties, found.value
-    assert isinstance(told, dict)
+    response = await client.request(f"{entity}/$management", properties, {} if body is None else body, state=state)
+    status, content = response.application_properties, response.value
+    assert isinstance(status, dict)
     assert isinstance(content, dict)
-    condition = told.get("errorCondition")
+    condition = status.get("errorCondition")
     return ManagementResponse(
-        int(told["statusCode"]),
+        int(status["statusCode"]),
         str(condition) if condition is not None else None,
-        str(told["statusDescription"]),
+        str(status["statusDescription"]),
         {str(key): value for key, value in content.items()},
     )
 
 
 async def peek(client: RawClient, entity: str, **arguments: object) -> list[Message]:
-    """What is in an entity, active, deferred or scheduled."""
-    wanted = {"from-sequence-number": 1, "message-count": Int(1_000), **arguments}
-    answer = await request_management(client, entity, "com.microsoft:peek-message", wanted)
-    assert answer.status in (200, 204), answer.text
-    return [Message(item["message"]) for item in answer.body.get("messages", [])]
+    """Return the messages of an entity without locking them: active, deferred and scheduled."""
+    body = {"from-sequence-number": 1, "message-count": Int(1_000), **arguments}
+    response = await request_management(client, entity, "com.microsoft:peek-message", body)
+    assert response.status in (200, 204), response.text
+    return [Message(item["message"]) for item in response.body.get("messages", [])]
 
 
-# --- messages ---------------------------------------------------------------------------------------------------------
+# --- messages -------------------------------------------------------------------------------------------------------
 
 
 def order_message(number: int, *, session: str | None = None, due_ms: int | None = None) -> bytes:
-    """One of several messages that can be told from each other."""
+    """Build a message with an id and body that contain its number."""
     name = f"order {number}"
     annotations = {"x-opt-scheduled-enqueue-time": Timestamp(due_ms)} if due_ms is not None else None
     properties = Properties(message_id=name, group_id=session)
@@ -78,7 +78,7 @@ def order_message(number: int, *, session: str | None = None, due_ms: int | None
 
 
 async def send(client: RawClient, queue: str, *payloads: bytes) -> None:
-    """On a link of its own; each is accepted."""
+    """Send messages on a new link, and check that each is accepted."""
     link = await client.attach_sender(queue)
     for payload in payloads:
         assert await client.send(link, payload) is None
@@ -89,9 +89,9 @@ async def send_orders(client: RawClient, queue: str, numbers: Iterable[int], *, 
     await send(client, queue, *[order_message(number, session=session) for number in numbers])
 
 
-def message_ids(found: Iterable[IncomingDelivery | Message]) -> list[str]:
-    """The ids of messages."""
-    messages = [one if isinstance(one, Message) else Message(one.payload) for one in found]
+def message_ids(items: Iterable[IncomingDelivery | Message]) -> list[str]:
+    """Return the message ids of deliveries or messages."""
+    messages = [item if isinstance(item, Message) else Message(item.payload) for item in items]
     return [str(message.properties and message.properties.message_id) for message in messages]
 
 
@@ -99,15 +99,15 @@ def order_ids(*numbers: int) -> list[str]:
     return [f"order {number}" for number in numbers]
 
 
-def annotation_of(found: IncomingDelivery | Message, name: str) -> Any:  # noqa: ANN401  # whatever it is
-    message = found if isinstance(found, Message) else Message(found.payload)
+def annotation_of(item: IncomingDelivery | Message, name: str) -> Any:  # noqa: ANN401  # any AMQP value
+    message = item if isinstance(item, Message) else Message(item.payload)
     annotations = message.message_annotations
     assert isinstance(annotations, dict)
     return annotations.get(name)
 
 
-def sequence_numbers(found: Iterable[IncomingDelivery | Message]) -> list[int]:
-    return [annotation_of(one, "x-opt-sequence-number") for one in found]
+def sequence_numbers(items: Iterable[IncomingDelivery | Message]) -> list[int]:
+    return [annotation_of(item, "x-opt-sequence-number") for item in items]
 
 
 def lock_token_of(delivery: IncomingDelivery) -> uuid.UUID:
@@ -115,24 +115,24 @@ def lock_token_of(delivery: IncomingDelivery) -> uuid.UUID:
 
 
 async def defer(client: RawClient, link: Receiver, delivery: IncomingDelivery) -> int:
-    """Set a message aside; its sequence number, by which alone it can be had."""
+    """Defer a message, and return the sequence number with which it can be received."""
     assert await client.settle(link, delivery, Modified(delivery_failed=True, undeliverable_here=True)) is None
     number: int = annotation_of(delivery, "x-opt-sequence-number")
     return number
 
 
-# --- links ------------------------------------------------------------------------------------------------------------
+# --- links ----------------------------------------------------------------------------------------------------------
 
 
 async def browse(client: RawClient, entity: str, **filters: object) -> Receiver:
-    """A browse link; `from_sequence_number=7` is the filter `twinbus:from-sequence-number`."""
-    wanted = {f"twinbus:{name.replace('_', '-')}": value for name, value in filters.items()}
-    source = Source(address=entity, distribution_mode="copy", filter=wanted or None)
+    """Attach a browsing link; `from_sequence_number=7` sets the filter `twinbus:from-sequence-number`."""
+    filter_set = {f"twinbus:{name.replace('_', '-')}": value for name, value in filters.items()}
+    source = Source(address=entity, distribution_mode="copy", filter=filter_set or None)
     return await client.attach_receiver(entity, source=source)
 
 
 async def attach_exclusive_receiver(client: RawClient, entity: str, epoch: object) -> Receiver:
-    """A link that has the entity for itself."""
+    """Attach an exclusive receiver with an epoch."""
     return await client.attach_receiver(entity, properties={EPOCH: epoch})
 
 
@@ -148,17 +148,17 @@ async def accept_session(
     return await client.attach_receiver(queue, source=source, properties=properties, settled=settled)
 
 
-# --- its description --------------------------------------------------------------------------------------------------
+# --- entity status --------------------------------------------------------------------------------------------------
 
 
 def set_status(server: ServerProcess, queue: str, status: str) -> None:
-    """Change a queue that is as a plain create makes it."""
+    """Set the status of a queue that otherwise has the default description."""
     connection = http.client.HTTPConnection(server.host, server._ports["http"], timeout=TIMEOUT_S)  # noqa: SLF001
     headers = {"Authorization": server.token(queue), "Content-Type": "application/atom+xml", "If-Match": "*"}
     try:
         body = QUEUE_ENTRY.format(f"<Status>{status}</Status>")
         connection.request("PUT", f"/{queue}?api-version=2021-05", body, headers)
-        answer = connection.getresponse()
-        assert answer.status == 200, answer.read()
+        response = connection.getresponse()
+        assert response.status == 200, response.read()
     finally:
         connection.close()

@@ -1,4 +1,4 @@
-"""Requests for messages, as any HTTP client makes them."""
+"""A plain HTTP client for sending, receiving and settling messages."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ class HttpResponse:
 
     @property
     def properties(self) -> dict[str, Any]:
-        """BrokerProperties."""
+        """Content of the header BrokerProperties."""
         return dict(json.loads(self.headers["BrokerProperties"]))
 
     @property
     def detail(self) -> str:
-        """What an error says; also, that it has the shape of one."""
-        error = ET.fromstring(self.body)  # noqa: S314  # our own answer
+        """Detail of an error response, after checking that the body has the form of an error."""
+        error = ET.fromstring(self.body)  # noqa: S314  # a response of our own server
         assert [child.tag for child in error] == ["Code", "Detail"]
         assert error.findtext("Code") == str(self.status)
         return error.findtext("Detail") or ""
 
     @property
     def location(self) -> str:
-        """Path of the Location, where the message is settled."""
+        """Path of the Location header, which settles the message."""
         return "/" + self.headers["Location"].split("/", 3)[3]
 
 
@@ -45,7 +45,7 @@ class HttpClient:
     """A client of one server."""
 
     connection: http.client.HTTPConnection
-    """A connection for many requests, if a test wants one."""
+    """Persistent connection of tests that need one."""
 
     def __init__(self, server: ServerProcess) -> None:
         self.server = server
@@ -53,13 +53,16 @@ class HttpClient:
     def request(
         self, method: str, target: str, body: bytes | str | None = None, *, token: str | None = None, **headers: str
     ) -> HttpResponse:
-        """One request, with a token for all; `Content_Type` is a header with a hyphen."""
+        """Send one request on a new connection (default token: for the whole namespace).
+
+        Headers are keyword arguments with underscores for hyphens: `Content_Type`.
+        """
         connection = http.client.HTTPConnection(self.server.host, self.server.http_port, timeout=TIMEOUT_S)
-        named = {name.replace("_", "-"): value.encode() for name, value in headers.items()}
+        encoded = {name.replace("_", "-"): value.encode() for name, value in headers.items()}
         try:
-            connection.request(method, target, body, {"Authorization": token or self.server.token(""), **named})
-            answer = connection.getresponse()
-            return HttpResponse(answer.status, answer.headers, answer.read())
+            connection.request(method, target, body, {"Authorization": token or self.server.token(""), **encoded})
+            response = connection.getresponse()
+            return HttpResponse(response.status, response.headers, response.read())
         finally:
             connection.close()
 
@@ -67,7 +70,7 @@ class HttpClient:
         return self.request("POST", f"/{queue}/messages", body, **headers)
 
     def send_with_properties(self, queue: str, body: bytes | str = b"", **properties: object) -> HttpResponse:
-        """... and with BrokerProperties."""
+        """Send a message with the header BrokerProperties."""
         return self.send(queue, body, BrokerProperties=json.dumps(properties))
 
     def send_batch(self, queue: str, items: object) -> HttpResponse:
@@ -83,6 +86,6 @@ class HttpClient:
         return socket.create_connection((self.server.host, self.server.http_port), timeout=TIMEOUT_S)
 
     def request_head(self, method: str, target: str, *lines: str, host: str = "Host: x") -> bytes:
-        """A request without its body, as it is on the wire."""
+        """Return the bytes of a request up to its body."""
         authorization = f"Authorization: {self.server.token('')}"
         return "\r\n".join([f"{method} {target} HTTP/1.1", host, authorization, *lines, "", ""]).encode("latin-1")

@@ -1,8 +1,8 @@
-"""A server in this process, on a thread of its own, for what no option of the command line can ask for.
+"""A server on a thread of the test's process, for settings that the command line does not offer.
 
-    with serving_here(folder, keys=[Key("sender", "c2VjcmV0", rights=frozenset({Right.SEND}))]) as server: ...
+    with run_server_in_process(folder, keys=[Key("sender", "c2VjcmV0", rights=frozenset({Right.SEND}))]) as server: ...
 
-The first key is the root key. The server is otherwise what `twinbus serve` starts, on real sockets.
+The first key is the root key. Otherwise the server is the one that `twinbus serve` starts, on real sockets.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ START_TIMEOUT_S = 40.0
 
 
 class InProcessServer(ServerProcess):
-    """The same to its clients; its process is ours."""
+    """A server with the same client interface as `ServerProcess`, in the test's process."""
 
     namespace: Namespace
 
     def serve(self, settings: ServeSettings, keys: Sequence[Key], started: threading.Event) -> None:
-        """Until `stop`; on a thread."""
+        """Run the server on the current thread until `stop_in_process` is called."""
         uvloop.run(self._serve(settings, keys, started))
 
     async def _serve(self, settings: ServeSettings, keys: Sequence[Key], started: threading.Event) -> None:
@@ -47,7 +47,7 @@ class InProcessServer(ServerProcess):
             async with contextlib.AsyncExitStack() as stack:
                 server = SingleProcessServer(settings, data)
                 if keys:
-                    server._keys = KeyRing(keys)  # noqa: SLF001  # keys other than the root key come later
+                    server._keys = KeyRing(keys)  # noqa: SLF001  # settings have the root key only
                 ready = await server.start(stack)
                 self.namespace = server.service.namespace
                 self._ready = msgspec.to_builtins(ready)
@@ -61,19 +61,19 @@ class InProcessServer(ServerProcess):
 
 @contextlib.contextmanager
 def run_server_in_process(folder: Path, *, keys: Sequence[Key] = (), **settings: Any) -> Iterator[InProcessServer]:  # noqa: ANN401
-    """From its start to its stop."""
+    """Start a server, and stop it at the end."""
     server, started = InProcessServer(folder), threading.Event()
-    chosen = ServeSettings(
+    serve_settings = ServeSettings(
         name="contoso",
         data=folder / "data",
         host=server.host,
         min_free_bytes=0,
         **{f"{name}_port": 0 for name in ("amqp", "amqps", "http", "https")} | settings,
     )
-    thread = threading.Thread(target=server.serve, args=(chosen, keys, started))
+    thread = threading.Thread(target=server.serve, args=(serve_settings, keys, started))
     thread.start()
     try:
-        assert started.wait(START_TIMEOUT_S), "it does not serve"
+        assert started.wait(START_TIMEOUT_S), "the server did not start in time"
         yield server
     finally:
         server.stop_in_process()

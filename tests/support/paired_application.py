@@ -1,10 +1,10 @@
-"""A program on a pair in memory: its factories, its pairing, and what it was told.
+"""An application on an in-memory pair of namespaces: its factories, its pairing, and the events that it received.
 
-    async with paired(failover_interval=0) as app:
+    async with in_memory_pair_application(failover_interval=0) as app:
         app.namespaces.primary.outage.stop()
-        await app.queue("orders").send(BrokeredMessage("apples"))
+        await app.queue_client("orders").send(BrokeredMessage("apples"))
 
-Owns: the making and the end of all that. Several programs can be on one pair: `application`.
+Owns: creating and closing these objects. To run several applications on one pair, use `paired_application`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FACTORY_OPTIONS = ("operation_timeout", "retry_policy")
 
 
 class Application:
-    """One program."""
+    """One application."""
 
     def __init__(self, namespaces: InMemoryPair, primary: MessagingFactory, manager: NamespaceManager) -> None:
         self.namespaces = namespaces
@@ -37,45 +37,45 @@ class Application:
         self.events: list[PairingEvent] = []
 
     def events_of(self, *kinds: EventKind) -> list[PairingEvent]:
-        """What it was told of these kinds, in order."""
+        """Return the events of these kinds, in the order in which they were received."""
         return [event for event in self.events if event.kind in kinds]
 
     def queue_client(self, path: str = "orders") -> QueueClient:
-        """A client of a queue of the primary, made anew."""
+        """Create a new client of a queue in the primary."""
         return self.primary.create_queue_client(path)
 
     def backlog_path(self, index: int) -> str:
         return f"{self.namespaces.primary.name}/x-servicebus-transfer/{index}"
 
     async def parked_messages(self) -> list[BrokeredMessage]:
-        """All messages in all backlog queues."""
+        """Return all messages in all backlog queues."""
         queues = self.pairing.rotation.queues
         return [message for queue in queues for message in await self.namespaces.secondary.messages(queue.path)]
 
     async def arrived_bodies(self, path: str = "orders") -> list[str]:
-        """The bodies of all messages in a queue of the primary, in order."""
+        """Return the bodies of all messages in a queue of the primary, in order."""
         return [message.text for message in await self.namespaces.primary.messages(path)]
 
 
 @contextlib.asynccontextmanager
-async def paired_application(namespaces: InMemoryPair, **options: Any) -> AsyncIterator[Application]:  # noqa: ANN401  # of the pairing, or of both factories
-    """A program that has paired; at its end everything of it is closed.
+async def paired_application(namespaces: InMemoryPair, **options: Any) -> AsyncIterator[Application]:  # noqa: ANN401  # options of the pairing, or of both factories
+    """Pair the namespaces in an application, and close everything at the end.
 
-    The option `ports` says where it finds the primary and the secondary: at those of relays.
+    The option `ports` replaces the ports of the primary and the secondary, for relays.
     """
-    of_factories = {name: options.pop(name) for name in FACTORY_OPTIONS if name in options}
+    factory_options = {name: options.pop(name) for name in FACTORY_OPTIONS if name in options}
     ports = options.pop("ports", ())
-    primary, secondary = namespaces.factories(**of_factories)
+    primary, secondary = namespaces.factories(**factory_options)
     for factory, port in zip((primary, secondary), ports, strict=False):
         factory.where = replace(factory.where, port=port)
     string = namespaces.secondary.admin_connection_string
     async with NamespaceManager.from_connection_string(string, clock=namespaces.clock) as manager:
         app = Application(namespaces, primary, manager)
-        given = {"backlog_queue_count": 3} | options
-        chosen = SendAvailabilityPairedNamespaceOptions(
-            secondary_factory=secondary, secondary_namespace_manager=manager, **given
+        pairing_options = {"backlog_queue_count": 3} | options
+        paired_namespace_options = SendAvailabilityPairedNamespaceOptions(
+            secondary_factory=secondary, secondary_namespace_manager=manager, **pairing_options
         )
-        app.pairing = await primary.pair_namespace(chosen)
+        app.pairing = await primary.pair_namespace(paired_namespace_options)
         app.pairing.on_event(app.events.append)
         try:
             yield app
@@ -85,7 +85,7 @@ async def paired_application(namespaces: InMemoryPair, **options: Any) -> AsyncI
 
 @contextlib.asynccontextmanager
 async def in_memory_pair_application(queues: Sequence[str] = ("orders",), **options: Any) -> AsyncIterator[Application]:  # noqa: ANN401
-    """A pair with queues in its primary, and a program on it."""
+    """Create a pair with queues in its primary, and an application on it."""
     async with InMemoryPair() as namespaces:
         for path in queues:
             await namespaces.primary.create_queue(path)

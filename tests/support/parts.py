@@ -1,4 +1,4 @@
-"""The parts of an entity that this process stores, as tests look into them."""
+"""Access to the parts of an entity that are stored in the test's process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def local_part(entity: ReceivableEntity, number: int = 0) -> ReceivablePart: ...
 @overload
 def local_part(entity: Topic, number: int = 0) -> TopicPart: ...
 def local_part(entity: Entity, number: int = 0) -> ReceivablePart | TopicPart:
-    """Return one part of an entity: by default the first, which is the only one of a plain entity."""
+    """Return a part of an entity (default: the first, which is the only part of a plain entity)."""
     part = entity.parts[number]
     assert isinstance(part, ReceivablePart | TopicPart)
     return part

@@ -1,4 +1,4 @@
-"""qpid-proton as a plain AMQP client with a user name and a password, by its blocking interface."""
+"""qpid-proton's blocking API as a plain AMQP client with a user name and a password."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ TIMEOUT_S = 20
 
 @contextmanager
 def connect_proton(server: ServerProcess, *, tls: bool = False, **options: Any) -> Iterator[BlockingConnection]:  # noqa: ANN401
-    """A connection, from open to close."""
+    """Open a connection, and close it at the end."""
     options = {"user": server.key_name, "password": server.key, "timeout": TIMEOUT_S, **options}
     if tls:
         domain = SSLDomain(SSLDomain.MODE_CLIENT)
         domain.set_trusted_ca_db(server.ca_file)
         domain.set_peer_authentication(SSLDomain.VERIFY_PEER_NAME)
-        # Proton compares names with the certificate's, not addresses.
+        # Proton checks the host name against the certificate, but does not support addresses.
         options = {"ssl_domain": domain, "virtual_host": "localhost", **options}
         connection = BlockingConnection(f"amqps://{server.host}:{AMQPS_PORT}", **options)
     else:
@@ -42,10 +42,10 @@ def connect_proton(server: ServerProcess, *, tls: bool = False, **options: Any) 
 
 
 def wait_for(connection: BlockingConnection, condition: Callable[[], object]) -> None:
-    """Let proton read and write, which it does only when told to, until something has happened."""
+    """Run proton's event loop until a condition holds: proton reads and writes only inside `do_work`."""
     deadline = time.monotonic() + TIMEOUT_S
     while not condition():
-        assert time.monotonic() < deadline, f"it has not happened within {TIMEOUT_S} s"
+        assert time.monotonic() < deadline, f"the condition was not met within {TIMEOUT_S} s"
         connection.container.do_work(0.02)
 
 

@@ -1,11 +1,11 @@
-"""Two namespaces in processes of their own, and a program that has paired them.
+"""Two namespaces, each a server process, and an application that has paired them.
 
-    async with servers(tmp_path) as (primary, secondary), application(primary, secondary) as app:
+    async with run_server_pair(tmp_path) as (primary, secondary), paired_application(primary, secondary) as app:
         primary.kill()
         await app.queue.send(BrokeredMessage("apples"))
 
-Owns: the processes, the factories and their end. Times are short, so that a test takes seconds: an operation has 4,
-of which the primary gets 2; failover is at once, and a ping goes out every second.
+Owns: the processes and the factories, from start to stop. Times are short, so that a test takes seconds: the operation
+timeout is 4 s, of which the primary gets 2 s; failover is immediate, and a ping is sent every second.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ BACKLOG_QUEUES: Final = 2
 def connection_string(
     server: ServerProcess, *, host: str | None = None, port: int | None = None, tls: bool = False
 ) -> str:
-    """For a client; of whatever stands at that port, where one is given."""
-    end = "" if tls else ";UseDevelopmentEmulator=true"
-    place = f"{host or server.host}:{port or server.amqp_port}"
-    return f"Endpoint=sb://{place};SharedAccessKeyName={server.key_name};SharedAccessKey={server.key}{end}"
+    """Return a connection string for clients; `host` and `port` replace the server's own, for example by a relay's."""
+    suffix = "" if tls else ";UseDevelopmentEmulator=true"
+    endpoint = f"{host or server.host}:{port or server.amqp_port}"
+    return f"Endpoint=sb://{endpoint};SharedAccessKeyName={server.key_name};SharedAccessKey={server.key}{suffix}"
 
 
 def connect_manager(server: ServerProcess) -> NamespaceManager:
-    """Who may make backlog queues there."""
+    """Return a manager with the right to create backlog queues."""
     return NamespaceManager.from_connection_string(
         connection_string(server, port=server.http_port), operation_timeout=OPERATION_TIMEOUT_S
     )
@@ -55,20 +55,20 @@ def connect_manager(server: ServerProcess) -> NamespaceManager:
 async def run_server_pair(
     folder: Path, *, primary_options: Sequence[str] = (), queue: str | None = QUEUE
 ) -> AsyncIterator[tuple[ServerProcess, ServerProcess]]:
-    """The two of a pair, and a queue in the primary. However they are left, they are gone at the end."""
-    both = []
+    """Start the two servers of a pair, and create a queue in the primary. At the end both are killed."""
+    servers = []
     for name, options in (("contoso", primary_options), ("contoso-backup", ())):
         (folder / name).mkdir()
-        both.append(ServerProcess(folder / name, options=options, name=name))
+        servers.append(ServerProcess(folder / name, options=options, name=name))
     try:
-        await asyncio.gather(*[asyncio.to_thread(server.start) for server in both])
+        await asyncio.gather(*[asyncio.to_thread(server.start) for server in servers])
         if queue is not None:
-            await create_queue(both[0], queue)
-        yield both[0], both[1]
-        for server in both:
+            await create_queue(servers[0], queue)
+        yield servers[0], servers[1]
+        for server in servers:
             server.check_log()
     finally:
-        for server in both:
+        for server in servers:
             server.kill()
 
 
@@ -78,7 +78,7 @@ async def create_queue(server: ServerProcess, path: str) -> None:
 
 
 class Application:
-    """One program on the pair."""
+    """An application process that uses the pair."""
 
     def __init__(
         self, primary: ServerProcess, secondary: ServerProcess, factory: MessagingFactory, pairing: Pairing
@@ -93,18 +93,18 @@ class Application:
 
     @property
     def unhealthy_reason(self) -> str:
-        """The reason of that state."""
+        """The failure that made the queue unhealthy."""
         return str(self.pairing.health_of(QUEUE).failure)
 
     def is_in(self, state: EntityState) -> bool:
-        """What is held of the queue now."""
+        """Whether the pairing currently sees the queue in a state."""
         return self.pairing.health_of(QUEUE).state is state
 
     def events_of(self, *kinds: EventKind) -> list[PairingEvent]:
         return [event for event in self.events if event.kind in kinds]
 
     async def send(self, *texts: str) -> None:
-        """One after the other."""
+        """Send messages one after the other, each with its text as message id."""
         for text in texts:
             await self.queue.send(BrokeredMessage(text, message_id=text))
 
@@ -116,34 +116,34 @@ class Application:
 
     async def wait_until(self, condition: Callable[[], object]) -> None:
         async with asyncio.timeout(TIMEOUT_S):
-            while not condition():  # noqa: ASYNC110  # whatever it is, in whichever process
+            while not condition():  # noqa: ASYNC110  # conditions may depend on other processes
                 await asyncio.sleep(POLL_INTERVAL_S)
 
     async def wait_for_event(self, kind: EventKind, count: int = 1) -> None:
         await self.wait_until(lambda: len(self.events_of(kind)) >= count)
 
     async def parked_messages(self) -> list[BrokeredMessage]:
-        """What lies in the backlog queues."""
+        """Return the messages in the backlog queues."""
         async with MessagingFactory.from_connection_string(
             connection_string(self.secondary), operation_timeout=OPERATION_TIMEOUT_S
         ) as secondary:
-            found = []
+            messages = []
             for queue in self.pairing.rotation.queues:
-                found += await secondary.create_message_receiver(queue.path).peek_batch(100)
-        return found
+                messages += await secondary.create_message_receiver(queue.path).peek_batch(100)
+        return messages
 
     async def parked_texts(self) -> list[str]:
         return sorted(message.text for message in await self.parked_messages())
 
 
 async def receive_all(server: ServerProcess, count: int, path: str = QUEUE) -> list[BrokeredMessage]:
-    """All messages of a queue: at least so many are waited for. The server is asked itself, past any relay."""
-    found: list[BrokeredMessage] = []
+    """Receive all messages of a queue, after waiting for at least `count`. Connects to the server without a relay."""
+    messages: list[BrokeredMessage] = []
     async with MessagingFactory.from_connection_string(connection_string(server)) as factory:
         client = factory.create_queue_client(path, ReceiveMode.RECEIVE_AND_DELETE)
-        while batch := await client.receive_batch(100, TIMEOUT_S if len(found) < count else IDLE_TIMEOUT_S):
-            found += batch
-    return found
+        while batch := await client.receive_batch(100, TIMEOUT_S if len(messages) < count else IDLE_TIMEOUT_S):
+            messages += batch
+    return messages
 
 
 async def receive_all_texts(server: ServerProcess, count: int) -> list[str]:
@@ -159,20 +159,25 @@ async def paired_application(
     factory: MessagingFactory | None = None,
     **options: Any,  # noqa: ANN401  # of the pairing
 ) -> AsyncIterator[Application]:
-    """A program that has paired. `port` is where it looks for the primary: a relay's; `factory` is another for it."""
-    one = factory or MessagingFactory.from_connection_string(
+    """Pair two servers, and close everything at the end.
+
+    `port` replaces the primary's port (for a relay), `factory` replaces the primary's factory.
+    """
+    primary_factory = factory or MessagingFactory.from_connection_string(
         connection_string(primary, port=port), operation_timeout=OPERATION_TIMEOUT_S
     )
-    other = MessagingFactory.from_connection_string(connection_string(secondary), operation_timeout=OPERATION_TIMEOUT_S)
-    given: dict[str, Any] = {
+    secondary_factory = MessagingFactory.from_connection_string(
+        connection_string(secondary), operation_timeout=OPERATION_TIMEOUT_S
+    )
+    defaults: dict[str, Any] = {
         "failover_interval": 0,
         "ping_primary_interval": PING_INTERVAL_S,
         "backlog_queue_count": BACKLOG_QUEUES,
         "primary_namespace_name": "contoso",
     }
-    async with one, other, connect_manager(secondary) as manager:
-        chosen = SendAvailabilityPairedNamespaceOptions(
-            secondary_factory=other, secondary_namespace_manager=manager, **given | options
+    async with primary_factory, secondary_factory, connect_manager(secondary) as manager:
+        pairing_options = SendAvailabilityPairedNamespaceOptions(
+            secondary_factory=secondary_factory, secondary_namespace_manager=manager, **defaults | options
         )
-        async with await one.pair_namespace(chosen) as pairing:
-            yield Application(primary, secondary, one, pairing)
+        async with await primary_factory.pair_namespace(pairing_options) as pairing:
+            yield Application(primary, secondary, primary_factory, pairing)

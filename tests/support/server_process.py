@@ -1,11 +1,11 @@
-"""A server in a process of its own, as a user starts it, for tests with clients that nobody here wrote.
+"""A server in its own process, started as a user starts it, for tests with real clients.
 
-    with started(folder) as server:
+    with run_server(folder) as server:
         queue = server.create_queue(LockDuration="PT5S")
 
-Every server has a loopback address to itself: the Azure SDKs use TLS on port 5671 and no other, and several workers of
-pytest run side by side. Owns: the process, its log, and its queues over HTTP. At its end the process is gone, has ended
-with 0, and has written neither a traceback nor a secret to its log.
+Every server has its own loopback address, because the Azure SDKs use TLS on port 5671 only, and several pytest workers
+run in parallel. Owns: the process, its log, and its queues over HTTP. `run_server` checks that the process has ended
+with exit code 0, and that the log contains neither a traceback nor a secret.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 START_TIMEOUT_S: Final = 40.0
-"""A machine that is busy with other tests needs its time."""
+"""Generous, because other tests may keep the machine busy."""
 STOP_TIMEOUT_S: Final = 30.0
 TIMEOUT_S: Final = 20.0
 POLL_INTERVAL_S: Final = 0.01
@@ -49,22 +49,22 @@ AUTHORIZATION_RULE: Final = (
     "<KeyName>{name}</KeyName><PrimaryKey>{key}</PrimaryKey><SecondaryKey>{key}</SecondaryKey>"
     "</AuthorizationRule></AuthorizationRules>"
 )
-"""A key of an entity's own, as an element of its description."""
+"""Authorization rule with one key, as an element of an entity's description."""
 _SIGNATURE: Final = re.compile(r"sig(?:=|%3D)(?!\*\*\*)", re.IGNORECASE)
 _numbers: Final = itertools.count(1)
 _addresses: Final = itertools.cycle(range(20, 220))
 
 
 class ServerFailed(Exception):
-    """The server did not start, or did not stop; the end of its log says more."""
+    """The server did not start or stop; the message contains its log."""
 
 
 WORKER_OPTIONS: Final = [f"--workers={number}" for number in os.environ.get("TWINBUS_TEST_WORKERS", "").split()]
-"""So many processes for each server of a run: what holds for one holds for several."""
+"""Number of workers of every server in a test run: all tests must also pass with several workers."""
 
 
 class ServerProcess:
-    """One namespace, in life after life on the same ports."""
+    """A namespace that keeps its data and ports when it is restarted."""
 
     log_options: Sequence[str] = ("--log-level=debug",)
 
@@ -78,10 +78,10 @@ class ServerProcess:
         launcher: Sequence[str] = (),
         host: str | None = None,
     ) -> None:
-        """`folder` has the data directory, the ready file and the log in it. Without a name, an option has it.
+        """`folder` gets the data directory, the ready file and the log. If `name` is None, `options` contain the name.
 
-        `before` is a command that runs the server, such as `prlimit --nofile=700`. On a `host` that it shares with
-        others (default: an address of its own) the server takes free ports at every start, and is killed as a group.
+        `launcher` is a command that runs the server, such as `prlimit --nofile=700`. On a shared `host` (default: an
+        address of its own) the server uses free ports at every start, and is killed as a process group.
         """
         self.host = host or _next_loopback_address()
         self._has_own_address = host is None
@@ -89,16 +89,16 @@ class ServerProcess:
         self._log = folder / "server.log"
         self._data = folder / "data"
         self.options = options if name is None else (name, *options)
-        """Of the next start."""
+        """Arguments of the next start."""
         self.environment = environment
-        """Of the next start, too."""
+        """Environment of the next start."""
         self._launcher = launcher
         self._ports = {"amqp": 0, "amqps": AMQPS_PORT if self._has_own_address else 0, "http": 0, "https": 0}
         self._process: subprocess.Popen[bytes] | None = None
         self._log_read_offset = 0
         self._ready: dict[str, Any] = {}
 
-    # --- how to reach it ----------------------------------------------------------------------------------------------
+    # --- addresses and keys ------------------------------------------------------------------------------------------
 
     @property
     def amqp_port(self) -> int:
@@ -110,8 +110,8 @@ class ServerProcess:
 
     @property
     def pid(self) -> int:
-        """Of the process that was started: with several workers, of the one over them."""
-        assert self._process is not None, "it does not run"
+        """Pid of the started process: with several workers, of the supervisor."""
+        assert self._process is not None, "the server is not running"
         return self._process.pid
 
     @property
@@ -128,17 +128,17 @@ class ServerProcess:
 
     @property
     def connection_string(self) -> str:
-        """For the SDKs, without TLS."""
+        """Connection string for SDKs, without TLS."""
         return str(self._ready["connection_string"])
 
     @property
     def admin_connection_string(self) -> str:
-        """For the SDKs' administration clients, which use https always."""
+        """Connection string for the SDKs' administration clients, which always use HTTPS."""
         return str(self._ready["admin_connection_string"])
 
     @property
     def tls_connection_string(self) -> str:
-        """For the SDKs, as one of the real service: they go to port 5671."""
+        """Connection string like one of Azure Service Bus: the SDKs use TLS on port 5671."""
         return f"Endpoint=sb://{self.host}/;SharedAccessKeyName={self.key_name};SharedAccessKey={self.key}"
 
     @property
@@ -154,33 +154,33 @@ class ServerProcess:
         return dict(pair.split("=", 1) for pair in self.connection_string.split(";"))
 
     def token(self, path: str, *, lifetime_s: float = 3600, key: str | None = None, key_name: str | None = None) -> str:
-        """A shared access signature for an entity, or for the whole namespace if `path` is empty."""
+        """Return a shared access signature for an entity, or for the whole namespace if `path` is empty."""
         expiry = int(time.time() + lifetime_s)
         resource = urllib.parse.quote_plus(f"sb://{self.host}/{path}")
         digest = hmac.digest((key or self.key).encode(), f"{resource}\n{expiry}".encode(), hashlib.sha256)
         signature = urllib.parse.quote_plus(base64.b64encode(digest))
         return f"SharedAccessSignature sr={resource}&sig={signature}&se={expiry}&skn={key_name or self.key_name}"
 
-    # --- its queues ---------------------------------------------------------------------------------------------------
+    # --- entities ----------------------------------------------------------------------------------------------------
 
     def create_queue(self, **elements: str) -> str:
-        """A new queue, described by elements of ATOM; its name, which no other has."""
+        """Create a queue described by ATOM elements, and return its unique name."""
         name = f"queue-{os.getpid()}-{next(_numbers)}"
         content = "".join(f"<{element}>{text}</{element}>" for element, text in elements.items())
         self.request("PUT", name, QUEUE_ENTRY.format(content), expected=201)
         return name
 
     def create_entity(self, path: str, description: str) -> None:
-        """A new entity of a kind of description, as a plain create makes it."""
+        """Create an entity with default settings; `description` is the ATOM element, such as `TopicDescription`."""
         self.request("PUT", path, QUEUE_ENTRY.format("").replace("QueueDescription", description), expected=201)
 
     def update_queue(self, name: str, **elements: str) -> None:
-        """Describe a queue anew: what is not said is as a plain create makes it."""
+        """Replace the description of a queue; elements that are not given get their defaults."""
         content = "".join(f"<{element}>{text}</{element}>" for element, text in elements.items())
         self.request("PUT", name, QUEUE_ENTRY.format(content), expected=200, headers={"If-Match": "*"})
 
     def create_queue_with_key(self, name: str, key_name: str) -> None:
-        """Create a queue that has a key of its own, with the right Send."""
+        """Create a queue with its own key, which has the right Send."""
         key = base64.b64encode(os.urandom(32)).decode()
         self.request("PUT", name, QUEUE_ENTRY.format(AUTHORIZATION_RULE.format(name=key_name, key=key)), expected=201)
 
@@ -188,10 +188,10 @@ class ServerProcess:
         self.request("DELETE", name, expected=200)
 
     def message_counts(self, name: str) -> tuple[int, int]:
-        """Messages in a queue and in its dead-letter queue."""
+        """Return the number of active messages of a queue, and of messages in its dead-letter queue."""
         text = self.request("GET", name, expected=200)
-        found = {kind: int(count) for kind, count in re.findall(r"(\w+)MessageCount>(\d+)</", text)}
-        return found["Active"], found["DeadLetter"]
+        counts = {kind: int(count) for kind, count in re.findall(r"(\w+)MessageCount>(\d+)</", text)}
+        return counts["Active"], counts["DeadLetter"]
 
     def request(
         self,
@@ -203,22 +203,22 @@ class ServerProcess:
         headers: dict[str, str] | None = None,
     ) -> str:
         connection = http.client.HTTPConnection(self.host, self.http_port, timeout=TIMEOUT_S)
-        shown = {"Authorization": self.token(path), "Content-Type": "application/atom+xml"} | (headers or {})
+        all_headers = {"Authorization": self.token(path), "Content-Type": "application/atom+xml"} | (headers or {})
         try:
-            connection.request(method, f"/{path}?api-version=2021-05", body, shown)
-            answer = connection.getresponse()
-            text = answer.read().decode()
+            connection.request(method, f"/{path}?api-version=2021-05", body, all_headers)
+            response = connection.getresponse()
+            text = response.read().decode()
         finally:
             connection.close()
-        assert answer.status == expected, f"{method} {path}: {answer.status} {text}"
+        assert response.status == expected, f"{method} {path}: {response.status} {text}"
         return text
 
-    # --- its process --------------------------------------------------------------------------------------------------
+    # --- process -----------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start it, and wait until it serves."""
-        assert self._process is None, "it runs already"
-        self._ready_file.unlink(missing_ok=True)  # one that was killed has left its own
+        """Start the server, and wait until it serves."""
+        assert self._process is None, "the server is running already"
+        self._ready_file.unlink(missing_ok=True)  # a killed server leaves its ready file behind
         ports = [f"--{name}-port={port}" for name, port in self._ports.items()]
         command = ["-m", "twinbus", "serve", f"--data={self._data}", f"--host={self.host}", *ports]
         with self._log.open("ab") as log:
@@ -237,7 +237,7 @@ class ServerProcess:
                 stdout=log,
                 stderr=log,
                 env=self.environment,
-                start_new_session=not self._has_own_address,  # `kill` ends all of its processes
+                start_new_session=not self._has_own_address,  # `kill` kills the whole process group
             )
         self._wait_until_ready(self._process)
         self._ready = json.loads(self._ready_file.read_text())
@@ -248,26 +248,26 @@ class ServerProcess:
         deadline = time.monotonic() + START_TIMEOUT_S
         while not self._ready_file.exists():
             if process.poll() is not None:
-                raise ServerFailed(f"it ended with {process.returncode} instead of serving\n{self.log}")
+                raise ServerFailed(f"the server ended with {process.returncode} instead of serving\n{self.log}")
             if time.monotonic() > deadline:
-                raise ServerFailed(f"it does not serve after {START_TIMEOUT_S:.0f} s\n{self.log}")
+                raise ServerFailed(f"the server does not serve after {START_TIMEOUT_S:.0f} s\n{self.log}")
             time.sleep(POLL_INTERVAL_S)
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
-        """SIGTERM: a clean stop, with exit code 0, and without its ready file."""
-        assert self._process is not None, "it does not run"
+        """Stop the server with SIGTERM, and check that it exits with code 0 and removes its ready file."""
+        assert self._process is not None, "the server is not running"
         self._process.send_signal(signal.SIGTERM)
         try:
             status = self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            raise ServerFailed(f"it has not stopped {timeout_s:.0f} s after SIGTERM\n{self.log}") from None
+            raise ServerFailed(f"the server has not stopped {timeout_s:.0f} s after SIGTERM\n{self.log}") from None
         self._process = None
         if status != 0:
-            raise ServerFailed(f"its clean stop ended with {status}\n{self.log}")
+            raise ServerFailed(f"the server's clean stop ended with {status}\n{self.log}")
         assert not self._ready_file.exists()
 
     def kill(self) -> None:
-        """However it is: nothing of it is left."""
+        """Kill the server in whatever state it is; do nothing if it is not running."""
         if self._process is not None:
             if self._has_own_address:
                 self._process.kill()
@@ -278,40 +278,40 @@ class ServerProcess:
             self._process = None
 
     def pause(self) -> None:
-        """SIGSTOP: its sockets are there, and nobody answers on them."""
-        assert self._process is not None, "it does not run"
+        """Send SIGSTOP: the server's sockets stay open, but it does not respond."""
+        assert self._process is not None, "the server is not running"
         self._process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """SIGCONT: it goes on where it was."""
-        assert self._process is not None, "it does not run"
+        """Send SIGCONT."""
+        assert self._process is not None, "the server is not running"
         self._process.send_signal(signal.SIGCONT)
 
     @property
     def is_running(self) -> bool:
         return self._process is not None
 
-    # --- its log ------------------------------------------------------------------------------------------------------
+    # --- log ---------------------------------------------------------------------------------------------------------
 
     @property
     def log(self) -> str:
         return self._log.read_text(errors="replace")
 
     def check_log(self) -> str:
-        """What was logged since this was last asked: no failure of the server itself, and nothing that is secret."""
+        """Return the log lines since the last call, after checking them for tracebacks and secrets."""
         text = self.log
-        fresh, self._log_read_offset = text[self._log_read_offset :], len(text)
-        assert "Traceback" not in fresh, fresh
-        assert self.key not in fresh, "the log holds the key"
-        assert not _SIGNATURE.search(fresh), "the log holds a signature"
-        return fresh
+        new_text, self._log_read_offset = text[self._log_read_offset :], len(text)
+        assert "Traceback" not in new_text, new_text
+        assert self.key not in new_text, "the log contains the key"
+        assert not _SIGNATURE.search(new_text), "the log contains a signature"
+        return new_text
 
 
 @contextmanager
 def run_server(
     folder: Path, *options: str, name: str | None = "contoso", launcher: Sequence[str] = ()
 ) -> Iterator[ServerProcess]:
-    """A server from its start to its clean stop."""
+    """Start a server, stop it cleanly at the end, and check its log."""
     server = ServerProcess(folder, options=options, name=name, launcher=launcher)
     try:
         server.start()
@@ -323,18 +323,18 @@ def run_server(
 
 
 def wait_until(condition: Callable[[], object], *, timeout_s: float = TIMEOUT_S) -> None:
-    """Look again and again whether something has happened."""
+    """Poll a condition until it holds."""
     deadline = time.monotonic() + timeout_s
     while not condition():
-        assert time.monotonic() < deadline, f"it has not happened within {timeout_s:g} s"
+        assert time.monotonic() < deadline, f"the condition was not met within {timeout_s:g} s"
         time.sleep(POLL_INTERVAL_S)
 
 
 def _next_loopback_address() -> str:
-    """A loopback address that no other server of these tests has, and none that an earlier process has left."""
-    own = os.getpid() % 65_536
-    found = (f"127.{number}.{own >> 8}.{own & 255 or 1}" for number in _addresses)
-    return next(address for address in found if _is_free(address))
+    """Return a loopback address that no other server uses, including servers that earlier test runs left behind."""
+    process_number = os.getpid() % 65_536
+    candidates = (f"127.{number}.{process_number >> 8}.{process_number & 255 or 1}" for number in _addresses)
+    return next(address for address in candidates if _is_free(address))
 
 
 def _is_free(address: str) -> bool:

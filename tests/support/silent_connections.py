@@ -1,4 +1,4 @@
-"""Connections on which nothing is said, to all ports of a server."""
+"""Idle TCP connections to all ports of a server: the client connects and sends nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def open_silent_connections(server: ServerProcess, count: int) -> Iterator[list[socket.socket]]:
-    """Connections to all four ports on which nothing is said."""
+    """Open connections that send nothing, spread over the server's four ports."""
     ports = (server.amqp_port, AMQPS_PORT, server.http_port, server.https_port)
     with contextlib.ExitStack() as stack:
         sockets = []
@@ -29,6 +29,7 @@ def open_silent_connections(server: ServerProcess, count: int) -> Iterator[list[
 
 
 def count_open(sockets: Sequence[socket.socket]) -> int:
+    """Return how many of the connections the server has not closed."""
     count = 0
     for sock in sockets:
         sock.settimeout(0)

@@ -1,4 +1,4 @@
-"""A real file system that is small enough to be filled by a test."""
+"""A real file system that is small enough for a test to fill it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def small_disk(directory: Path, mebibytes: int) -> Iterator[Path]:
-    """A file system of that size, mounted on a directory, which is made if need be."""
+    """Mount a file system of `mebibytes` MiB on a directory, which is created if it does not exist."""
     directory.mkdir(exist_ok=True)
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m", "tmpfs", directory],
@@ -29,11 +29,11 @@ def small_disk(directory: Path, mebibytes: int) -> Iterator[Path]:
     try:
         yield directory
     finally:
-        subprocess.run(["umount", "--lazy", directory], check=True)  # also if a killed process has files open
+        subprocess.run(["umount", "--lazy", directory], check=True)  # lazy: a killed process may still have files open
 
 
 def fill_disk(directory: Path, *, leave_mebibytes: int) -> Path:
-    """Write a file until only so much is left on the disk; the file."""
+    """Write a file that leaves only `leave_mebibytes` MiB free on the disk; return the file."""
     file = directory / "filler"
     status = os.statvfs(directory)
     with file.open("wb") as stream:

@@ -1,4 +1,4 @@
-"""The relay makes the faults that a campaign needs, on real sockets: each test's server answers a line with a line."""
+"""The relay injects network faults on real sockets, in front of a server that echoes lines."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ NOTHING_S = 0.15
 
 
 class Echo:
-    """A server that answers each line with the same line."""
+    """A server that echoes each line."""
 
     def __init__(self) -> None:
         self.lines: list[bytes] = []
-        self.heard = asyncio.Event()
-        self.heard_at_s = 0.0
+        self.line_received = asyncio.Event()
+        self.received_at_s = 0.0
         self.ended: list[asyncio.Event] = []
-        """For each connection, in order: it has ended."""
+        """One event for each connection, in order: set when the connection has ended."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         ended = asyncio.Event()
@@ -35,8 +35,8 @@ class Echo:
         try:
             while line := await reader.readline():
                 self.lines.append(line)
-                self.heard.set()
-                self.heard_at_s = asyncio.get_running_loop().time()
+                self.line_received.set()
+                self.received_at_s = asyncio.get_running_loop().time()
                 writer.write(line)
                 await writer.drain()
         except OSError:
@@ -45,11 +45,11 @@ class Echo:
             ended.set()
             writer.close()
 
-    async def until_has(self, count: int) -> None:
+    async def wait_for_lines(self, count: int) -> None:
         async with asyncio.timeout(TIMEOUT_S):
             while len(self.lines) < count:
-                await self.heard.wait()
-                self.heard.clear()
+                await self.line_received.wait()
+                self.line_received.clear()
 
 
 class Client:
@@ -59,11 +59,11 @@ class Client:
         self.reader = reader
         self.writer = writer
 
-    async def ask(self, line: bytes = b"ask\n") -> bytes:
+    async def echo_line(self, line: bytes = b"ask\n") -> bytes:
         self.writer.write(line)
         return await asyncio.wait_for(self.reader.readline(), TIMEOUT_S)
 
-    async def hears_nothing(self) -> bool:
+    async def gets_nothing(self) -> bool:
         try:
             await asyncio.wait_for(self.reader.readline(), NOTHING_S)
         except TimeoutError:
@@ -72,7 +72,7 @@ class Client:
 
 
 class Network:
-    """The server, the relay before it, and the clients."""
+    """An echo server, a relay in front of it, and clients."""
 
     def __init__(self, echo: Echo, relay: Relay) -> None:
         self.echo = echo
@@ -82,81 +82,81 @@ class Network:
     async def connect(self) -> Client:
         client = Client(*await asyncio.open_connection(self.relay.host, self.relay.port))
         self.clients.append(client)
-        assert await client.ask(b"hello\n") == b"hello\n"
+        assert await client.echo_line(b"hello\n") == b"hello\n"
         return client
 
 
 @asynccontextmanager
-async def made() -> AsyncIterator[Network]:
+async def echo_network() -> AsyncIterator[Network]:
     echo = Echo()
     server = await asyncio.start_server(echo.serve, HOST, 0)
     async with Relay(HOST, server.sockets[0].getsockname()[1]) as relay:
-        found = Network(echo, relay)
+        network = Network(echo, relay)
         try:
-            yield found
+            yield network
         finally:
-            for client in found.clients:
+            for client in network.clients:
                 client.writer.close()
             server.close()
     for ended in echo.ended:
         await asyncio.wait_for(ended.wait(), TIMEOUT_S)
 
 
-async def test_with_responses_dropped_the_server_works_and_its_client_hears_nothing() -> None:
-    async with made() as network:
+async def test_dropped_responses_reach_no_client_and_the_connection_is_reset_later() -> None:
+    async with echo_network() as network:
         echo, relay = network.echo, network.relay
         client = await network.connect()
         relay.drop(Direction.RESPONSES)
         client.writer.write(b"ask\n")
-        await echo.until_has(2)
-        assert await client.hears_nothing()
+        await echo.wait_for_lines(2)
+        assert await client.gets_nothing()
         await relay.restore()
-        with pytest.raises(ConnectionResetError):  # never a stream with a hole in it
-            await client.ask()
-        assert await (await network.connect()).ask() == b"ask\n"
+        with pytest.raises(ConnectionResetError):  # a stream with a hole never continues
+            await client.echo_line()
+        assert await (await network.connect()).echo_line() == b"ask\n"
 
 
-async def test_with_requests_dropped_the_server_hears_nothing_and_is_not_told() -> None:
-    async with made() as network:
+async def test_dropped_requests_reach_no_server_and_the_close_is_hidden_until_restored() -> None:
+    async with echo_network() as network:
         echo, relay = network.echo, network.relay
         client, idle = await network.connect(), await network.connect()
         relay.drop(Direction.REQUESTS)
         client.writer.write(b"ask\n")
-        assert await client.hears_nothing()
+        assert await client.gets_nothing()
         client.writer.close()
         await asyncio.sleep(NOTHING_S)
         assert len(echo.lines) == 2
         assert not echo.ended[0].is_set()
         await relay.restore()
         await asyncio.wait_for(echo.ended[0].wait(), TIMEOUT_S)
-        assert await idle.ask() == b"ask\n"  # nothing of it was dropped
+        assert await idle.echo_line() == b"ask\n"  # this connection lost no bytes
 
 
-async def test_a_delay_holds_for_its_direction() -> None:
-    async with made() as network:
+async def test_a_delay_applies_to_its_direction() -> None:
+    async with echo_network() as network:
         client, loop = await network.connect(), asyncio.get_running_loop()
         network.relay.delay(2 * NOTHING_S, frozenset({Direction.RESPONSES}))
-        assert await client.ask() == b"ask\n"
-        assert round(loop.time() - network.echo.heard_at_s, 3) >= 2 * NOTHING_S  # the loop's clock has milliseconds
+        assert await client.echo_line() == b"ask\n"
+        assert round(loop.time() - network.echo.received_at_s, 3) >= 2 * NOTHING_S  # the loop's clock has milliseconds
 
 
-async def test_a_half_open_connection_is_closed_to_one_end_and_the_other_learns_it_later() -> None:
-    async with made() as network:
+async def test_a_half_open_connection_is_closed_at_the_server_and_reset_at_the_client_later() -> None:
+    async with echo_network() as network:
         echo, relay = network.echo, network.relay
         client = await network.connect()
         relay.half_open(Endpoint.SERVER)
         await asyncio.wait_for(echo.ended[0].wait(), TIMEOUT_S)
         client.writer.write(b"ask\n")
-        assert await client.hears_nothing()
-        assert await (await network.connect()).ask() == b"ask\n"
+        assert await client.gets_nothing()
+        assert await (await network.connect()).echo_line() == b"ask\n"
         await relay.restore()
-        assert await client.hears_nothing()
+        assert await client.gets_nothing()
         with pytest.raises(ConnectionResetError):
-            await client.ask()
+            await client.echo_line()
 
 
-async def test_a_half_open_connection_may_stay_open_at_the_server() -> None:
-    async with made() as network:
+async def test_a_half_open_connection_can_stay_open_at_the_server() -> None:
+    async with echo_network() as network:
         echo, relay = network.echo, network.relay
         client = await network.connect()
         relay.half_open(Endpoint.CLIENT)
@@ -167,29 +167,29 @@ async def test_a_half_open_connection_may_stay_open_at_the_server() -> None:
         assert not echo.ended[0].is_set()
 
 
-async def test_a_connection_is_reset_right_after_a_request_that_the_server_gets() -> None:
-    async with made() as network:
+async def test_a_connection_is_reset_right_after_a_request_reaches_the_server() -> None:
+    async with echo_network() as network:
         echo, relay = network.echo, network.relay
-        rng, heard = random.Random(1), 0
+        rng, received = random.Random(1), 0
         for _ in range(10):
             client = await network.connect()
             before = len(echo.lines)
             relay.reset_after_requests(rng, 1.0)
             with pytest.raises(ConnectionResetError):
-                await client.ask()
+                await client.echo_line()
             await relay.restore()
             await asyncio.wait_for(echo.ended[-1].wait(), TIMEOUT_S)
-            heard += len(echo.lines) - before
-        assert heard > 2  # some were reset before the server read them
+            received += len(echo.lines) - before
+        assert received > 2  # some connections are reset before the server reads the request
 
 
-async def test_with_connections_refused_those_that_are_open_work() -> None:
-    async with made() as network:
+async def test_open_connections_work_while_new_connections_are_refused() -> None:
+    async with echo_network() as network:
         relay = network.relay
         client = await network.connect()
         relay.refuse()
         with pytest.raises(ConnectionRefusedError):
             await asyncio.open_connection(relay.host, relay.port)
-        assert await client.ask() == b"ask\n"
+        assert await client.echo_line() == b"ask\n"
         await relay.restore()
-        assert await (await network.connect()).ask() == b"ask\n"
+        assert await (await network.connect()).echo_line() == b"ask\n"

@@ -1,6 +1,6 @@
-"""A link to the coordinator, which declares and discharges transactions.
+"""A link to the transaction coordinator, to declare and discharge transactions.
 
-coordinator = await control(client)
+coordinator = await attach_coordinator(client)
 txn_id = await coordinator.declare()
 assert await coordinator.discharge(txn_id) is None
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class CoordinatorLink:
-    """A link to the coordinator."""
+    """A sending link to the transaction coordinator."""
 
     def __init__(self, client: RawClient, link: Sender) -> None:
         self._client = client
@@ -32,6 +32,7 @@ class CoordinatorLink:
         return txn_id
 
     async def discharge(self, txn_id: bytes, *, fail: bool = False) -> str | None:
+        """Commit or (`fail`) roll back a transaction; return the error condition, or None."""
         return await self._client.send(self.link, build(body=value(Discharge(txn_id=txn_id, fail=fail))))
 
 

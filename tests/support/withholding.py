@@ -1,4 +1,4 @@
-"""Servers that cannot withhold messages, as Azure cannot: pumps defer them there."""
+"""Servers without the withhold operation, like Azure: pumps defer messages there instead of withholding them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def without_withholding() -> Iterator[None]:
-    """Let the servers of this process not know the operation."""
-    known = OPERATIONS.pop(WITHHOLD_OPERATION)
+    """Remove the withhold operation from the servers of this process."""
+    operation = OPERATIONS.pop(WITHHOLD_OPERATION)
     try:
         yield
     finally:
-        OPERATIONS[WITHHOLD_OPERATION] = known
+        OPERATIONS[WITHHOLD_OPERATION] = operation
 
 
 WITHHELD: Final = "active"
@@ -30,13 +30,13 @@ DEFERRED: Final = "deferred"
 
 @pytest.fixture(params=[WITHHELD, DEFERRED])
 def waiting_state(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The state of messages that wait for their destination, on a server that can withhold them, and on another."""
+    """State of messages that wait for their destination, on a server with and on one without the withhold operation."""
     with contextlib.nullcontext() if request.param == WITHHELD else without_withholding():
         yield request.param
 
 
 @pytest.fixture
 def cannot_withhold() -> Iterator[None]:
-    """Servers that cannot withhold messages."""
+    """Run the test with servers that cannot withhold messages."""
     with without_withholding():
         yield

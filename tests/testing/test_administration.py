@@ -1,4 +1,4 @@
-"""What administrators do to a namespace: keys are revoked, queues disabled, and some are full."""
+"""Administrative changes to a namespace in memory: revoked keys, disabled queues, and full queues."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from twinbus.testing import InMemoryNamespace, in_virtual_time
 
 
 @in_virtual_time
-async def test_a_revoked_key_is_refused_until_it_is_given_back() -> None:
+async def test_a_revoked_key_is_refused_until_it_is_restored() -> None:
     async with InMemoryNamespace() as namespace:
         await namespace.create_queue("orders")
         orders = namespace.factory(retry_policy=NO_RETRY).create_queue_client("orders")
@@ -28,11 +28,11 @@ async def test_a_revoked_key_is_refused_until_it_is_given_back() -> None:
         namespace.outage.give_key_back()
         await asyncio.sleep(1)
         await orders.send(BrokeredMessage("fourth"))
-        assert [one.text for one in await namespace.messages("orders")] == ["first", "fourth"]
+        assert [message.text for message in await namespace.messages("orders")] == ["first", "fourth"]
 
 
 @in_virtual_time
-async def test_a_full_queue_takes_nothing_until_there_is_room_also_after_a_restart() -> None:
+async def test_a_full_queue_refuses_messages_until_it_has_space_even_after_a_restart() -> None:
     async with InMemoryNamespace() as namespace:
         await namespace.create_queue("orders")
         orders = namespace.factory(retry_policy=NO_RETRY).create_queue_client("orders")
@@ -45,11 +45,11 @@ async def test_a_full_queue_takes_nothing_until_there_is_room_also_after_a_resta
             await namespace.factory(retry_policy=NO_RETRY).create_queue_client("orders").send(BrokeredMessage("second"))
         namespace.outage.no_longer("orders")
         await namespace.factory().create_queue_client("orders").send(BrokeredMessage("third"))
-        assert [one.text for one in await namespace.messages("orders")] == ["third"]
+        assert [message.text for message in await namespace.messages("orders")] == ["third"]
 
 
 @in_virtual_time
-async def test_a_queue_is_disabled_and_enabled() -> None:
+async def test_a_queue_can_be_disabled_and_enabled() -> None:
     async with InMemoryNamespace() as namespace:
         await namespace.create_queue("orders")
         orders = namespace.factory(retry_policy=NO_RETRY).create_queue_client("orders")
@@ -58,4 +58,4 @@ async def test_a_queue_is_disabled_and_enabled() -> None:
             await orders.send(BrokeredMessage("first"))
         await namespace.set_status("orders", "Active")
         await orders.send(BrokeredMessage("second"))
-        assert [one.text for one in await namespace.messages("orders")] == ["second"]
+        assert [message.text for message in await namespace.messages("orders")] == ["second"]

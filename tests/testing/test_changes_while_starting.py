@@ -1,4 +1,4 @@
-"""What is done to a namespace while its server is starting holds when it serves."""
+"""Changes made to a namespace while its server is starting are in effect when it serves."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from twinbus.testing.outage import Outage
 
 TURNS = 40
-"""Of the loop, from the start on: in one of them the server has read the old state, and does not serve yet."""
+"""Turns of the loop after the start; in one of them the server has read the old state and does not serve yet."""
 
 
 def revoke(outage: Outage) -> None:
@@ -36,7 +36,7 @@ def empty(outage: Outage) -> None:
 
 
 @pytest.mark.parametrize(("begin", "end"), [(revoke, give_back), (fill, empty)])
-def test_an_outage_that_ends_while_the_server_starts_is_over(
+def test_an_outage_that_ends_during_the_start_is_not_in_effect(
     begin: Callable[[Outage], None], end: Callable[[Outage], None]
 ) -> None:
     @in_virtual_time

@@ -1,4 +1,4 @@
-"""A process that stands still: nothing of it runs, not even its timers, while time passes for all others."""
+"""Frozen processes: no code of the process runs, not even its timers, while time passes for all others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from twinbus.testing import InMemoryNamespace, in_virtual_time, on_host
 from twinbus.testing.loop import fake_time_loop
 
 
-def ticking(host: str | None, ticks: list[float]) -> asyncio.Task[None]:
+def start_ticking(host: str | None, ticks: list[float]) -> asyncio.Task[None]:
     async def tick() -> None:
         while True:
             await asyncio.sleep(1.0)
@@ -25,12 +25,12 @@ def ticking(host: str | None, ticks: list[float]) -> asyncio.Task[None]:
 
 
 @in_virtual_time
-async def test_what_runs_on_a_frozen_host_stands_still_and_goes_on_when_it_is_thawed() -> None:
+async def test_tasks_on_a_frozen_host_pause_and_continue_when_it_is_thawed() -> None:
     loop = fake_time_loop()
     frozen: list[float] = []
     others: list[float] = []
-    ticking("app-1", frozen)
-    ticking("app-2", others)
+    start_ticking("app-1", frozen)
+    start_ticking("app-2", others)
     await asyncio.sleep(2.5)
     loop.freeze("app-1")
     await asyncio.sleep(10)
@@ -38,12 +38,12 @@ async def test_what_runs_on_a_frozen_host_stands_still_and_goes_on_when_it_is_th
     thawed_s = loop.time()
     loop.thaw("app-1")
     await asyncio.sleep(2.1)
-    assert frozen[2] == pytest.approx(thawed_s)  # its timer was overdue
+    assert frozen[2] == pytest.approx(thawed_s)  # the timer was overdue
     assert (len(frozen), len(others)) == (5, 14)
 
 
 @in_virtual_time
-async def test_what_is_sent_to_a_frozen_process_waits_for_it() -> None:
+async def test_bytes_sent_to_a_frozen_process_arrive_when_it_is_thawed() -> None:
     with on_host("server"):
         ends = await serve()
     client = await connect()
@@ -58,10 +58,10 @@ async def test_what_is_sent_to_a_frozen_process_waits_for_it() -> None:
 
 
 @in_virtual_time
-async def test_a_process_that_is_killed_while_it_is_frozen_never_runs_again() -> None:
+async def test_a_process_killed_while_frozen_never_runs_again() -> None:
     ends = await serve()
     ticks: list[float] = []
-    ticking("app-1", ticks)
+    start_ticking("app-1", ticks)
     with on_host("app-1"):
         client = await connect()
     await turns()
@@ -71,11 +71,11 @@ async def test_a_process_that_is_killed_while_it_is_frozen_never_runs_again() ->
     await asyncio.sleep(60)
     assert ticks == []
     assert not client.lost.done()
-    fake_time_loop().thaw("app-1")  # so that its tasks can be cancelled
+    fake_time_loop().thaw("app-1")  # so that the tasks can be cancelled
 
 
 @in_virtual_time
-async def test_a_frozen_namespace_answers_nothing_and_then_everything() -> None:
+async def test_a_frozen_namespace_does_not_respond_until_it_is_thawed() -> None:
     async with InMemoryNamespace() as namespace:
         await namespace.create_queue("orders")
         orders = namespace.factory(retry_policy=NO_RETRY, operation_timeout=10).create_queue_client("orders")
@@ -85,7 +85,7 @@ async def test_a_frozen_namespace_answers_nothing_and_then_everything() -> None:
             await orders.send(BrokeredMessage("second"))
         namespace.outage.restore()
         await orders.send(BrokeredMessage("third"))
-        assert [one.text for one in await namespace.messages("orders")] == ["first", "second", "third"]
+        assert [message.text for message in await namespace.messages("orders")] == ["first", "second", "third"]
 
 
 @in_virtual_time
@@ -98,4 +98,4 @@ async def test_a_frozen_namespace_can_be_killed_and_started() -> None:
         namespace.kill()
         await namespace.start()
         await orders.send(BrokeredMessage("second"))
-        assert [one.text for one in await namespace.messages("orders")] == ["first", "second"]
+        assert [message.text for message in await namespace.messages("orders")] == ["first", "second"]

@@ -1,4 +1,4 @@
-"""What can be wrong with a network: refused, hanging, slow, cut; of a host, or of one of its ports."""
+"""Network faults of a host or one of its ports: refused, hanging, slow and cut connections."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def connect(port: int = 80) -> End:
 
 
 async def serve(port: int = 80) -> list[End]:
-    """Those who have come."""
+    """Start a server; return its accepted connections."""
     ends: list[End] = []
 
     def make() -> End:
@@ -43,11 +43,11 @@ async def test_a_refused_host_loses_its_connections_and_gets_no_new_ones() -> No
     with pytest.raises(ConnectionRefusedError):
         await connect()
     network().restore(HOST)
-    assert (await connect()).heard == ["made"]
+    assert (await connect()).events == ["made"]
 
 
 @in_virtual_time
-async def test_what_is_on_its_way_when_a_connection_is_cut_is_lost() -> None:
+async def test_bytes_in_flight_are_lost_when_a_connection_is_cut() -> None:
     client, served = await connected()
     client.transport.write(b"too late")
     served.transport.write(b"too late")
@@ -58,7 +58,7 @@ async def test_what_is_on_its_way_when_a_connection_is_cut_is_lost() -> None:
 
 
 @in_virtual_time
-async def test_a_cut_is_over_at_once() -> None:
+async def test_new_connections_work_after_a_cut() -> None:
     ends = await serve()
     await connect()
     network().cut(HOST)
@@ -69,7 +69,7 @@ async def test_a_cut_is_over_at_once() -> None:
 
 
 @in_virtual_time
-async def test_what_is_sent_while_a_host_hangs_arrives_when_it_goes_on() -> None:
+async def test_bytes_sent_to_a_hanging_host_arrive_when_it_resumes() -> None:
     client, served = await connected()
     network().hang(HOST)
     client.transport.write(b"are you there?")
@@ -82,7 +82,7 @@ async def test_what_is_sent_while_a_host_hangs_arrives_when_it_goes_on() -> None
 
 
 @in_virtual_time
-async def test_what_hangs_is_lost_with_its_connection() -> None:
+async def test_held_bytes_are_lost_when_the_connection_is_cut() -> None:
     client, served = await connected()
     network().hang(HOST)
     client.transport.write(b"are you there?")
@@ -94,7 +94,7 @@ async def test_what_hangs_is_lost_with_its_connection() -> None:
 
 
 @in_virtual_time
-async def test_nobody_notices_when_the_other_goes_away_while_the_host_hangs() -> None:
+async def test_a_disconnect_is_not_noticed_while_the_host_hangs() -> None:
     client, served = await connected()
     network().hang(HOST)
     client.transport.write(b"enough")
@@ -108,7 +108,7 @@ async def test_nobody_notices_when_the_other_goes_away_while_the_host_hangs() ->
 
 
 @in_virtual_time
-async def test_a_host_that_hangs_is_connected_to_when_it_goes_on() -> None:
+async def test_a_connection_to_a_hanging_host_is_made_when_it_resumes() -> None:
     await serve()
     network().hang(HOST)
     connecting = asyncio.ensure_future(connect())
@@ -116,11 +116,11 @@ async def test_a_host_that_hangs_is_connected_to_when_it_goes_on() -> None:
         async with asyncio.timeout(600):
             await asyncio.shield(connecting)
     network().restore(HOST)
-    assert (await connecting).heard == ["made"]
+    assert (await connecting).events == ["made"]
 
 
 @in_virtual_time
-async def test_who_waits_for_a_host_that_hangs_is_refused_when_it_is_gone() -> None:
+async def test_a_pending_connection_is_refused_if_the_hanging_host_refuses() -> None:
     await serve()
     network().hang(HOST)
     connecting = asyncio.ensure_future(connect())
@@ -131,12 +131,12 @@ async def test_who_waits_for_a_host_that_hangs_is_refused_when_it_is_gone() -> N
 
 
 @in_virtual_time
-async def test_on_a_slow_way_everything_takes_its_time_and_keeps_its_order() -> None:
+async def test_a_slow_network_delays_bytes_and_keeps_their_order() -> None:
     loop = asyncio.get_running_loop()
     (ends) = await serve()
     network().slow(HOST, 2.0)
     client = await connect()
-    assert loop.time() == ALMOST(START_S + 4.0)  # there and back
+    assert loop.time() == ALMOST(START_S + 4.0)  # a round trip
     client.transport.write(b"first ")
     await asyncio.sleep(1.9)
     assert ends[0].data == b""
@@ -149,19 +149,19 @@ async def test_on_a_slow_way_everything_takes_its_time_and_keeps_its_order() -> 
 
 
 @in_virtual_time
-async def test_a_fault_of_one_port_leaves_the_others_alone() -> None:
+async def test_a_fault_of_one_port_does_not_affect_others() -> None:
     await serve(80)
     await serve(81)
     network().refuse(HOST, 80)
     with pytest.raises(ConnectionRefusedError):
         await connect(80)
-    assert (await connect(81)).heard == ["made"]
+    assert (await connect(81)).events == ["made"]
     network().restore(HOST)
-    assert (await connect(80)).heard == ["made"]
+    assert (await connect(80)).events == ["made"]
 
 
 @in_virtual_time
-async def test_a_host_that_is_switched_off_serves_again_only_if_somebody_listens_again() -> None:
+async def test_a_switched_off_host_accepts_connections_only_after_a_new_listen() -> None:
     await serve()
     client = await connect()
     network().switch_off(HOST)
@@ -169,4 +169,4 @@ async def test_a_host_that_is_switched_off_serves_again_only_if_somebody_listens
     with pytest.raises(ConnectionRefusedError):
         await connect()
     await serve()
-    assert (await connect()).heard == ["made"]
+    assert (await connect()).events == ["made"]

@@ -1,4 +1,4 @@
-"""Connections in memory behave as those of sockets do, as far as anybody relies on it."""
+"""Connections in memory behave like sockets, as far as the product relies on it."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ HOST = "contoso.servicebus.test"
 
 
 class End(asyncio.Protocol):
-    """Remembers what it is told."""
+    """A protocol that records its events."""
 
     transport: asyncio.Transport
 
     def __init__(self) -> None:
         self.data = b""
-        self.heard: list[str] = []
+        self.events: list[str] = []
         self.lost: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
-        self.heard.append("made")
+        self.events.append("made")
 
     def data_received(self, data: bytes) -> None:
-        assert self.heard, "data came before the connection"
+        assert self.events, "data came before the connection"
         self.data += data
 
     def eof_received(self) -> None:
-        self.heard.append("end")
+        self.events.append("end")
 
     def pause_writing(self) -> None:
-        self.heard.append("pause")
+        self.events.append("pause")
 
     def resume_writing(self) -> None:
-        self.heard.append("resume")
+        self.events.append("resume")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost.set_result(exc)
 
 
 async def connected(host: str = HOST, port: int = 5672) -> tuple[End, End]:
-    """The two ends of a new connection, and a server that is closed to all others."""
+    """Return the two ends of a new connection; the server accepts no others."""
     loop, served = asyncio.get_running_loop(), End()
     server = await loop.create_server(lambda: served, host, port)
     _, client = await loop.create_connection(End, host, port)
@@ -71,7 +71,7 @@ async def test_bytes_arrive_in_order_in_both_directions() -> None:
 
 
 @in_virtual_time
-async def test_both_ends_know_who_the_other_is() -> None:
+async def test_both_ends_know_the_address_of_the_other() -> None:
     client, served = await connected()
     assert client.transport.get_extra_info("peername") == served.transport.get_extra_info("sockname")
     assert client.transport.get_extra_info("sockname") == served.transport.get_extra_info("peername")
@@ -80,7 +80,7 @@ async def test_both_ends_know_who_the_other_is() -> None:
 
 
 @in_virtual_time
-async def test_who_closes_is_done_after_what_was_written_has_arrived() -> None:
+async def test_a_close_takes_effect_after_written_bytes_have_arrived() -> None:
     client, served = await connected()
     client.transport.write(b"goodbye")
     client.transport.close()
@@ -88,26 +88,26 @@ async def test_who_closes_is_done_after_what_was_written_has_arrived() -> None:
     client.transport.write(b"nobody hears this")
     assert await client.lost is None
     assert await served.lost is None
-    assert (served.data, served.heard) == (b"goodbye", ["made", "end"])
+    assert (served.data, served.events) == (b"goodbye", ["made", "end"])
 
 
 class Half(End):
-    """Goes on when the other has ended."""
+    """A protocol that keeps its connection open when the other end has ended."""
 
-    def eof_received(self) -> bool:  # type: ignore[override]  # True: it goes on
+    def eof_received(self) -> bool:  # type: ignore[override]  # True keeps the connection open
         super().eof_received()
         return True
 
 
 @in_virtual_time
-async def test_who_writes_to_an_end_that_is_closed_loses_the_connection() -> None:
+async def test_writing_to_a_closed_connection_resets_it() -> None:
     loop, served = asyncio.get_running_loop(), End()
     await loop.create_server(lambda: served, HOST, 80)
     _, client = await loop.create_connection(Half, HOST, 80)
     await turns()
     served.transport.close()
     await turns()
-    assert client.heard == ["made", "end"]
+    assert client.events == ["made", "end"]
     client.transport.write(b"are you there?")
     assert isinstance(await client.lost, ConnectionResetError)
 
@@ -120,43 +120,43 @@ async def test_one_direction_may_end_before_the_other() -> None:
     client.transport.write(b"a question")
     client.transport.write_eof()
     await turns()
-    assert (served.data, served.heard) == (b"a question", ["made", "end"])
+    assert (served.data, served.events) == (b"a question", ["made", "end"])
     served.transport.write(b"its answer")
     await turns()
     assert client.data == b"its answer"
 
 
 @in_virtual_time
-async def test_who_does_not_read_makes_the_other_pause() -> None:
+async def test_an_end_that_does_not_read_pauses_the_other() -> None:
     client, served = await connected()
     served.transport.pause_reading()
     client.transport.write(bytes(1_000_000))
-    assert client.heard == ["made", "pause"]
+    assert client.events == ["made", "pause"]
     await turns()
     assert served.data == b""
     served.transport.resume_reading()
     await turns()
-    assert (len(served.data), client.heard) == (1_000_000, ["made", "pause", "resume"])
+    assert (len(served.data), client.events) == (1_000_000, ["made", "pause", "resume"])
 
 
 @in_virtual_time
-async def test_a_protocol_that_fails_loses_its_connection_and_the_loop_is_told() -> None:
+async def test_a_failing_protocol_loses_its_connection_and_the_loop_is_notified() -> None:
     class Faulty(End):
         def data_received(self, data: bytes) -> None:
             raise ValueError(data)
 
-    told: list[dict[str, object]] = []
+    contexts: list[dict[str, object]] = []
     loop, served = asyncio.get_running_loop(), Faulty()
-    loop.set_exception_handler(lambda _, context: told.append(context))
+    loop.set_exception_handler(lambda _, context: contexts.append(context))
     await loop.create_server(lambda: served, HOST, 80)
     _, client = await loop.create_connection(End, HOST, 80)
     client.transport.write(b"too much")
     await client.lost
-    assert [str(context["exception"]) for context in told] == ["b'too much'"]
+    assert [str(context["exception"]) for context in contexts] == ["b'too much'"]
 
 
 @in_virtual_time
-async def test_where_nobody_listens_a_connection_is_refused() -> None:
+async def test_a_connection_without_a_listener_is_refused() -> None:
     loop = asyncio.get_running_loop()
     server = await loop.create_server(End, HOST, 80)
     for host, port in ((HOST, 81), ("elsewhere.test", 80)):
@@ -169,7 +169,7 @@ async def test_where_nobody_listens_a_connection_is_refused() -> None:
 
 
 @in_virtual_time
-async def test_a_port_is_taken_once_and_zero_is_a_free_one() -> None:
+async def test_a_port_is_used_once_and_port_zero_is_a_free_port() -> None:
     loop = asyncio.get_running_loop()
     first, second = [await loop.create_server(End, HOST, 0) for _ in range(2)]
     assert first.sockets[0].getsockname() != second.sockets[0].getsockname()
@@ -194,10 +194,10 @@ async def test_a_server_is_closed_when_its_last_connection_is_gone() -> None:
 async def test_only_hosts_of_the_network_have_an_address() -> None:
     loop = asyncio.get_running_loop()
     await loop.create_server(End, HOST, 80)
-    ((family, kind, _, _, place),) = await loop.getaddrinfo(HOST, 80, type=socket.SOCK_STREAM)
-    assert (family, kind, place[1]) == (socket.AF_INET, socket.SOCK_STREAM, 80)
-    _, client = await loop.create_connection(End, str(place[0]), 80)
-    assert client.heard == ["made"]
+    ((family, kind, _, _, address),) = await loop.getaddrinfo(HOST, 80, type=socket.SOCK_STREAM)
+    assert (family, kind, address[1]) == (socket.AF_INET, socket.SOCK_STREAM, 80)
+    _, client = await loop.create_connection(End, str(address[0]), 80)
+    assert client.events == ["made"]
     with pytest.raises(socket.gaierror, match=r"elsewhere\.test"):
         await loop.getaddrinfo("elsewhere.test", 80)
 
@@ -232,6 +232,6 @@ async def test_streams_of_anyio_work() -> None:
 
 
 @in_virtual_time
-async def test_there_is_no_tls() -> None:
-    with pytest.raises(NotImplementedError, match="no TLS"):
+async def test_tls_is_not_supported() -> None:
+    with pytest.raises(NotImplementedError, match="does not support TLS"):
         await asyncio.get_running_loop().create_connection(End, HOST, 443, ssl=True)

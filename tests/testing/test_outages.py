@@ -1,4 +1,4 @@
-"""Every kind of outage does to a client what it does outside of tests, and `restore` ends it."""
+"""Each kind of outage affects clients as it does in production, and `restore` ends it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ ALMOST = pytest.approx
 
 
 @asynccontextmanager
-async def connected(**settings: Any) -> AsyncIterator[tuple[InMemoryNamespace, QueueClient]]:  # noqa: ANN401  # each has a type of its own
-    """A namespace and a client that has sent one message and tries nothing twice."""
+async def namespace_and_client(**settings: Any) -> AsyncIterator[tuple[InMemoryNamespace, QueueClient]]:  # noqa: ANN401  # settings have different types
+    """A namespace, and a client that has sent one message and does not retry."""
     async with InMemoryNamespace(**settings) as namespace:
         await namespace.create_queue("orders")
         client = namespace.factory(retry_policy=NO_RETRY, operation_timeout=30).create_queue_client("orders")
@@ -36,8 +36,8 @@ async def texts(namespace: InMemoryNamespace, path: str = "orders") -> list[str]
 
 
 @in_virtual_time
-async def test_stop_refuses_clients_until_it_is_over() -> None:
-    async with connected() as (namespace, client):
+async def test_stop_refuses_clients_until_it_is_restored() -> None:
+    async with namespace_and_client() as (namespace, client):
         namespace.outage.stop()
         for _ in range(3):
             with pytest.raises((ConnectionLost, ConnectionFailed)):
@@ -49,18 +49,18 @@ async def test_stop_refuses_clients_until_it_is_over() -> None:
 
 
 @in_virtual_time
-async def test_a_client_that_tries_again_survives_a_short_stop() -> None:
-    async with connected() as (namespace, _):
-        patient = namespace.factory(retry_policy=RetryPolicy(max_retries=10)).create_queue_client("orders")
+async def test_a_client_with_retries_survives_a_short_stop() -> None:
+    async with namespace_and_client() as (namespace, _):
+        retrying = namespace.factory(retry_policy=RetryPolicy(max_retries=10)).create_queue_client("orders")
         namespace.outage.stop()
         asyncio.get_running_loop().call_later(20, namespace.outage.restore)
-        await patient.send(BrokeredMessage("after"))
+        await retrying.send(BrokeredMessage("after"))
         assert await texts(namespace) == ["before", "after"]
 
 
 @in_virtual_time
-async def test_hang_lets_operations_time_out() -> None:
-    async with connected() as (namespace, client):
+async def test_operations_time_out_while_the_namespace_hangs() -> None:
+    async with namespace_and_client() as (namespace, client):
         began_s = asyncio.get_running_loop().time()
         namespace.outage.hang()
         with pytest.raises(TimedOut) as caught:
@@ -70,8 +70,8 @@ async def test_hang_lets_operations_time_out() -> None:
 
 
 @in_virtual_time
-async def test_what_was_sent_into_a_hanging_namespace_may_arrive_later() -> None:
-    async with connected() as (namespace, client):
+async def test_a_message_sent_to_a_hanging_namespace_may_arrive_later() -> None:
+    async with namespace_and_client() as (namespace, client):
         namespace.outage.hang()
         with pytest.raises(TimedOut):
             await client.send(BrokeredMessage("meanwhile"))
@@ -81,8 +81,8 @@ async def test_what_was_sent_into_a_hanging_namespace_may_arrive_later() -> None
 
 
 @in_virtual_time
-async def test_nobody_gets_into_a_hanging_namespace() -> None:
-    async with connected() as (namespace, _):
+async def test_new_connections_to_a_hanging_namespace_fail() -> None:
+    async with namespace_and_client() as (namespace, _):
         namespace.outage.hang()
         other = namespace.factory(retry_policy=NO_RETRY, operation_timeout=10).create_queue_client("orders")
         with pytest.raises((ConnectionFailed, OperationTimeout)):
@@ -92,8 +92,8 @@ async def test_nobody_gets_into_a_hanging_namespace() -> None:
 
 
 @in_virtual_time
-async def test_a_connection_that_hangs_for_long_is_given_up() -> None:
-    async with connected() as (namespace, client):
+async def test_a_connection_that_hangs_for_long_is_closed() -> None:
+    async with namespace_and_client() as (namespace, client):
         namespace.outage.hang()
         await asyncio.sleep(300)
         assert not client.factory.is_connected
@@ -103,8 +103,8 @@ async def test_a_connection_that_hangs_for_long_is_given_up() -> None:
 
 
 @in_virtual_time
-async def test_slow_makes_everything_take_longer() -> None:
-    async with connected() as (namespace, client):
+async def test_slow_delays_operations() -> None:
+    async with namespace_and_client() as (namespace, client):
         namespace.outage.slow(1.5)
         began_s = asyncio.get_running_loop().time()
         await client.send(BrokeredMessage("slowly"))
@@ -112,8 +112,8 @@ async def test_slow_makes_everything_take_longer() -> None:
 
 
 @in_virtual_time
-async def test_a_cut_connection_is_made_again() -> None:
-    async with connected() as (namespace, client):
+async def test_a_client_reconnects_after_a_cut() -> None:
+    async with namespace_and_client() as (namespace, client):
         namespace.outage.cut()
         with pytest.raises(ConnectionLost):
             await client.send(BrokeredMessage("meanwhile"))
@@ -122,8 +122,8 @@ async def test_a_cut_connection_is_made_again() -> None:
 
 
 @in_virtual_time
-async def test_busy_is_said_of_one_entity_and_of_no_other() -> None:
-    async with connected() as (namespace, client):
+async def test_busy_affects_one_entity_only() -> None:
+    async with namespace_and_client() as (namespace, client):
         await namespace.create_queue("returns")
         others = client.factory.create_queue_client("returns")
         namespace.outage.busy("orders")
@@ -136,8 +136,8 @@ async def test_busy_is_said_of_one_entity_and_of_no_other() -> None:
 
 
 @in_virtual_time
-async def test_busy_lasts_over_a_restart() -> None:
-    async with connected() as (namespace, client):
+async def test_busy_survives_a_restart() -> None:
+    async with namespace_and_client() as (namespace, client):
         namespace.outage.busy("Orders")
         namespace.kill()
         await namespace.start()
@@ -148,8 +148,8 @@ async def test_busy_lasts_over_a_restart() -> None:
 
 
 @in_virtual_time
-async def test_a_full_disk_refuses_sends_and_lets_settlements_go_on() -> None:
-    async with connected() as (namespace, client):
+async def test_a_full_disk_refuses_sends_and_allows_settlements() -> None:
+    async with namespace_and_client() as (namespace, client):
         namespace.outage.fill_disk()
         with pytest.raises(ServiceBusError, match="store 0 takes no messages: its disk is full"):
             await client.send(BrokeredMessage("meanwhile"))
@@ -165,8 +165,8 @@ async def test_a_full_disk_refuses_sends_and_lets_settlements_go_on() -> None:
 
 
 @in_virtual_time
-async def test_a_store_that_fails_is_opened_again_when_its_disk_works() -> None:
-    async with connected(stores=2) as (namespace, client):
+async def test_a_failed_store_is_reopened_when_its_disk_works_again() -> None:
+    async with namespace_and_client(stores=2) as (namespace, client):
         await namespace.create_queue("returns")  # in the other store
         others = client.factory.create_queue_client("returns")
         namespace.outage.fail_store(0)
@@ -187,8 +187,8 @@ async def test_a_store_that_fails_is_opened_again_when_its_disk_works() -> None:
 
 
 @in_virtual_time
-async def test_a_store_that_was_not_used_while_its_disk_failed_has_not_failed() -> None:
-    async with connected() as (namespace, client):
+async def test_a_store_not_used_during_a_disk_failure_does_not_fail() -> None:
+    async with namespace_and_client() as (namespace, client):
         namespace.outage.fail_store(0)
         namespace.outage.restore()
         await client.send(BrokeredMessage("after"))
@@ -196,8 +196,8 @@ async def test_a_store_that_was_not_used_while_its_disk_failed_has_not_failed() 
 
 
 @in_virtual_time
-async def test_a_store_that_hangs_is_unavailable_after_its_time_and_goes_on_later() -> None:
-    async with connected(store_timeout_s=7) as (namespace, client):
+async def test_a_hanging_store_is_unavailable_after_its_timeout_and_recovers() -> None:
+    async with namespace_and_client(store_timeout_s=7) as (namespace, client):
         began_s = asyncio.get_running_loop().time()
         namespace.outage.hang_store(0)
         with pytest.raises(ServiceBusError, match="has not answered for 7 s"):
@@ -211,7 +211,7 @@ async def test_a_store_that_hangs_is_unavailable_after_its_time_and_goes_on_late
 
 @in_virtual_time
 async def test_a_namespace_whose_store_hangs_can_be_stopped_and_started() -> None:
-    async with connected() as (namespace, client):
+    async with namespace_and_client() as (namespace, client):
         namespace.outage.hang_store(0)
         with pytest.raises(ServiceBusError):
             await client.send(BrokeredMessage("meanwhile"))

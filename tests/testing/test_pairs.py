@@ -1,4 +1,4 @@
-"""A pair in memory is two namespaces that fail apart from each other, on one clock."""
+"""A pair in memory: two namespaces on one clock that fail independently."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from twinbus.testing import InMemoryPair, in_virtual_time
 
 
 @in_virtual_time
-async def test_one_goes_on_while_the_other_is_down() -> None:
+async def test_one_namespace_works_while_the_other_is_stopped() -> None:
     async with InMemoryPair() as pair:
         for namespace in (pair.primary, pair.secondary):
             await namespace.create_queue("orders")
@@ -28,15 +28,15 @@ async def test_one_goes_on_while_the_other_is_down() -> None:
 
 
 @in_virtual_time
-async def test_both_are_known_by_their_names() -> None:
+async def test_the_namespaces_have_different_names_and_keys() -> None:
     async with InMemoryPair() as pair:
-        strings = [ConnectionString.parse(one.connection_string) for one in (pair.primary, pair.secondary)]
+        strings = [ConnectionString.parse(namespace.connection_string) for namespace in (pair.primary, pair.secondary)]
         assert [string.namespace for string in strings] == ["contoso", "contoso-backup"]
         assert strings[0].key != strings[1].key
 
 
 @in_virtual_time
-async def test_both_have_the_same_time() -> None:
+async def test_both_namespaces_have_the_same_time() -> None:
     async with InMemoryPair() as pair:
         before_ms = pair.clock.wall_ms()
         await asyncio.sleep(86_400)
@@ -44,7 +44,7 @@ async def test_both_have_the_same_time() -> None:
 
 
 @in_virtual_time
-async def test_a_pair_ends_well_in_the_middle_of_an_outage() -> None:
+async def test_a_pair_closes_during_an_outage() -> None:
     async with InMemoryPair() as pair:
         await pair.primary.create_queue("orders")
         primary, _ = pair.factories()

@@ -1,4 +1,4 @@
-"""A namespace in memory that is stopped or killed has on its disks what was accepted, and starts with that."""
+"""A stopped or killed namespace in memory keeps accepted messages on its disks and starts with them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def test_a_restart_keeps_entities_and_messages() -> None:
 
 
 @in_virtual_time
-async def test_clients_go_on_after_a_restart() -> None:
+async def test_clients_work_after_a_restart() -> None:
     async with InMemoryNamespace() as namespace, namespace.factory() as factory:
         await namespace.create_queue("orders")
         client = factory.create_queue_client("orders")
@@ -68,8 +68,8 @@ async def test_a_kill_at_any_moment_loses_nothing_that_was_accepted() -> None:
             held = {message.text for message in await namespace.messages(path)}
             assert accepted <= held
             counts.append((len(accepted), len(held)))
-    assert any(0 < accepted < 20 for accepted, _ in counts), "no kill fell between two answers"
-    assert any(accepted < held for accepted, held in counts), "no kill fell between a commit and its answer"
+    assert any(0 < accepted < 20 for accepted, _ in counts), "no kill fell between two responses"
+    assert any(accepted < held for accepted, held in counts), "no kill fell between a commit and its response"
 
 
 async def _send_in(turns: int, client: QueueClient, text: str) -> None:
@@ -79,7 +79,7 @@ async def _send_in(turns: int, client: QueueClient, text: str) -> None:
 
 
 @in_virtual_time
-async def test_a_kill_frees_what_was_locked_without_a_count() -> None:
+async def test_a_kill_unlocks_messages_without_counting_a_delivery() -> None:
     async with InMemoryNamespace() as namespace:
         await namespace.create_queue("orders")
         client = namespace.factory().create_queue_client("orders")
@@ -93,7 +93,7 @@ async def test_a_kill_frees_what_was_locked_without_a_count() -> None:
 
 
 @in_virtual_time
-async def test_whoever_is_connected_notices_a_kill_at_once_and_nobody_gets_in() -> None:
+async def test_clients_notice_a_kill_at_once_and_cannot_connect() -> None:
     async with InMemoryNamespace() as namespace:
         await namespace.create_queue("orders")
         factory, loop = namespace.factory(retry_policy=NO_RETRY), asyncio.get_running_loop()
@@ -124,7 +124,7 @@ async def test_a_killed_namespace_starts_again_at_the_same_moment() -> None:
 
 
 @in_virtual_time
-async def test_what_a_killed_namespace_had_not_written_is_gone() -> None:
+async def test_unwritten_messages_of_a_killed_namespace_are_lost() -> None:
     async with InMemoryNamespace() as namespace:
         await namespace.create_queue("orders")
         client = namespace.factory(retry_policy=NO_RETRY).create_queue_client("orders")
@@ -141,12 +141,12 @@ async def test_what_a_killed_namespace_had_not_written_is_gone() -> None:
 
 
 @in_virtual_time
-async def test_a_killed_namespace_waits_for_no_request() -> None:
+async def test_a_kill_does_not_wait_for_requests() -> None:
     async with InMemoryNamespace() as namespace:
         await namespace.create_queue("orders")
-        where = ConnectionString.parse(namespace.connection_string)
-        token = make_token(f"http://{where.host}", str(where.key_name), str(where.key), 4_000_000_000)
-        head = f"Host: {where.host}\r\nAuthorization: {token}\r\nContent-Length: 6\r\n\r\n"
+        endpoint = ConnectionString.parse(namespace.connection_string)
+        token = make_token(f"http://{endpoint.host}", str(endpoint.key_name), str(endpoint.key), 4_000_000_000)
+        head = f"Host: {endpoint.host}\r\nAuthorization: {token}\r\nContent-Length: 6\r\n\r\n"
         namespace.outage.hang_store(0)
         reader, writer = await asyncio.open_connection(namespace.host, 5300)
         writer.write(f"POST /orders/messages HTTP/1.1\r\n{head}apples".encode())
@@ -162,7 +162,7 @@ async def test_a_killed_namespace_waits_for_no_request() -> None:
 
 
 @in_virtual_time
-async def test_start_and_stop_may_be_asked_for_twice() -> None:
+async def test_start_and_stop_may_be_called_twice() -> None:
     namespace = InMemoryNamespace()
     await namespace.stop()
     namespace.kill()

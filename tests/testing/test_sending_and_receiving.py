@@ -1,4 +1,4 @@
-"""A namespace in memory is a namespace: what the client does with a real one, it does with this."""
+"""A namespace in memory supports what clients do with a real one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DAY_S = 86_400.0
 
 
 @in_virtual_time
-async def test_what_was_sent_is_received_and_completed() -> None:
+async def test_a_sent_message_is_received_and_completed() -> None:
     async with InMemoryNamespace() as namespace, namespace.factory() as factory:
         await namespace.create_queue("orders")
         client = factory.create_queue_client("orders")
@@ -47,7 +47,7 @@ async def test_sessions_are_received_one_by_one_with_their_state() -> None:
 
 
 @in_virtual_time
-async def test_subscriptions_have_what_their_rules_let_in() -> None:
+async def test_subscriptions_get_the_messages_their_rules_match() -> None:
     async with InMemoryNamespace() as namespace, namespace.factory() as factory:
         await namespace.create_topic("news")
         await namespace.create_subscription("news", "all")
@@ -63,7 +63,7 @@ async def test_subscriptions_have_what_their_rules_let_in() -> None:
 
 
 @in_virtual_time
-async def test_a_lock_is_lost_after_its_time_and_the_message_comes_again() -> None:
+async def test_an_expired_lock_is_lost_and_the_message_is_redelivered() -> None:
     async with InMemoryNamespace() as namespace, namespace.factory() as factory:
         await namespace.create_queue("orders", lock_duration_ms=30_000)
         client = factory.create_queue_client("orders")
@@ -79,7 +79,7 @@ async def test_a_lock_is_lost_after_its_time_and_the_message_comes_again() -> No
 
 
 @in_virtual_time
-async def test_a_scheduled_message_comes_when_it_is_due() -> None:
+async def test_a_scheduled_message_is_delivered_when_it_is_due() -> None:
     async with InMemoryNamespace() as namespace, namespace.factory(operation_timeout=2 * DAY_S) as factory:
         await namespace.create_queue("orders")
         client = factory.create_queue_client("orders")
@@ -91,7 +91,7 @@ async def test_a_scheduled_message_comes_when_it_is_due() -> None:
 
 
 @in_virtual_time
-async def test_an_expired_message_is_a_dead_letter() -> None:
+async def test_an_expired_message_is_dead_lettered() -> None:
     async with InMemoryNamespace() as namespace, namespace.factory() as factory:
         await namespace.create_queue("orders", dead_lettering_on_expiration=True)
         await factory.create_queue_client("orders").send(
@@ -104,17 +104,17 @@ async def test_an_expired_message_is_a_dead_letter() -> None:
 
 
 @in_virtual_time
-async def test_a_client_goes_by_the_clock_of_its_namespace() -> None:
+async def test_a_client_uses_the_clock_of_its_namespace() -> None:
     async with InMemoryNamespace() as namespace, namespace.factory() as factory:
         await namespace.create_queue("orders")
-        namespace.clock.set_wall_ms(4_102_444_800_000)  # a token that the machine's clock says is new has expired then
+        namespace.clock.set_wall_ms(4_102_444_800_000)  # a token made with the machine's clock would have expired
         await factory.create_queue_client("orders").send(BrokeredMessage("apples"))
         (message,) = await namespace.messages("orders")
         assert message.enqueued_time_utc.year == 2100
 
 
 @in_virtual_time
-async def test_messages_shows_more_than_a_page() -> None:
+async def test_messages_returns_more_than_one_page() -> None:
     async with InMemoryNamespace() as namespace, namespace.factory() as factory:
         await namespace.create_queue("orders")
         client = factory.create_queue_client("orders")
@@ -126,28 +126,28 @@ async def test_messages_shows_more_than_a_page() -> None:
 async def test_entities_are_managed_over_http() -> None:
     async with InMemoryNamespace() as namespace:
         await namespace.create_queue("orders")
-        where = ConnectionString.parse(namespace.admin_connection_string)
-        assert where.key_name is not None
-        assert where.key is not None
-        uri = f"http://{where.host}/orders"
-        token = make_token(uri, where.key_name, where.key, namespace.clock.wall_ms() // 1000 + 60)
-        head = f"GET /orders HTTP/1.1\r\nHost: {where.host}\r\nAuthorization: {token}\r\nConnection: close\r\n\r\n"
-        reader, writer = await asyncio.open_connection(where.host, where.port)
+        endpoint = ConnectionString.parse(namespace.admin_connection_string)
+        assert endpoint.key_name is not None
+        assert endpoint.key is not None
+        uri = f"http://{endpoint.host}/orders"
+        token = make_token(uri, endpoint.key_name, endpoint.key, namespace.clock.wall_ms() // 1000 + 60)
+        head = f"GET /orders HTTP/1.1\r\nHost: {endpoint.host}\r\nAuthorization: {token}\r\nConnection: close\r\n\r\n"
+        reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
         writer.write(head.encode())
-        answer = await reader.read()
+        response = await reader.read()
         writer.close()
-        assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
-        assert b"<QueueDescription " in answer
+        assert response.startswith(b"HTTP/1.1 200 OK\r\n")
+        assert b"<QueueDescription " in response
 
 
 @in_virtual_time
-async def test_amqp_goes_over_a_websocket_too() -> None:
+async def test_amqp_works_over_a_websocket() -> None:
     async with InMemoryNamespace() as namespace:
-        where = ConnectionString.parse(namespace.admin_connection_string)
-        reader, writer = await asyncio.open_connection(where.host, where.port)
+        endpoint = ConnectionString.parse(namespace.admin_connection_string)
+        reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
         key = base64.b64encode(bytes(16)).decode()
         head = (
-            f"GET /$servicebus/websocket HTTP/1.1\r\nHost: {where.host}\r\nConnection: Upgrade\r\n"
+            f"GET /$servicebus/websocket HTTP/1.1\r\nHost: {endpoint.host}\r\nConnection: Upgrade\r\n"
             f"Upgrade: websocket\r\nSec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n"
             "Sec-WebSocket-Protocol: AMQPWSB10\r\n\r\n"
         )
@@ -160,7 +160,7 @@ async def test_amqp_goes_over_a_websocket_too() -> None:
 
 
 @in_virtual_time
-async def test_its_health_is_told_over_http() -> None:
+async def test_health_is_served_over_http() -> None:
     async with InMemoryNamespace() as namespace:
         reader, writer = await asyncio.open_connection(namespace.host, 5300)
         writer.write(b"GET /health HTTP/1.1\r\nHost: contoso\r\nConnection: close\r\n\r\n")
@@ -171,7 +171,7 @@ async def test_its_health_is_told_over_http() -> None:
 
 
 @in_virtual_time
-async def test_what_cannot_be_made_is_refused() -> None:
+async def test_invalid_entities_are_refused() -> None:
     async with InMemoryNamespace() as namespace:
         await namespace.create_queue("orders")
         with pytest.raises(EntityAlreadyExists):
@@ -180,6 +180,6 @@ async def test_what_cannot_be_made_is_refused() -> None:
             await namespace.create_queue("others", no_such_field=1)
 
 
-async def test_it_says_which_loop_it_needs() -> None:
+async def test_a_namespace_outside_virtual_time_raises_an_error() -> None:
     with pytest.raises(RuntimeError, match="in_virtual_time"):
         InMemoryNamespace()

@@ -1,4 +1,4 @@
-"""A server stops although a disk does not answer, and leaves nothing behind that could fail later."""
+"""A server stops although a disk hangs, and leaves no tasks that could fail later."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from twinbus.testing import InMemoryNamespace, in_virtual_time
 
 
 @in_virtual_time
-async def test_a_store_that_does_not_close_is_given_up_and_may_answer_later() -> None:
+async def test_a_store_that_does_not_close_is_abandoned_and_may_respond_later() -> None:
     faults: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, context: faults.append(context))
     async with InMemoryNamespace() as namespace:

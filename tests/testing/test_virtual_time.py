@@ -1,4 +1,4 @@
-"""On a FakeTimeLoop whoever waits has waited already, and in the right order."""
+"""On a FakeTimeLoop, waiting takes no real time, and events keep the order of their times."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HOUR_S = 3_600.0
 ALMOST = pytest.approx
 
 
-def test_a_thousand_hours_of_polling_take_less_than_a_second() -> None:
+def test_a_thousand_hours_of_polling_take_less_than_a_second_of_real_time() -> None:
     async def poll() -> float:
         loop, polls = asyncio.get_running_loop(), 0
         while loop.time() < START_S + 1_000 * HOUR_S:
@@ -36,7 +36,7 @@ async def test_the_loop_starts_at_a_round_number() -> None:
 
 
 @in_virtual_time
-async def test_things_happen_in_the_order_of_their_times() -> None:
+async def test_events_happen_in_the_order_of_their_times() -> None:
     happened: list[float] = []
 
     async def wait(seconds: float) -> None:
@@ -48,7 +48,7 @@ async def test_things_happen_in_the_order_of_their_times() -> None:
 
 
 @in_virtual_time
-async def test_a_timeout_is_over_exactly_when_it_should_be() -> None:
+async def test_a_timeout_expires_exactly_on_time() -> None:
     loop = asyncio.get_running_loop()
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(HOUR_S):
@@ -57,48 +57,48 @@ async def test_a_timeout_is_over_exactly_when_it_should_be() -> None:
 
 
 @in_virtual_time
-async def test_no_time_passes_while_there_is_something_to_do() -> None:
+async def test_no_time_passes_while_callbacks_are_ready() -> None:
     for _ in range(1_000):
         await asyncio.sleep(0)
     assert asyncio.get_running_loop().time() == START_S
 
 
 @in_virtual_time
-async def test_what_is_for_a_thread_runs_at_once() -> None:
+async def test_to_thread_runs_in_the_same_thread() -> None:
     assert await asyncio.to_thread(threading.get_ident) == threading.get_ident()
     with pytest.raises(ZeroDivisionError):
         await asyncio.to_thread(lambda: 1 / 0)
 
 
 @in_virtual_time
-async def test_another_thread_is_really_waited_for() -> None:
-    loop, told = asyncio.get_running_loop(), asyncio.Event()
-    thread = threading.Thread(target=lambda: loop.call_soon_threadsafe(told.set))
+async def test_the_loop_waits_for_another_thread() -> None:
+    loop, notified = asyncio.get_running_loop(), asyncio.Event()
+    thread = threading.Thread(target=lambda: loop.call_soon_threadsafe(notified.set))
     loop.call_soon(thread.start)
-    await told.wait()
+    await notified.wait()
     thread.join()
     assert loop.time() == START_S
 
 
-def test_who_waits_for_ever_is_told_so() -> None:
+def test_waiting_for_ever_raises_an_error() -> None:
     async def wait() -> None:
         await asyncio.Event().wait()
 
-    with pytest.raises(TookTooLong, match="it is not over, and 0 s have passed in it"):
+    with pytest.raises(TookTooLong, match="exceeded its limit of real time after 0 s of virtual time"):
         run(wait(), wall_limit_s=0.05)
 
 
-def test_who_polls_for_ever_is_told_so() -> None:
+def test_polling_for_ever_raises_an_error() -> None:
     async def poll() -> None:
-        while True:  # noqa: ASYNC110  # a fault to be found
+        while True:  # noqa: ASYNC110  # the fault under test
             await asyncio.sleep(HOUR_S)
 
-    with pytest.raises(TookTooLong, match=r"and [\d,]+,\d\d\d s have passed in it"):
+    with pytest.raises(TookTooLong, match=r"after [\d,]+,\d\d\d s of virtual time"):
         run(poll(), wall_limit_s=0.05)
 
 
 @in_virtual_time
-async def test_a_clock_goes_by_the_loop() -> None:
+async def test_a_clock_follows_the_loop() -> None:
     clock = LoopClock()
     assert (clock.monotonic_s(), clock.wall_ms()) == (START_S, WALL_MS)
     await asyncio.sleep(90.0)
@@ -108,7 +108,7 @@ async def test_a_clock_goes_by_the_loop() -> None:
 
 
 @in_virtual_time
-async def test_the_wall_clock_can_be_set_while_the_other_goes_on() -> None:
+async def test_setting_the_wall_clock_does_not_change_the_monotonic_clock() -> None:
     clock = LoopClock()
     clock.set_wall_ms(5_000)
     await asyncio.sleep(1.0)
@@ -118,6 +118,8 @@ async def test_the_wall_clock_can_be_set_while_the_other_goes_on() -> None:
 
 @pytest.mark.parametrize("name", ["one", "two"])
 @in_virtual_time
-async def test_a_test_has_its_arguments_and_fixtures(name: str, request: pytest.FixtureRequest) -> None:
+async def test_a_test_in_virtual_time_gets_its_arguments_and_fixtures(
+    name: str, request: pytest.FixtureRequest
+) -> None:
     await asyncio.sleep(HOUR_S)
     assert request.node.name.endswith(f"[{name}]")

@@ -1,5 +1,6 @@
 """AMQP 1.0, sans-IO, for both ends: types, codec, frames, and the states of connections, sessions and links.
 
-Owns: the protocol of the specification's parts 1 to 5. Bytes in, events out. Knows nothing of Service Bus, and
-nothing of sockets or clocks but in `aio`, the small adapter to asyncio that server and client share.
+Owns the protocol of parts 1 to 5 of the specification: takes bytes, returns events. The code that uses the engine, a
+server or a client, is called the program. Must not know Service Bus. Only `aio`, the asyncio adapter shared by server
+and client, and its helpers `listener` and `peer_input` know sockets and clocks.
 """

@@ -1,14 +1,14 @@
-"""The engine on asyncio sockets, for both roles: accept or connect, feed, flush.
+"""Asyncio adapter for the engine, for both roles: accepts or opens sockets, feeds the engine, and flushes its output.
 
     listener = await listen(Handler, make_connection, host="127.0.0.1", port=0)
     handler = await connect(Handler, make_connection, host="localhost", port=5672)
 
-A `Handler` is the program: it gets the events of one connection and answers by the engine's methods; what they queue
-for one read goes out in one write, and what is queued at another time (after a commit, from a timer) at the end of that
-turn of the loop.
+A `Handler` is the program's side: it receives the events of one connection and responds by calling the engine's
+methods. All output queued while one read is handled goes out in one write. Output queued at other times (after a
+commit, from a timer) goes out at the end of that iteration of the event loop.
 
-Owns: sockets and timers; when a socket is read from is in `reading`. Knows nothing of the protocol: that is
-`connection`'s, which never sees a socket.
+Owns sockets and timers; `peer_input` decides when a socket is read. Must not know the protocol, which belongs to
+`connection`; `connection` never sees a socket.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar, cast
 
+from twinbus.amqp.codec.performatives import Error
 from twinbus.amqp.errors import INTERNAL_ERROR, LocalError
 from twinbus.amqp.events import ConnectionClosed, LinkDetached, SessionEnded
 from twinbus.amqp.listener import AcceptedPeers, Listener
 from twinbus.amqp.peer_input import PeerInput
-from twinbus.amqp.performatives import Error
 
 if TYPE_CHECKING:
     import ssl
@@ -34,31 +34,32 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger(__name__)
 
 WRITE_HIGH_WATER: Final = 1_048_576
-"""Bytes the socket has not taken yet, above which the handler should send no more messages."""
+"""Number of unsent bytes in the socket's write buffer above which the handler should stop sending messages."""
 TLS_HANDSHAKE_TIMEOUT_S: Final = 20.0
 CLOSE_GRACE_S: Final = 10.0
-"""How long a peer may take to read what was sent to it last."""
+"""Time that a peer has to read the last output before the socket is aborted."""
 _END_EVENTS: Final = (LinkDetached, SessionEnded, ConnectionClosed)
 
 
 class Handler(Protocol):
-    """A program's side of one connection."""
+    """The program's side of one connection."""
 
     def on_event(self, event: Event) -> None:
-        """Take what the peer did. The last event of all is ConnectionClosed, in every case.
+        """Handle an event from the connection. The last event is always ConnectionClosed.
 
-        Who raises loses the connection, and then hears only of ends: LinkDetached, SessionEnded, ConnectionClosed.
+        If this method raises, the connection is closed, and the handler then receives only LinkDetached, SessionEnded
+        and ConnectionClosed.
         """
 
     def on_writable(self) -> None:
-        """The socket takes data again after `peer.is_writable` was False."""
+        """Resume sending: the socket accepts data again after `peer.is_writable` was False."""
 
 
 HandlerT = TypeVar("HandlerT", bound=Handler)
 
 
 class Peer(asyncio.Protocol):
-    """One socket with the connection that runs over it."""
+    """Socket together with the connection that runs over it."""
 
     def __init__(
         self,
@@ -67,17 +68,22 @@ class Peer(asyncio.Protocol):
         accepted_peers: AcceptedPeers | None = None,
         slot: ConnectionSlot | None = None,
     ) -> None:
-        """`others` came the same way; `slot` is its place in the process. The handler is made after TLS, if any."""
+        """Create a peer; the handler is created later, when the socket (and TLS, if used) is established.
+
+        `accepted_peers` are the peers accepted by the same listener; `slot` is the connection's slot in the
+        process-wide limit.
+        """
         self.connection = connection
         self.is_writable = True
-        """False while the socket is full: a handler that sends messages waits for `on_writable`."""
+        """False while the socket's write buffer is full: the handler must wait for `on_writable` before it sends
+        messages."""
         self.awaits_window = False
-        """Set by a handler that sends no more because much waits for the peer to open a session's window. The handler
-        hears by `on_writable` when that has left."""
+        """Set by a handler that stopped sending because much output waits for one of the peer's session windows. When
+        that output has been sent, the handler's `on_writable` is called."""
         self.transport: asyncio.Transport
-        """The socket, for its addresses and certificates. There when the handler is made."""
+        """Transport of the socket, for its addresses and certificates. Set before the handler is created."""
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when the socket is gone."""
+        """Future that is done when the socket is closed."""
         self.handler: Handler | None = None
         self._make_handler = make_handler
         self._accepted_peers = accepted_peers
@@ -90,11 +96,11 @@ class Peer(asyncio.Protocol):
         self._has_handler_failed = False
         self._timer_key: object = None
 
-    # --- asyncio calls these ------------------------------------------------------------------------------------------
+    # --- callbacks of asyncio -----------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Speak first if the engine has something to say (a client has)."""
-        self.transport = cast("asyncio.Transport", transport)  # a socket has no other; uvloop's is no subclass of it
+        """Create the handler and send the engine's first output; a client speaks first."""
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's transport is not a subclass
         self._call_handler(self._start_handler)
         if self.handler is None or (self._accepted_peers is not None and not self._accepted_peers.admit(self)):
             self.transport.abort()
@@ -104,24 +110,24 @@ class Peer(asyncio.Protocol):
         self.flush()
 
     def data_received(self, data: bytes) -> None:
-        """Feed the engine, let the handler answer, and send all answers in one write."""
-        self._flush_is_due = True  # at the end of this, so nobody needs to ask for it
+        """Feed the engine, let the handler respond, and send all responses in one write."""
+        self._flush_is_due = True  # `receive` flushes at its end, so `flush_soon` must not schedule another flush
         self._input.receive(data)
 
     def pause_writing(self) -> None:
-        """The socket is full. A server reads no more either, so that what it owes its peer stays bounded."""
+        """Note that the write buffer is full. A server also stops reading, so that pending responses stay bounded."""
         self.is_writable = False
         self._input.update_paused()
 
     def resume_writing(self) -> None:
-        """The socket takes data again."""
+        """Continue writing and reading: the write buffer has room again."""
         self.is_writable = True
         self._input.update_paused()
         self._notify_writable()
         self.flush_soon()
 
     def connection_lost(self, _error: Exception | None) -> None:
-        """Tell the handler, which hears ConnectionClosed in every case."""
+        """Release the slot and the timer, and pass the final events to the handler, ending with ConnectionClosed."""
         if self._slot is not None:
             self._slot.release()
         if self._timer is not None:
@@ -132,20 +138,20 @@ class Peer(asyncio.Protocol):
         if self._accepted_peers is not None:
             self._accepted_peers.peers.discard(self)
 
-    # --- the program calls these --------------------------------------------------------------------------------------
+    # --- called by the program ----------------------------------------------------------------------------------------
 
     @property
     def time_slice_s(self) -> float:
-        """How long this peer's input may be handled at a time, for transports that decode the input themselves."""
+        """Maximum time for handling this peer's input at once, for transports that decode the input themselves."""
         return self._input.time_slice_s
 
     def authenticated(self) -> None:
-        """The client has proved who it is: its connection is not dropped to make room for others."""
+        """Note that the client has authenticated: its connection is no longer dropped to make room for new ones."""
         if self._slot is not None:
             self._slot.authenticated()
 
     def hold_output(self) -> Callable[[], None]:
-        """Send nothing until what is returned is called: something has to happen elsewhere before."""
+        """Hold back all output until another step completes; return the function that releases the output."""
         self._output_holds += 1
         is_held = True
 
@@ -159,7 +165,7 @@ class Peer(asyncio.Protocol):
         return release
 
     def flush(self) -> None:
-        """Send what is queued now."""
+        """Send the queued output now."""
         transport, connection = self.transport, self.connection
         if transport.is_closing() or self._output_holds:
             return
@@ -178,26 +184,26 @@ class Peer(asyncio.Protocol):
             self._reset_timer()
 
     def flush_soon(self) -> None:
-        """Send what is queued at the end of this turn of the loop: many answers, one write. The engine asks for it."""
+        """Send the queued output at the end of this event loop iteration, so that many responses share one write."""
         if not self._flush_is_due:
             self._flush_is_due = True
             self._loop.call_soon(self.flush_due)
 
     def close(self, error: Error | None = None) -> None:
-        """Close in good order; the socket follows when the peer has answered, or has not in time."""
+        """Close the connection cleanly; the socket is closed when the peer has responded, or after a timeout."""
         if not self.connection.is_finished:
             try:
                 self.connection.close(error)
-            except LocalError:  # before open there is nothing to close, after close nothing more
+            except LocalError:  # not open yet, or already closing
                 if not self.connection.is_closing:
                     self.transport.abort()
                 return
             self.flush()
 
-    # --- inside -------------------------------------------------------------------------------------------------------
+    # --- internals ----------------------------------------------------------------------------------------------------
 
     def handle(self, events: list[Event]) -> None:
-        """Give the handler what happened."""
+        """Pass events to the handler."""
         for event in events:
             if self.handler is not None and (not self._has_handler_failed or isinstance(event, _END_EVENTS)):
                 self._call_handler(self.handler.on_event, event)
@@ -206,7 +212,7 @@ class Peer(asyncio.Protocol):
         self.handler = self._make_handler(self)
 
     def _call_handler(self, call: Callable[..., None], *arguments: object) -> None:
-        """A fault of the handler's costs its own connection, and nobody else's."""
+        """Call the handler; if it raises, close this connection only."""
         try:
             call(*arguments)
         except Exception:
@@ -215,7 +221,7 @@ class Peer(asyncio.Protocol):
             self.close(Error(condition=INTERNAL_ERROR, description="internal error"))
 
     def flush_due(self) -> None:
-        """Send what is queued now: what was asked for by `flush_soon` is done with it."""
+        """Run the flush that `flush_soon` scheduled."""
         self._flush_is_due = False
         self.flush()
 
@@ -231,12 +237,12 @@ class Peer(asyncio.Protocol):
         self.flush()
 
     def _reset_timer(self) -> None:
-        """Set the timer, anew if something has changed by which a tick is due at another time."""
+        """Restart the tick timer if the time of the next tick has changed."""
         connection = self.connection
         limit_s = connection.silence_limit.limit_s
-        pace = (connection.local_state, connection.remote_state, limit_s, limit_s and not self.is_writable)
-        if pace != self._timer_key:
-            self._timer_key = pace
+        timer_key = (connection.local_state, connection.remote_state, limit_s, limit_s and not self.is_writable)
+        if timer_key != self._timer_key:
+            self._timer_key = timer_key
             if self._timer is not None:
                 self._timer.cancel()
             wait_s = min(connection.tick_in_s(self._loop.time()), self._input.check_in_s)
@@ -253,9 +259,9 @@ async def listen(
     tls: ssl.SSLContext | None = None,
     max_connections: int = 10_000,
 ) -> Listener:
-    """Serve: each accepted socket gets a connection made for it, given the time, and a handler.
+    """Accept connections: each accepted socket gets an engine connection from `make_connection(now)` and a handler.
 
-    `serve` accepts, and limits the connections, in place of a socket of our own on that host and port.
+    If `serve` is given, it accepts and limits connections instead of a listening socket on `host` and `port`.
     """
     listener, loop = Listener(max_connections if serve is None else None), asyncio.get_running_loop()
     make_peer = lambda slot=None: Peer(make_handler, make_connection(loop.time()), listener, slot)  # noqa: E731
@@ -265,7 +271,7 @@ async def listen(
     else:
         timeout_s = TLS_HANDSHAKE_TIMEOUT_S if tls is not None else None
         server = await loop.create_server(make_peer, host, port, ssl=tls, ssl_handshake_timeout=timeout_s, backlog=1024)
-    listener._server = server  # noqa: SLF001  # two halves of one thing
+    listener._server = server  # noqa: SLF001  # only this function creates listeners
     return listener
 
 
@@ -279,14 +285,15 @@ async def connect(
     tls_name: str | None = None,
     timeout_s: float = 20.0,
 ) -> HandlerT:
-    """Connect: the handler of a socket (and TLS) that is there. ConnectionOpened will tell it when AMQP is, too.
+    """Connect to a server and return the handler once the socket (and TLS) is established.
 
-    `tls_name` is the name that the certificate must have, where that is not `host`.
+    ConnectionOpened tells the handler when AMQP is open. `tls_name` is the name expected in the certificate (default:
+    `host`).
     """
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(timeout_s):
-        made = lambda: Peer(make_handler, make_connection(loop.time()))  # noqa: E731
-        _, peer = await loop.create_connection(made, host, port, ssl=tls, server_hostname=tls_name)
+        make_peer = lambda: Peer(make_handler, make_connection(loop.time()))  # noqa: E731
+        _, peer = await loop.create_connection(make_peer, host, port, ssl=tls, server_hostname=tls_name)
     if peer.handler is None:
-        raise LocalError("the handler could not be made")
+        raise LocalError("the handler could not be created")
     return cast("HandlerT", peer.handler)

@@ -1,7 +1,7 @@
-"""One message on its way over a link, from either side.
+"""Deliveries: messages sent or received on a link.
 
-Owns: the ids, the encoded bytes and the outcome of one delivery. Plain records, made by the hundred thousand: `sender`,
-`receiver` and `ledger` fill and settle them.
+Owns the ids, the encoded bytes and the outcome of one delivery. Deliveries are plain records, created at a high rate;
+`sender`, `receiver` and `unsettled_deliveries` fill and settle them.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from twinbus.amqp.sender import Sender
 
 OVERHEAD_BYTES: Final = 256
-"""What keeping a message costs beside its payload, about."""
+"""Approximate memory cost of a message in addition to its payload."""
 
 
 class IncomingDelivery:
-    """A message that has arrived in full."""
+    """Message that was received completely."""
 
     __slots__ = (
         "answered",
@@ -41,41 +41,41 @@ class IncomingDelivery:
         settled: bool,
         state: object,
     ) -> None:
-        """Made by the engine."""
+        """Create a delivery; only the engine does this."""
         self.link = link
         self.delivery_id = delivery_id
         self.tag = tag
         self.message_format = message_format
         self.payload = payload
-        """The message's sections as they came; `message.Message` reads them."""
+        """Encoded sections of the message; `message.Message` decodes them."""
         self.settled = settled
-        """Nothing more can be said of it: the sender settled it, or we have."""
+        """True if the sender or we have settled the delivery, so that no outcome can be sent anymore."""
         self.state = state
-        """What the sender last said of it: a transactional state, or nothing."""
+        """Latest delivery state from the sender: a transactional state, or None."""
         self.answered = False
-        """The program has said what became of it. For one that came settled it says so, too, though nothing is sent."""
+        """True if the program has settled the delivery, which it must do even if the sender has settled it."""
         self.counted_bytes = len(payload) + OVERHEAD_BYTES
-        """What it counts for in `connection.unanswered_bytes`."""
+        """Size that this delivery adds to `connection.unanswered_bytes`."""
 
     def __repr__(self) -> str:
         return f"<IncomingDelivery {self.delivery_id} tag {self.tag.hex()}, {len(self.payload)} bytes>"
 
 
 class OutgoingDelivery:
-    """A message handed to a sender."""
+    """Message that was passed to a sender."""
 
     __slots__ = ("delivery_id", "link", "settled", "state", "tag")
 
     def __init__(self, link: Sender, tag: bytes, settled: bool) -> None:
-        """Made by the engine."""
+        """Create a delivery; only the engine does this."""
         self.link = link
         self.delivery_id: int | None = None
-        """Given when it begins to leave; none while it waits for the session's window."""
+        """Delivery id, assigned when the first frame is sent; None while the message waits for the session's window."""
         self.tag = tag
         self.settled = settled
-        """Nothing more will be said of it. A message that was lost with its link never gets settled."""
+        """True if no further outcome will arrive. A message that was lost with its link is never settled."""
         self.state: object = None
-        """What the receiver last said of it."""
+        """Latest delivery state from the receiver."""
 
     def __repr__(self) -> str:
         return f"<OutgoingDelivery {self.delivery_id} tag {self.tag.hex()} state {self.state}>"

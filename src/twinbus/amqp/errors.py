@@ -1,8 +1,8 @@
-"""What can go wrong, and what it is called on the wire.
+"""Exceptions in this package, and the error conditions in the specification.
 
-Two families. What *we* did wrong is raised to the caller (`LocalError`, `EncodeError`). What the *peer* did wrong is
-a `Violation`: raised inside the engine, turned by the connection into the right close, end or detach, and never let
-out. `DecodeError` is both: raised to whoever asks for a value to be decoded, a violation where a frame held it.
+Mistakes by our own program are raised to the caller (`LocalError`, `EncodeError`). Mistakes by the peer are a
+`Violation`, to which the connection responds with the appropriate close, end or detach. `DecodeError` belongs to both
+groups: it is raised to callers of the codec, and is a violation if a frame contained the invalid bytes.
 """
 
 from __future__ import annotations
@@ -41,42 +41,42 @@ TRANSACTION_TIMEOUT: Final = Symbol("amqp:transaction:timeout")
 
 
 class AmqpError(Exception):
-    """Anything this package raises."""
+    """Base class of all exceptions that this package raises."""
 
 
 class LocalError(AmqpError):
-    """The program that uses the engine asked for a step that is not allowed now."""
+    """The program asked the engine for a step that is not allowed in the current state."""
 
 
 class FrameTooLarge(LocalError):
-    """What was to be sent does not fit a frame of the size that the peer takes."""
+    """The frame to be sent is larger than the peer's maximum frame size."""
 
 
 class EncodeError(AmqpError):
-    """A value has no AMQP encoding: an unknown type, or a number out of its type's range."""
+    """A value has no AMQP encoding: its type is unknown, or it is out of its type's range."""
 
 
 class Violation(AmqpError):
-    """The peer broke a rule. The connection is closed with `condition`; the subclasses end something smaller."""
+    """The peer broke a protocol rule. The connection closes with `condition`; subclasses end only a session or link."""
 
     def __init__(self, condition: Symbol, description: str) -> None:
-        """`description` is what the peer and the log are told."""
+        """Create a violation; `description` is sent to the peer and written to the log."""
         super().__init__(f"{condition}: {description}")
         self.condition = condition
         self.description = description
 
 
 class DecodeError(Violation):
-    """Bytes that are no AMQP value, or one beyond a limit."""
+    """The bytes are not a valid AMQP value, or the value exceeds a limit."""
 
     def __init__(self, description: str, condition: Symbol = DECODE_ERROR) -> None:
-        """Say what was wrong with the bytes."""
+        """Create a decode error; `description` says what is wrong with the bytes."""
         super().__init__(condition, description)
 
 
 class SessionViolation(Violation):
-    """Ends the session, not the connection."""
+    """Violation that ends the session but keeps the connection open."""
 
 
 class LinkViolation(Violation):
-    """Detaches the link, not more."""
+    """Violation that detaches the link but keeps the session."""

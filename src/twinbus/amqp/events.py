@@ -1,11 +1,11 @@
-"""What the engine tells the program, in the order in which it happened.
+"""Events that the engine reports to the program, in the order in which they happened.
 
-Each event is a record; most name a session or link whose methods answer it. Begin, end, detach, close and the opening
-of a connection are answered by the engine itself. What waits for the program: a SASL exchange (server) and
-AttachRequested.
+Each event is a record, and most name a session or link whose methods respond to the event. The engine itself responds
+to open, begin, end, detach and close. Only SASL exchanges (on a server) and AttachRequested need a response from the
+program.
 
-Every link that was ever announced is followed by exactly one LinkDetached, however it ends: by its own detach, with
-its session, with the connection or with the socket. One place for cleaning up is enough.
+Every link that was announced to the program is followed by exactly one LinkDetached, whether the link ends by its own
+detach, with its session, with the connection or with the socket. So the program needs only one place for cleanup.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from twinbus.amqp.codec.performatives import Attach, Error, Open
     from twinbus.amqp.delivery import IncomingDelivery, OutgoingDelivery
     from twinbus.amqp.link import Link
-    from twinbus.amqp.performatives import Attach, Error, Open
     from twinbus.amqp.receiver import Receiver
     from twinbus.amqp.sender import Sender
     from twinbus.amqp.session import Session
 
 
 class Event:
-    """Anything the engine tells."""
+    """Base class of all events."""
 
     __slots__ = ()
 
 
 @dataclass(slots=True, kw_only=True)
 class SaslInitReceived(Event):
-    """A client chose a mechanism. Answer with `connection.send_sasl_outcome` or `send_sasl_challenge`."""
+    """The client chose a SASL mechanism. Respond with `connection.send_sasl_outcome` or `send_sasl_challenge`."""
 
     mechanism: str
     initial_response: bytes | None
@@ -39,21 +39,21 @@ class SaslInitReceived(Event):
 
 @dataclass(slots=True, kw_only=True)
 class SaslResponseReceived(Event):
-    """A client answered our challenge."""
+    """The client responded to our SASL challenge."""
 
     response: bytes
 
 
 @dataclass(slots=True, kw_only=True)
 class SaslChallengeReceived(Event):
-    """A server asks for more. Answer with `connection.send_sasl_response`."""
+    """The server sent a SASL challenge. Respond with `connection.send_sasl_response`."""
 
     challenge: bytes
 
 
 @dataclass(slots=True, kw_only=True)
 class SaslFailed(Event):
-    """The exchange failed; the connection is finished."""
+    """The SASL exchange failed; the connection is finished."""
 
     code: int
     reason: str
@@ -68,12 +68,12 @@ class ConnectionOpened(Event):
 
 @dataclass(slots=True, kw_only=True)
 class ConnectionClosed(Event):
-    """The connection has ended: nothing more comes from it."""
+    """The connection has ended; no further events follow."""
 
     error: Error | None
-    """Why, if not in peace."""
+    """Reason, or None after a clean close."""
     by_peer: bool
-    """Its close has come, first or as the answer to ours; else it was cut off: for what it sent, silent, or gone."""
+    """True if the peer's close arrived; False if the connection was cut off by an error, a timeout or a lost socket."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -85,7 +85,7 @@ class SessionBegun(Event):
 
 @dataclass(slots=True, kw_only=True)
 class SessionEnded(Event):
-    """A session has ended, and its links with it."""
+    """A session has ended together with its links."""
 
     session: Session
     error: Error | None
@@ -93,7 +93,7 @@ class SessionEnded(Event):
 
 @dataclass(slots=True, kw_only=True)
 class AttachRequested(Event):
-    """The peer wants a link. Answer with `link.accept()` or `link.refuse(error)`."""
+    """The peer asks to attach a link. Respond with `link.accept()` or `link.refuse(error)`."""
 
     link: Link
     attach: Attach
@@ -101,7 +101,7 @@ class AttachRequested(Event):
 
 @dataclass(slots=True, kw_only=True)
 class AttachConfirmed(Event):
-    """The peer answered our attach. Where it refuses, source and target are missing and LinkDetached follows."""
+    """The peer responded to our attach. If the peer refuses, source and target are missing and LinkDetached follows."""
 
     link: Link
     attach: Attach
@@ -115,26 +115,26 @@ class LinkDetached(Event):
     closed: bool
     error: Error | None
     lost: list[OutgoingDelivery]
-    """Messages we sent on it of which nobody will say any more what became: the peer may have them, or not."""
+    """Messages we sent on the link whose outcome will never arrive: the peer may have received them or not."""
 
 
 @dataclass(slots=True, kw_only=True)
 class CreditGranted(Event):
-    """More credit, or room in the session: `link.sendable` may have grown, and `link.drain_requested` may be set."""
+    """The link's credit or the session's window changed: `link.sendable` may be larger, `link.drain_requested` set."""
 
     link: Sender
 
 
 @dataclass(slots=True, kw_only=True)
 class Drained(Event):
-    """The peer's sender has used up or given back the credit we asked it to drain."""
+    """The peer's sender has used up or given back its credit, as our drain requested."""
 
     link: Receiver
 
 
 @dataclass(slots=True, kw_only=True)
 class DeliveriesReceived(Event):
-    """Whole messages that arrived on one link, next to each other."""
+    """Complete messages arrived on one link, one after another."""
 
     link: Receiver
     deliveries: list[IncomingDelivery]
@@ -142,7 +142,7 @@ class DeliveriesReceived(Event):
 
 @dataclass(slots=True, kw_only=True)
 class DeliveryRejected(Event):
-    """A message was too large: the engine dropped its bytes and rejected it."""
+    """The engine rejected a message that was too large and dropped its bytes."""
 
     link: Receiver
     size: int
@@ -150,18 +150,18 @@ class DeliveryRejected(Event):
 
 @dataclass(slots=True, kw_only=True)
 class SendsUpdated(Event):
-    """The peer said what became of messages we sent on one link; all of them came to the same `state`."""
+    """The peer sent a disposition for messages we sent on one link; all of them have the same `state`."""
 
     link: Sender
     deliveries: list[OutgoingDelivery]
     state: object
     settled: bool
-    """The peer has settled. If not, it waits for us to (`link.settle`): receiver-settle-mode second."""
+    """True if the peer has settled; False if the peer waits for `link.settle` (receiver-settle-mode second)."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ReceiptsUpdated(Event):
-    """The peer said something of messages we received: it confirms our outcome, or gives up waiting for one."""
+    """The peer sent a disposition for messages we received: it confirms our outcome, or no longer waits for one."""
 
     link: Receiver
     deliveries: list[IncomingDelivery]

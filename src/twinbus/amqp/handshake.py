@@ -1,15 +1,13 @@
-"""What comes before AMQP's own frames: protocol headers, and the SASL exchange between two of them.
+"""Start of a connection before the first AMQP frame: protocol headers and the SASL exchange.
 
-Owns: which header comes next, and when the prelude is over. What the frames of SASL mean is `sasl`'s.
+Owns which header comes next and when the handshake is done. Must not know the meaning of SASL frames: see `sasl`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from twinbus.amqp.errors import FRAMING_ERROR, UNAUTHORIZED_ACCESS, LocalError
-from twinbus.amqp.events import SaslFailed
-from twinbus.amqp.frames import (
+from twinbus.amqp.codec.frames import (
     AMQP_HEADER,
     DATA_OFFSET,
     FRAME_HEADER,
@@ -19,31 +17,33 @@ from twinbus.amqp.frames import (
     bad_frame,
     read_performative,
 )
-from twinbus.amqp.performatives import Error
+from twinbus.amqp.codec.performatives import Error
+from twinbus.amqp.errors import FRAMING_ERROR, UNAUTHORIZED_ACCESS, LocalError
+from twinbus.amqp.events import SaslFailed
 from twinbus.amqp.sasl import SaslCode, SaslMechanisms, SaslOutcome
 from twinbus.amqp.states import SaslState
 
 if TYPE_CHECKING:
-    from twinbus.amqp.composite import Composite
+    from twinbus.amqp.codec.composite import Composite
     from twinbus.amqp.connection import Connection
     from twinbus.amqp.events import Event
     from twinbus.amqp.sasl import SaslLayer
 
 
 class Handshake:
-    """The first bytes of a connection, seen from our end."""
+    """Local end of the handshake on one connection."""
 
     def __init__(self, connection: Connection, sasl: SaslLayer | None) -> None:
-        """Without a SASL layer there is only one header each way."""
+        """Create a handshake; if `sasl` is None, each end sends only the AMQP header."""
         self.is_done = False
         self.needed_bytes = HEADER_SIZE
-        """Bytes there must be before reading on makes sense; 0 while the program has to answer first."""
+        """Number of bytes needed to continue reading; 0 while the program has to respond first."""
         self._connection = connection
         self._sasl = sasl
         self._in_sasl = False
 
     def start(self) -> None:
-        """A client's first words."""
+        """Send a client's first header (and open, if there is no SASL exchange)."""
         if self._sasl is not None:
             self._connection.write(SASL_HEADER)
         else:
@@ -51,19 +51,19 @@ class Handshake:
             self._connection.send_open()
 
     def offer_mechanisms(self, mechanisms: tuple[str, ...]) -> None:
-        """Offer these mechanisms, in place of those that the layer was made with."""
+        """Offer these SASL mechanisms instead of those that the SASL layer was created with."""
         layer = self._layer()
         if layer.state is not SaslState.AWAITING_MECHANISMS:
-            raise LocalError("the mechanisms are offered already")
+            raise LocalError("the SASL mechanisms were already offered")
         layer.mechanisms = mechanisms
 
     @property
     def awaits_program(self) -> bool:
-        """Our program has to answer before anything more is read."""
+        """True while the program has to respond before more input is read."""
         return self._in_sasl and self._sasl is not None and self._sasl.awaits_program
 
     def consume(self, data: bytes, at: int, events: list[Event]) -> int:
-        """Read one header or one frame of SASL: where it ends, or `at` if there is none yet."""
+        """Read a protocol header or a SASL frame; return where it ends, or `at` if it is incomplete."""
         if self.awaits_program:
             self.needed_bytes = 0
             return at
@@ -104,10 +104,10 @@ class Handshake:
             self.is_done = True
             connection.receive_header()
             return
-        if not connection.is_client:  # the answer to a header we do not speak is the one we do
+        if not connection.is_client:  # part 2.2: respond to an unsupported header with the supported one
             connection.write(SASL_HEADER if sasl_is_missing else AMQP_HEADER)
-        wanted = "SASL" if sasl_is_missing else "AMQP 1.0"
-        error = Error(condition=FRAMING_ERROR, description=f"the peer sent {header!r}, not {wanted}")
+        expected = "SASL" if sasl_is_missing else "AMQP 1.0"
+        error = Error(condition=FRAMING_ERROR, description=f"the peer sent {header!r}, not {expected}")
         connection.finish(error, events)
 
     def _receive_sasl(self, performative: Composite, events: list[Event]) -> None:
@@ -123,7 +123,7 @@ class Handshake:
             self._leave_sasl()
 
     def send(self, performative: Composite) -> None:
-        """Take our step in the exchange."""
+        """Send our next frame in the SASL exchange."""
         self._connection.write(self._layer().send(performative))
         if isinstance(performative, SaslOutcome):
             if performative.outcome == SaslCode.OK:
@@ -139,5 +139,5 @@ class Handshake:
 
     def _layer(self) -> SaslLayer:
         if self._sasl is None:
-            raise LocalError("a connection without SASL")
+            raise LocalError("the connection has no SASL layer")
         return self._sasl

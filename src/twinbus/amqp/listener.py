@@ -1,7 +1,7 @@
-"""The peers of a server, whichever way they came.
+"""Listeners of a server, and the peers that they accepted over TCP or WebSockets.
 
-Owns: what accepts them, who is there, how many may be, and that all of them are let go at the end. A part of the
-adapter to asyncio.
+Owns the accepting socket, the set of connected peers, their maximum number, and their closing at shutdown. Part of the
+asyncio adapter.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
+from twinbus.amqp.codec.performatives import Error
 from twinbus.amqp.errors import CONNECTION_FORCED
-from twinbus.amqp.performatives import Error
 
 if TYPE_CHECKING:
     import ssl
@@ -23,74 +23,75 @@ log: Final = logging.getLogger(__name__)
 
 
 class BoundSocket(Protocol):
-    """A socket, as far as listeners need it."""
+    """Subset of a socket that listeners need."""
 
-    def getsockname(self) -> Any:  # noqa: ANN401  # as `socket` has it
-        """Where it is."""
+    def getsockname(self) -> Any:  # noqa: ANN401  # same type as in `socket`
+        """Return the local address."""
 
 
 class AcceptingServer(Protocol):
-    """What accepts connections: a server of asyncio, or another."""
+    """Server that accepts connections: an asyncio server, or an equivalent."""
 
     @property
     def sockets(self) -> Sequence[BoundSocket]:
-        """Where."""
+        """Listening sockets."""
 
     def close(self) -> None:
-        """Accept no more."""
+        """Stop accepting connections."""
 
     async def wait_closed(self) -> None:
-        """It has let go of its sockets."""
+        """Wait until the listening sockets are closed."""
 
 
 class ConnectionSlot(Protocol):
-    """The place of an accepted connection among all connections of its process."""
+    """Slot of an accepted connection in the process-wide connection limit."""
 
     def authenticated(self) -> None:
-        """The client has proved who it is."""
+        """Note that the client has authenticated."""
 
     def busy(self) -> None:
-        """Bytes of a handshake or of a request have arrived."""
+        """Note that bytes of a handshake or request have arrived."""
 
     def idle(self) -> None:
-        """A request was answered, and the next has not arrived."""
+        """Note that a request was answered and the next one has not arrived."""
 
     def release(self) -> None:
-        """The socket is closed."""
+        """Free the slot: the socket is closed."""
 
 
 MakeProtocol: TypeAlias = "Callable[[ConnectionSlot | None], asyncio.BaseProtocol]"
-"""Makes what serves a connection; None where connections are not counted at accept."""
+"""Function that creates the protocol of a connection. The slot is None if connections are not counted when accepted."""
 StartAccepting: TypeAlias = "Callable[[MakeProtocol, ssl.SSLContext | None, float], Awaitable[AcceptingServer]]"
-"""Starts accepting: what a connection is given to, TLS, and how many seconds that may take to be agreed on."""
+"""Function that starts accepting connections; its arguments are the protocol factory, TLS, and the TLS handshake
+timeout."""
 
 
 class AcceptedPeers:
-    """Those of one listening socket."""
+    """Peers connected to one listener."""
 
     def __init__(self, max_connections: int | None = None) -> None:
-        """Nobody yet. Without a maximum, they are counted where they are accepted."""
+        """Create an empty set of peers. If `max_connections` is None, the accepting server limits the connections."""
         self.peers: set[Peer] = set()
         self.max_connections = max_connections
         self.is_closed = False
 
     @property
     def is_full(self) -> bool:
-        """Nobody else is let in now."""
+        """True if no further peer is admitted now."""
         return self.is_closed or (self.max_connections is not None and len(self.peers) >= self.max_connections)
 
     def admit(self, peer: Peer) -> bool:
-        """Count a peer in. Not before its socket (and TLS) is there: one that never comes so far is never lost."""
-        if self.is_closed:  # while it was in its TLS handshake
+        """Add a peer whose socket (and TLS) is established, and return whether it was admitted."""
+        if self.is_closed:  # the listener was closed during the peer's TLS handshake
             return False
         if self.is_full:
-            log.warning("%d connections, the limit: one more was refused", self.max_connections)
+            log.warning("refused a connection: the limit of %d connections is reached", self.max_connections)
             return False
         self.peers.add(peer)
         return True
 
     async def close(self, *, grace_s: float = 5.0) -> None:
-        """Let nobody else in, close every connection in good order, and drop those that do not answer in time."""
+        """Admit no more peers, close every connection cleanly, and abort those that do not respond within `grace_s`."""
         self.is_closed = True
         for peer in list(self.peers):
             peer.close(Error(condition=CONNECTION_FORCED, description="the server is stopping"))
@@ -101,17 +102,17 @@ class AcceptedPeers:
 
 
 class Listener(AcceptedPeers):
-    """A listening socket and the peers that came through it. Made by `aio.listen`."""
+    """Listening socket and its connected peers. Created by `aio.listen`."""
 
     _server: AcceptingServer
 
     @property
     def port(self) -> int:
-        """The port it listens on."""
+        """Port of the listening socket."""
         return int(self._server.sockets[0].getsockname()[1])
 
     async def close(self, *, grace_s: float = 5.0) -> None:
-        """Accept no more, close every connection in good order, and drop those that do not answer in time."""
+        """Stop accepting, close every connection cleanly, and abort those that do not respond within `grace_s`."""
         self._server.close()
         await super().close(grace_s=grace_s)
         await self._server.wait_closed()

@@ -1,11 +1,11 @@
-"""Messages: sections kept as they came, found once and read on demand (part 3.2).
+"""Messages: encoded sections, located once and decoded on demand (part 3.2 of the specification).
 
-A broker passes most of a message through untouched. So `Message` only finds where each section lies; a section, one
-field of it or one key of a map is decoded when somebody asks, and the body never unless it is asked for. Sections are
-taken in any order, because clients do send them so; `build` writes them in the order of the specification.
+A broker passes most of a message through unchanged. So `Message` only locates the sections; it decodes a section, a
+single field or a single key of a map on request, and the body only if asked for. Sections may come in any order,
+because some clients send them out of order; `build` writes them in the order that the specification requires.
 
-Owns: the layout of a message; the fields of its sections are in `sections`. Knows nothing of what annotations or
-properties mean to a broker.
+Owns the layout of a message; `sections` declares the fields. Must not know what annotations or properties mean to a
+broker.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any, Final
 
-from twinbus.amqp.composite import Composite, from_described
-from twinbus.amqp.decode import DEFAULT_LIMITS, decode, open_list, open_map, skip
-from twinbus.amqp.encode import write, write_list
+from twinbus.amqp.codec.composite import Composite, from_described
+from twinbus.amqp.codec.decode import DEFAULT_LIMITS, decode, open_list, open_map, skip
+from twinbus.amqp.codec.encode import write, write_list
+from twinbus.amqp.codec.sections import Header, Properties, Section
 from twinbus.amqp.errors import DecodeError, EncodeError
-from twinbus.amqp.sections import Header, Properties, Section
 from twinbus.amqp.types import Described, Pairs, Symbol, ULong
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ __all__ = [
 BODY_SECTIONS: Final = frozenset({0x75, 0x76, 0x77})
 
 _ENVELOPE: Final = (Section.HEADER, Section.DELIVERY_ANNOTATIONS, Section.MESSAGE_ANNOTATIONS)
-"""The sections that brokers write."""
+"""Sections that brokers write."""
 
 _SYMBOLS: Final = {
     "amqp:header:list": Section.HEADER,
@@ -66,18 +66,18 @@ _BODY_TYPES: Final[dict[Section, type]] = {Section.DATA: bytes, Section.SEQUENCE
 
 
 class Message:
-    """One encoded message. Making one only finds its sections; DecodeError if they do not add up."""
+    """Encoded message. The constructor locates the sections, and raises DecodeError if they are invalid."""
 
     __slots__ = ("_body", "_limits", "_spans", "payload")
 
     def __init__(self, payload: bytes, limits: Limits = DEFAULT_LIMITS) -> None:
-        """`limits` hold for whatever is decoded later."""
+        """Locate the sections of `payload`; `limits` apply to values decoded later."""
         self.payload = payload
         self._limits = limits
         self._spans: dict[int, tuple[int, int, int]] = {}
-        """Where a section starts, where its value does, and where it ends."""
+        """Start of each section, start of its value, and its end."""
         self._body: list[tuple[int, int, int]] = []
-        """The same for each section of the body, which may have several."""
+        """Spans of the body's sections, of which there may be several."""
         self._find_sections()
 
     def _find_sections(self) -> None:
@@ -94,18 +94,18 @@ class Message:
             at = skip(payload, at)
             if code in BODY_SECTIONS:
                 if body and (code not in spans or code == Section.VALUE):
-                    raise DecodeError("a message with two bodies")
+                    raise DecodeError("the message has two bodies")
                 spans.setdefault(code, (start, value_at, at))
                 body.append((start, value_at, at))
             elif code in spans:
-                raise DecodeError(f"a message with two sections {Section(code).name.lower()}")
+                raise DecodeError(f"the message has two {Section(code).name.lower()} sections")
             elif code in _SECTION_CODES:
                 spans[code] = (start, value_at, at)
             else:
-                raise DecodeError(f"at byte {start} of a message is no section")
+                raise DecodeError(f"no known section starts at byte {start} of the message")
 
     def _read_descriptor(self, at: int) -> tuple[int, int]:
-        """The rare ways to write a section's descriptor: as eight bytes, or by name. 0 where there is none."""
+        """Decode a descriptor in a rare encoding (eight bytes, or a name). Return code 0 for an unknown section."""
         if self.payload[at] != 0:
             return 0, at
         descriptor, value_at = decode(self.payload, at + 1, self._limits)
@@ -119,26 +119,26 @@ class Message:
         return section in self._spans
 
     def raw(self, section: Section) -> bytes:
-        """A section as it came, descriptor included; nothing where there is none. For the body: all its sections."""
+        """Return a section with its descriptor (for a body section, the whole body), or b"" if it is absent."""
         if section not in self._spans:
             return b""
         spans = self._body if section in BODY_SECTIONS else [self._spans[section]]
         return b"".join([self.payload[start:end] for start, _, end in spans])
 
     def content(self, section: Section) -> bytes:
-        """A section as it came, without its descriptor; nothing where there is none. Not for a body."""
+        """Return the encoded value of a section, without its descriptor, or b"" if absent. Not for body sections."""
         span = self._spans.get(section)
         return self.payload[span[1] : span[2]] if span is not None else b""
 
     def size_of(self, section: Section) -> int:
-        """Bytes of a section, descriptor included; for the body, of its first section."""
+        """Return the size of a section including its descriptor; for a body, return the size of its first section."""
         span = self._spans.get(section)
         return span[2] - span[0] if span is not None else 0
 
     def bare(self) -> bytes:
-        """What nobody on the way may change: properties, application properties and body; and the footer behind them.
+        """Return properties, application properties and body, which intermediaries must not change, and the footer.
 
-        Usually that is how a message ends, and costs one slice.
+        Usually this part is the end of the message, and a single slice returns it.
         """
         spans = self._spans
         ends = [spans[section][2] for section in _ENVELOPE if section in spans]
@@ -150,108 +150,108 @@ class Message:
         return b"".join([*pieces, self.raw(Section.FOOTER)])
 
     def pairs(self, section: Section) -> list[tuple[object, bytes]]:
-        """The keys of a section that is a map, each with the bytes of key and value as they came."""
+        """Return the keys of a map section, each with the encoded bytes of key and value."""
         return [(key, raw) for key, _, raw in self.entries(section)]
 
     def entries(self, section: Section) -> list[tuple[object, int, bytes]]:
-        """As `pairs`; between key and bytes, where in these the value starts."""
+        """Return the same as `pairs` with, between key and bytes, the offset of the value in these bytes."""
         if section not in self._spans:
             return []
         payload, limits = self.payload, self._limits
         _, value_at, end = self._spans[section]
         count, at = open_map(payload, value_at)
-        found = []
+        entries = []
         for _ in range(count // 2):
             if at >= end:
-                raise DecodeError("a map with fewer elements than it says")
+                raise DecodeError("a map has fewer elements than it declares")
             key, item_at = decode(payload, at, limits)
-            stopped = skip(payload, item_at)
-            if stopped > end:
+            item_end = skip(payload, item_at)
+            if item_end > end:
                 raise DecodeError("a value runs past the end of its section")
-            found.append((key, item_at - at, payload[at:stopped]))
-            at = stopped
-        return found
+            entries.append((key, item_at - at, payload[at:item_end]))
+            at = item_end
+        return entries
 
     def entry_count(self, section: Section) -> int:
-        """How many entries a section that is a map says it has; 0 where there is none."""
+        """Return the number of entries that a map section declares, or 0 if it is absent."""
         if section not in self._spans:
             return 0
         count, _ = open_map(self.payload, self._spans[section][1])
         return count // 2
 
     def fields(self, section: Section) -> list[bytes]:
-        """The fields of a section that is a list, each as it came; empty where there is none."""
+        """Return the encoded fields of a list section; empty if the section is absent."""
         if section not in self._spans:
             return []
         _, value_at, end = self._spans[section]
         count, at = open_list(self.payload, value_at)
-        found = []
+        fields = []
         for _ in range(count):
             if at >= end:
-                raise DecodeError("a list with fewer elements than it says")
+                raise DecodeError("a list has fewer elements than it declares")
             start, at = at, skip(self.payload, at)
-            found.append(self.payload[start:at])
-        return found
+            fields.append(self.payload[start:at])
+        return fields
 
     def checked(self, section: Section, shape: type[Composite]) -> list[Any]:
-        """All fields of the header or the properties, in order, as `header` and `properties` have them; but sooner."""
+        """Return all checked fields of the header or the properties in order, faster than `header` and `properties`."""
         values: object = []
         if section in self._spans:
             values, _ = decode(self.payload, self._spans[section][1], self._limits)
         if not isinstance(values, list):
             raise DecodeError(f"{shape.symbol} is not a list")
-        plan, given = shape.field_specs, len(values)
-        if given > len(plan):
-            raise DecodeError(f"{shape.symbol} has {given} fields, more than the {len(plan)} it can have")
-        found: list[Any] = []
-        for index, (name, kind, default) in enumerate(plan):
-            value = values[index] if index < given else None
+        field_specs, value_count = shape.field_specs, len(values)
+        if value_count > len(field_specs):
+            raise DecodeError(f"{shape.symbol} has {value_count} fields; the maximum is {len(field_specs)}")
+        fields: list[Any] = []
+        for index, (name, field_type, default) in enumerate(field_specs):
+            value = values[index] if index < value_count else None
             if value is None:
-                found.append(default)
+                fields.append(default)
                 continue
             try:
-                found.append(kind.read(value))
+                fields.append(field_type.read(value))
             except TypeError:
-                raise DecodeError(f"{shape.symbol}: {name} is {value!r:.60}, not a {kind.name}") from None
-        return found
+                raise DecodeError(f"{shape.symbol}: {name} is {value!r:.60}, not a {field_type.name}") from None
+        return fields
 
     @property
     def header(self) -> Header | None:
-        """How it is to be delivered."""
-        found = self._composite(Section.HEADER)
-        return found if isinstance(found, Header) else None
+        """Header section, or None."""
+        header = self._composite(Section.HEADER)
+        return header if isinstance(header, Header) else None
 
     @property
     def properties(self) -> Properties | None:
-        """What the sender said of it."""
-        found = self._composite(Section.PROPERTIES)
-        return found if isinstance(found, Properties) else None
+        """Properties section, or None."""
+        properties = self._composite(Section.PROPERTIES)
+        return properties if isinstance(properties, Properties) else None
 
     @property
     def delivery_annotations(self) -> Mapping[object, object] | Pairs:
-        """Said from this hop to the next."""
+        """Delivery annotations, for the next hop only."""
         return self._map(Section.DELIVERY_ANNOTATIONS)
 
     @property
     def message_annotations(self) -> Mapping[object, object] | Pairs:
-        """Said to everyone on the way."""
+        """Message annotations, for all intermediaries."""
         return self._map(Section.MESSAGE_ANNOTATIONS)
 
     @property
     def application_properties(self) -> Mapping[object, object] | Pairs:
-        """The sender's own."""
+        """Application properties, set by the sender."""
         return self._map(Section.APPLICATION_PROPERTIES)
 
     @property
     def footer(self) -> Mapping[object, object] | Pairs:
-        """What could only be said behind the body."""
+        """Footer section, which follows the body."""
         return self._map(Section.FOOTER)
 
     # --- body ---------------------------------------------------------------------------------------------------------
 
     @property
     def body_section(self) -> Section | None:
-        """Which kind of body it has: DATA, SEQUENCE, VALUE, or none at all."""
+        """Section type of the body: DATA, SEQUENCE, VALUE, or None if there is no body."""
         for section in (Section.DATA, Section.SEQUENCE, Section.VALUE):
             if section in self._spans:
                 return section
@@ -259,36 +259,36 @@ class Message:
 
     @property
     def data(self) -> list[bytes]:
-        """The binaries of a body of DATA; empty for any other."""
+        """Binaries of a DATA body; empty for any other body."""
         return [value for value in self._body_values(Section.DATA) if isinstance(value, bytes)]
 
     @property
     def sequences(self) -> list[list[object]]:
-        """The lists of a body of SEQUENCE; empty for any other."""
+        """Lists of a SEQUENCE body; empty for any other body."""
         return [value for value in self._body_values(Section.SEQUENCE) if isinstance(value, list)]
 
     @property
     def value(self) -> object:
-        """The value of a body of VALUE; None for any other. Composites (declare, discharge) come as such."""
+        """Value of a VALUE body, or None. Composites (declare, discharge) are converted to their classes."""
         values = self._body_values(Section.VALUE)
         return values[0] if values else None
 
     def _body_values(self, section: Section) -> list[object]:
         if section not in self._spans:
             return []
-        wanted = _BODY_TYPES[section]
+        expected_type = _BODY_TYPES[section]
         values = []
         for _, start, _ in self._body:
             value, _ = decode(self.payload, start, self._limits)
-            if not isinstance(value, wanted):
-                raise DecodeError(f"a section {section.name.lower()} that holds {value!r:.60}")
+            if not isinstance(value, expected_type):
+                raise DecodeError(f"the {section.name.lower()} section contains {value!r:.60}")
             values.append(from_described(value) if isinstance(value, Described) else value)
         return values
 
     # --- single fields ------------------------------------------------------------------------------------------------
 
     def field(self, section: Section, index: int) -> object:
-        """One field of the header or the properties, without decoding the others. None where it is not there."""
+        """Decode a single field in the header or the properties; return None if it is absent."""
         if section not in self._spans:
             return None
         _, value_at, end = self._spans[section]
@@ -298,11 +298,11 @@ class Message:
         for _ in range(index):
             at = skip(self.payload, at)
             if at >= end:
-                raise DecodeError("a list with fewer elements than it says")
+                raise DecodeError("a list has fewer elements than it declares")
         return self._value_within(at, end)
 
     def has_field(self, section: Section, index: int) -> bool:
-        """Whether a field of the header or the properties is there and not null."""
+        """Return whether a field of the header or the properties is present and not null."""
         if section not in self._spans:
             return False
         _, value_at, end = self._spans[section]
@@ -314,7 +314,7 @@ class Message:
         return at < end and self.payload[at] != _NULL
 
     def lookup(self, section: Section, key: str) -> object:
-        """One value of a section that is a map, without decoding the others. None where the key is not there."""
+        """Decode a single value in a map section; return None if the key is absent."""
         if section not in self._spans:
             return None
         _, value_at, end = self._spans[section]
@@ -322,15 +322,15 @@ class Message:
         for _ in range(count // 2):
             if at >= end:
                 break
-            found, at = decode(self.payload, at, self._limits)
-            if isinstance(found, str) and found == key:
+            candidate, at = decode(self.payload, at, self._limits)
+            if isinstance(candidate, str) and candidate == key:
                 return self._value_within(at, end)
             at = skip(self.payload, at)
         return None
 
     def _value_within(self, at: int, end: int) -> object:
-        value, stopped = decode(self.payload, at, self._limits)
-        if stopped > end:
+        value, value_end = decode(self.payload, at, self._limits)
+        if value_end > end:
             raise DecodeError("a value runs past the end of its section")
         return value
 
@@ -360,7 +360,7 @@ def build(
     body: bytes = b"",
     footer: Mapping[str, object] | None = None,
 ) -> bytes:
-    """An encoded message. `body` is encoded sections, as `data`, `sequence` and `value` make them."""
+    """Return an encoded message. `body` consists of encoded sections, from `data`, `sequence` or `value`."""
     out = bytearray()
     if header is not None:
         header.write(out)
@@ -377,8 +377,8 @@ def build(
 
 
 def section_of(shape: type[Composite], values: tuple[object, ...]) -> bytes:
-    """The header or the properties with these fields, in order; a list may leave out the nulls that end it."""
-    plan, count = shape.field_specs, len(values)
+    """Encode the header or the properties from all field values in order; trailing nulls are omitted."""
+    field_specs, count = shape.field_specs, len(values)
     while count and values[count - 1] is None:
         count -= 1
     out, body = bytearray((0x00, 0x53, shape.code)), bytearray()
@@ -387,17 +387,17 @@ def section_of(shape: type[Composite], values: tuple[object, ...]) -> bytes:
         if item is None:
             body.append(_NULL)
             continue
-        name, kind, _ = plan[index]
+        name, field_type, _ = field_specs[index]
         try:
-            kind.write(body, item)
+            field_type.write(body, item)
         except (EncodeError, TypeError, ValueError, AttributeError, struct.error) as error:
-            raise EncodeError(f"{shape.symbol}: {name} is no {kind.name}: {error}") from None
+            raise EncodeError(f"{shape.symbol}: {name} is not a {field_type.name}: {error}") from None
     write_list(out, body, count)
     return bytes(out)
 
 
 def data(*binaries: bytes) -> bytes:
-    """A body of binaries, a section each."""
+    """Encode a body of binaries, one section for each."""
     pieces: list[bytes] = []
     for binary in binaries:
         size = len(binary)
@@ -409,16 +409,16 @@ def data(*binaries: bytes) -> bytes:
 
 
 def sequence(*lists: list[object]) -> bytes:
-    """A body of lists, a section each."""
+    """Encode a body of lists, one section for each."""
     out = bytearray()
-    for one in lists:
+    for items in lists:
         _write_descriptor(out, Section.SEQUENCE)
-        write(out, one)
+        write(out, items)
     return bytes(out)
 
 
 def value(content: object) -> bytes:
-    """A body of one value, which may be a composite."""
+    """Encode a body of one value, which may be a composite."""
     out = bytearray()
     _write_descriptor(out, Section.VALUE)
     if isinstance(content, Composite):

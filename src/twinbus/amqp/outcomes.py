@@ -1,19 +1,29 @@
-"""Delivery states: what became of a message (part 3.4), also inside a transaction (part 4.5).
+"""Delivery states: outcomes of a message (part 3.4), and outcomes within a transaction (part 4.5).
 
-`ACCEPTED` and `RELEASED` have nothing in them and are shared. Owns: the declarations.
+Owns the declarations. `ACCEPTED` and `RELEASED` have no fields, so they are shared instances.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from twinbus.amqp.composite import ANNOTATIONS, ANY, BINARY, BOOLEAN, UINT, ULONG, Composite, composite, typed_field
-from twinbus.amqp.performatives import ERROR, Error
+from twinbus.amqp.codec.composite import (
+    ANNOTATIONS,
+    ANY,
+    BINARY,
+    BOOLEAN,
+    UINT,
+    ULONG,
+    Composite,
+    composite,
+    typed_field,
+)
+from twinbus.amqp.codec.performatives import ERROR, Error
 
 
 @composite(0x23, "amqp:received:list")
 class Received(Composite):
-    """How much of a partial delivery has arrived; only for resuming one."""
+    """Extent to which a partial delivery has arrived; only used to resume a delivery."""
 
     section_number: int = typed_field(UINT)
     section_offset: int = typed_field(ULONG)
@@ -21,24 +31,24 @@ class Received(Composite):
 
 @composite(0x24, "amqp:accepted:list")
 class Accepted(Composite):
-    """Taken over."""
+    """Outcome: the receiver has taken responsibility for the message."""
 
 
 @composite(0x25, "amqp:rejected:list")
 class Rejected(Composite):
-    """Refused, as it is, for good."""
+    """Outcome: the message is invalid and must not be redelivered."""
 
     error: Error | None = typed_field(ERROR, default=None)
 
 
 @composite(0x26, "amqp:released:list")
 class Released(Composite):
-    """Given back untouched."""
+    """Outcome: the message was not processed and may be redelivered unchanged."""
 
 
 @composite(0x27, "amqp:modified:list")
 class Modified(Composite):
-    """Given back with a change to what is said of it."""
+    """Outcome: the message was not processed; its delivery count or annotations change before it is redelivered."""
 
     delivery_failed: bool = typed_field(BOOLEAN, default=False)
     undeliverable_here: bool = typed_field(BOOLEAN, default=False)
@@ -47,14 +57,14 @@ class Modified(Composite):
 
 @composite(0x33, "amqp:declared:list")
 class Declared(Composite):
-    """A transaction was opened; this is its id."""
+    """Outcome of a declare message: the transaction with id `txn_id` was opened."""
 
     txn_id: bytes = typed_field(BINARY)
 
 
 @composite(0x34, "amqp:transactional-state:list")
 class TransactionalState(Composite):
-    """An outcome that holds once its transaction is committed."""
+    """Outcome that takes effect when its transaction is committed."""
 
     txn_id: bytes = typed_field(BINARY)
     outcome: object = typed_field(ANY, default=None)
@@ -62,14 +72,14 @@ class TransactionalState(Composite):
 
 @composite(0x31, "amqp:declare:list")
 class Declare(Composite):
-    """Body of a message to the coordinator: open a transaction."""
+    """Body of a message to the coordinator that opens a transaction."""
 
     global_id: object = typed_field(ANY, default=None)
 
 
 @composite(0x32, "amqp:discharge:list")
 class Discharge(Composite):
-    """Body of a message to the coordinator: commit the transaction, or roll it back if `fail`."""
+    """Body of a message to the coordinator that commits the transaction, or rolls it back if `fail` is True."""
 
     txn_id: bytes = typed_field(BINARY)
     fail: bool = typed_field(BOOLEAN, default=False)

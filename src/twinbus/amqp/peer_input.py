@@ -1,11 +1,12 @@
-"""What is read from one peer, and when.
+"""Input from one peer, and when a server reads it.
 
-A server reads a peer's input in pieces and looks at the clock between them; the rest is held for the peer's next turn
-(`turn` says why). It reads nothing at all from a peer that makes it hold too much: answers the socket does not take,
-messages the handler has not answered, input that is held. A client reads everything at once and never pauses: if both
-ends did, each could wait for the other to read.
+A server handles a peer's input in slices and checks the clock between slices; the remaining input is held until the
+peer's next turn. So a peer that sends without pause, or whose frames are expensive, cannot starve the other peers on
+the event loop. A server stops reading from a peer that makes it hold too much: output that the socket does not accept,
+messages that the handler has not answered, or held input. A client reads everything at once and never pauses: if both
+ends paused, each could wait for the other to read.
 
-Owns: the pieces, and whether the socket is read from. A part of the adapter to asyncio.
+Owns the slices, and whether the socket is read. Part of the asyncio adapter.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ if TYPE_CHECKING:
 
 TIME_SLICE_S: Final = 0.01
 UNAUTHENTICATED_TIME_SLICE_S: Final = 0.002
-"""... of a peer that has shown no credentials yet."""
+"""Time slice for a peer that has not authenticated yet."""
 
 
 class TimeSlice:
-    """The time of one peer."""
+    """Time that one peer's input has used in this iteration of the event loop."""
 
     def __init__(
         self,
@@ -36,7 +37,11 @@ class TimeSlice:
         call_soon: Callable[[Callable[[], None]], object],
         on_change: Callable[[], None],
     ) -> None:
-        """`soon` makes a call in the next turn; `changed` is called when `is_over` has become another."""
+        """Create an unused slice.
+
+        `call_soon` schedules a call in the next iteration of the event loop; `on_change` is called when `is_over`
+        changes.
+        """
         self.is_over = False
         self._now_s = now_s
         self._call_soon = call_soon
@@ -45,17 +50,17 @@ class TimeSlice:
         self._spent_s = 0.0
 
     def begin(self) -> None:
-        """Data has come."""
+        """Start measuring: data has arrived."""
         if not self._spent_s:
             self._call_soon(self._reset)
         self._began_s = self._now_s()
 
     def is_used_up(self, limit_s: float) -> bool:
-        """Whether the peer has had so much time, what it has begun included."""
+        """Return whether the peer has used more than `limit_s`, including the current measurement."""
         return self._spent_s + self._now_s() - self._began_s > limit_s
 
     def end(self) -> None:
-        """It was dealt with."""
+        """Stop measuring: the data was handled."""
         self._spent_s += self._now_s() - self._began_s
         if self._spent_s > TIME_SLICE_S and not self.is_over:
             self.is_over = True
@@ -69,31 +74,31 @@ class TimeSlice:
 
 
 class HeldInput(Protocol):
-    """A peer whose input is held."""
+    """Peer whose input is held."""
 
     def read_slice(self) -> bool:
-        """Handle a piece of the input; True where there is more that can be handled now."""
+        """Handle a slice of the input; return True if more input can be handled now."""
 
 
 class HeldInputQueue:
-    """The peers of one loop whose input is held, in the order of their turns."""
+    """Round-robin queue of the peers on one event loop whose input is held."""
 
     def __init__(self, now_s: Callable[[], float], call_soon: Callable[[Callable[[], None]], object]) -> None:
-        """`soon` makes a call in the next turn of the loop."""
+        """Create an empty queue; `call_soon` schedules a call in the next iteration of the event loop."""
         self._call_soon = call_soon
         self._now_s = now_s
         self._waiting: deque[HeldInput] = deque()
         self._is_scheduled = False
 
     def add(self, peer: HeldInput) -> None:
-        """Let a peer wait for its turn. It is in the backlog until `read_piece` says False."""
+        """Queue a peer for its turn. The peer stays queued until its `read_slice` returns False."""
         self._waiting.append(peer)
         if not self._is_scheduled:
             self._is_scheduled = True
             self._call_soon(self._run)
 
     def _run(self) -> None:
-        """One turn for all: a piece of each in turn."""
+        """Handle one slice of each queued peer in turn, for one time slice in total."""
         began_s = self._now_s()
         waiting = self._waiting
         try:
@@ -101,32 +106,32 @@ class HeldInputQueue:
                 peer = waiting.popleft()
                 if peer.read_slice():
                     waiting.append(peer)
-        finally:  # a fault of one peer's costs the others nothing
+        finally:  # an exception from one peer must not stall other peers
             self._is_scheduled = bool(waiting)
             if waiting:
                 self._call_soon(self._run)
 
 
 WORK_PER_SLICE: Final = 1_024
-"""What a server handles of one peer's input before it looks at the clock: 1,024 transfers, or 32 attaches."""
+"""Work that a server does for one peer before it checks the clock: 1,024 transfers, or 32 attaches."""
 CHECKS_PER_SILENCE_LIMIT: Final = 5
-"""In an agreed limit of silence, at whether a peer reads: nothing is read from it until it does."""
+"""Number of checks, within an agreed silence limit, on whether a peer with a full socket is reading."""
 _held_input_queues: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, HeldInputQueue]] = WeakKeyDictionary()
 
 
 def held_input_queue_of(loop: asyncio.AbstractEventLoop) -> HeldInputQueue:
-    """The backlog that all peers of a loop share."""
-    found = _held_input_queues.get(loop)
-    if found is None:
-        found = _held_input_queues[loop] = HeldInputQueue(time.monotonic, loop.call_soon)
-    return found
+    """Return the queue that all peers on an event loop share."""
+    queue = _held_input_queues.get(loop)
+    if queue is None:
+        queue = _held_input_queues[loop] = HeldInputQueue(time.monotonic, loop.call_soon)
+    return queue
 
 
 class PeerInput:
-    """The input of one peer."""
+    """Input from one peer."""
 
     def __init__(self, peer: Peer, connection: Connection, loop: asyncio.AbstractEventLoop) -> None:
-        """Nothing has come yet."""
+        """Create the input for a peer that has not sent anything yet."""
         self.is_paused = False
         self._peer = peer
         self._connection = connection
@@ -135,15 +140,15 @@ class PeerInput:
         self._held_input_queue = held_input_queue_of(loop)
         self._is_queued = False
         self._unwritten_bytes = 0
-        """Bytes that the socket had not taken when that was last looked at."""
+        """Size of the socket's write buffer at the last check."""
         self._max_work = None if connection.is_client else WORK_PER_SLICE
 
     def receive(self, data: bytes) -> None:
-        """Handle what has come, as far as the peer's turn goes."""
+        """Handle received data within the peer's time slice."""
         connection = self._connection
         self._time_slice.begin()
         if self._max_work is not None and connection.has_held_input:
-            work: int | None = 0  # it was on its way when reading was paused: it is held behind the rest
+            work: int | None = 0  # the data arrived while reading was being paused: append it to the held input
         else:
             work = self._max_work
         self._peer.handle(connection.receive_data(data, now=self._loop.time(), work=work))
@@ -153,25 +158,25 @@ class PeerInput:
         self._time_slice.end()
 
     def _read_held(self) -> None:
-        """Go on piece by piece until the turn is over; the rest waits in the backlog."""
-        connection, turn_s = self._connection, self.time_slice_s
-        while connection.has_held_input and not self._time_slice.is_used_up(turn_s):
+        """Handle held input in slices until the time slice is used up; the remaining input waits in the queue."""
+        connection, limit_s = self._connection, self.time_slice_s
+        while connection.has_held_input and not self._time_slice.is_used_up(limit_s):
             self._peer.handle(connection.receive_data(b"", now=self._loop.time(), work=self._max_work))
 
     @property
     def time_slice_s(self) -> float:
-        """How long the peer's input may be handled at a time; less before the peer has shown credentials."""
+        """Maximum time for handling the peer's input at once; shorter before the peer has authenticated."""
         connection = self._connection
         return UNAUTHENTICATED_TIME_SLICE_S if connection.limits is not connection.settings.limits else TIME_SLICE_S
 
     def read_held(self) -> None:
-        """Read what could not be read before the handler answered, if it has. A server does so in its next turn."""
+        """On a client, read input that was held until the handler responded. A server reads it in its next slice."""
         connection = self._connection
         while self._max_work is None and connection.has_held_input:
             self._peer.handle(connection.receive_data(b"", now=self._loop.time()))
 
     def read_slice(self) -> bool:
-        """Handle a piece of the input that is held; True where there is more. For the backlog alone."""
+        """Handle a slice of the held input; return True if there is more. Only `HeldInputQueue` calls this."""
         connection = self._connection
         try:
             if connection.has_held_input and not self._is_full:
@@ -179,38 +184,38 @@ class PeerInput:
             has_more = self._is_queued = connection.has_held_input and not self._is_full
             self._peer.flush_due()
         except BaseException:
-            self._peer.transport.abort()  # nobody would ever read on
+            self._peer.transport.abort()  # the input would never be read again
             raise
         return has_more
 
     @property
     def _is_full(self) -> bool:
-        """More of the peer's input would make us hold too much."""
+        """True if reading more of the peer's input would make us hold too much."""
         connection = self._connection
         return not self._peer.is_writable or connection.unanswered_bytes > connection.limits.max_unanswered_bytes
 
     @property
     def check_in_s(self) -> float:
-        """How soon it has to be looked at whether the peer reads; infinite where nobody needs to know."""
+        """Seconds until the next check on whether the peer reads; infinite if no check is needed."""
         limit_s = self._connection.silence_limit.limit_s
         return limit_s / CHECKS_PER_SILENCE_LIMIT if limit_s > 0 and not self._peer.is_writable else float("inf")
 
     def excuse_paused_peer(self, now: float) -> None:
-        """While nothing is read from the peer its silence is our doing, unless it does not read either.
+        """Do not count the silence of a peer from which we do not read, unless the peer does not read either.
 
-        One that reads slowly is excused as far as an agreed limit of silence goes, and from no other.
+        A peer that reads slowly is excused only from an agreed silence limit, not from the idle timeout.
         """
         if not self.is_paused:
             return
         if self._peer.is_writable:
             self._connection.mark_received(now=now)
             return
-        before, self._unwritten_bytes = self._unwritten_bytes, self._peer.transport.get_write_buffer_size()
-        if self._unwritten_bytes < before:
+        previous_bytes, self._unwritten_bytes = self._unwritten_bytes, self._peer.transport.get_write_buffer_size()
+        if self._unwritten_bytes < previous_bytes:
             self._connection.silence_limit.note_progress(now)
 
     def update_paused(self) -> None:
-        """Pause or resume reading, as is right now."""
+        """Pause or resume reading according to the current state."""
         transport = self._peer.transport
         if self._max_work is None or transport.is_closing():
             return
@@ -218,9 +223,9 @@ class PeerInput:
         if has_held_input and not is_full and not self._is_queued:
             self._is_queued = True
             self._held_input_queue.add(self)
-        pause = has_held_input or is_full or self._time_slice.is_over
-        if pause and not self.is_paused:
+        should_pause = has_held_input or is_full or self._time_slice.is_over
+        if should_pause and not self.is_paused:
             transport.pause_reading()
-        elif self.is_paused and not pause:
+        elif self.is_paused and not should_pause:
             transport.resume_reading()
-        self.is_paused = pause
+        self.is_paused = should_pause

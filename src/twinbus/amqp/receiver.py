@@ -1,12 +1,13 @@
-"""Receivers: our end of a link on which we receive.
+"""Receivers: local ends of links on which we receive messages.
 
-Owns: the credit we grant, and the assembly of messages from frames.
+Owns the credit granted to the peer, and the assembly of messages from frames.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from twinbus.amqp.codec.performatives import Attach, Error, Flow
 from twinbus.amqp.delivery import IncomingDelivery
 from twinbus.amqp.errors import (
     INVALID_FIELD,
@@ -17,19 +18,18 @@ from twinbus.amqp.errors import (
 )
 from twinbus.amqp.link import MAX_TAG_BYTES, SERIAL_HALF, SERIAL_MASK, Link
 from twinbus.amqp.outcomes import ACCEPTED, Rejected
-from twinbus.amqp.performatives import Attach, Error, Flow
 from twinbus.amqp.states import LinkState, Role
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from twinbus.amqp.composite import Composite
-    from twinbus.amqp.delivery_frames import TransferTail
+    from twinbus.amqp.codec.composite import Composite
+    from twinbus.amqp.codec.delivery_frames import TransferTail
     from twinbus.amqp.session import Session
 
 
 class _Partial:
-    """A message whose frames are still arriving. Too large a one is counted, not kept."""
+    """Message whose frames are still arriving. If the message is too large, only its size is kept."""
 
     __slots__ = ("data", "delivery_id", "message_format", "settled", "size", "state", "tag")
 
@@ -39,39 +39,41 @@ class _Partial:
         self.message_format = message_format
         self.data = bytearray()
         self.size = 0
-        """All that has come, kept or not."""
+        """Number of bytes received so far, including discarded ones."""
         self.settled = False
         self.state: object = None
 
 
 class Receiver(Link):
-    """Our end of a link on which we receive."""
+    """Local end of a link on which we receive messages."""
 
     role: ClassVar[bool] = Role.RECEIVER
 
     def __init__(self, session: Session, name: str, handle: int) -> None:
-        """Made by the session."""
+        """Create an unattached receiver; only the session does this."""
         super().__init__(session, name, handle)
         self.available = 0
-        """How many messages the peer says it has waiting."""
+        """Number of messages that the peer reports as available."""
         self.max_message_size = session.limits.max_message_size
         self._window = 0
         self._max_delivery_count = 0
-        """The delivery count up to which the peer may send: a smaller grant does not call back what is on its way."""
+        """Delivery count up to which the peer may send. A smaller grant does not lower this count: messages may be in
+        transit."""
         self._partial: _Partial | None = None
         self._enforce_credit = session.limits.enforce_credit
         self._unsettled_deliveries = session.unsettled_deliveries
 
     def attach(self, attach: Attach) -> None:
-        """Send our attach; the size it advertises is the one that is kept."""
+        """Send our attach, and enforce the maximum message size that it advertises."""
         super().attach(attach)
         if attach.max_message_size:
             self.max_message_size = attach.max_message_size
 
     def grant(self, credit: int, *, drain: bool = False, echo: bool = False) -> None:
-        """Let the peer send `credit` messages from now on; it replaces what was left of an earlier grant.
+        """Grant the peer credit for `credit` messages, replacing the remaining credit from earlier grants.
 
-        With `drain` it sends what it has now and gives back the rest; `Drained` tells when.
+        With `drain`, the peer sends its available messages and gives back the remaining credit; a `Drained` event
+        follows.
         """
         if self.is_over:
             return
@@ -83,16 +85,16 @@ class Receiver(Link):
         self.send_flow(echo=echo)
 
     def keep_credit(self, window: int) -> None:
-        """Have at most `window` messages on their way or unanswered, and grant more as the program answers them."""
+        """Keep at most `window` messages in transit or unanswered; grant more credit as the program answers them."""
         self._window = window
         self.grant(max(0, window - self.unanswered_count))
 
     def stop_replenishing(self) -> None:
-        """Grant no more than is granted: `keep_credit` is over."""
+        """Stop granting new credit automatically; this ends `keep_credit`."""
         self._window = 0
 
     def drain(self) -> bool:
-        """Ask for what the peer has now; `Drained` tells when no credit is left. False if none is left now."""
+        """Ask the peer to use up or give back its credit; `Drained` follows. Return False if there is no credit."""
         if not self.credit or self.is_over:
             return False
         self.grant(self.credit, drain=True)
@@ -101,17 +103,18 @@ class Receiver(Link):
     def settle(
         self, deliveries: Sequence[IncomingDelivery], state: Composite | None = ACCEPTED, *, settled: bool = True
     ) -> None:
-        """Tell the outcome of messages received. Neighbours share a frame.
+        """Send the outcome of received messages, with consecutive delivery ids in one frame.
 
-        Say it of every message, also of one that came settled: nothing is sent for it, but until then it counts as
-        unanswered. One whose link or session is gone is passed over. `settled=False` leaves the last word to the
-        sender (receiver-settle-mode second); a server settles in that mode, too: pyamqp's senders wait for it.
+        Call this for every message, including those that the sender settled: nothing is sent for them, but they count
+        as unanswered until then. Messages whose link or session has ended are skipped. `settled=False` leaves settling
+        to the sender (receiver-settle-mode second). A server settles in that mode as well, because pyamqp's senders
+        wait for it.
         """
         self.session.unsettled_deliveries.send_outcome(Role.RECEIVER, deliveries, state, settled=settled)
         self.replenish()
 
     def replenish(self) -> None:
-        """Grant more where the window set by `keep_credit` is half empty."""
+        """Grant more credit when the window set by `keep_credit` is half empty."""
         window = self._window
         if not window or self.is_draining or not self.is_attached:
             return
@@ -119,7 +122,7 @@ class Receiver(Link):
             self.grant(window - self.unanswered_count)
 
     def receive_flow(self, flow: Flow) -> bool:
-        """The sender's account of itself. Credit in it is meaningless, its count matters for a drain only."""
+        """Apply the sender's flow; its credit has no meaning here, and its delivery count matters only for a drain."""
         if flow.available is not None:
             self.available = flow.available
         if self.is_draining and flow.delivery_count is not None:
@@ -130,7 +133,7 @@ class Receiver(Link):
         return self.has_drained()
 
     def has_drained(self) -> bool:
-        """True, once, when a drain has come to its end: by what the peer gave back, or by what it sent."""
+        """Return True, once, when a drain is complete: the peer has used up or given back all credit."""
         if self.is_draining and self.credit == 0 and self._partial is None and not self.is_over:
             self.is_draining = False
             return True
@@ -139,7 +142,7 @@ class Receiver(Link):
     def receive_transfer(
         self, delivery_id: int | None, tag: bytes | None, tail: TransferTail, payload: bytes
     ) -> IncomingDelivery | int | None:
-        """One frame: the whole message, if this was its last; its size, if it had to be rejected; else nothing."""
+        """Process one transfer frame. Return the message if it is complete, its size if it was rejected, else None."""
         if self.local_state is not LinkState.ATTACHED:
             if self.is_over:
                 return None
@@ -148,7 +151,7 @@ class Receiver(Link):
             return self._receive_partial(delivery_id, tag, tail, payload)
         if delivery_id is None or tag is None or len(tag) > MAX_TAG_BYTES:
             raise _incomplete_start(self)
-        if self.credit > 0:  # as `_use_credit`, without the call: this is once for every message
+        if self.credit > 0:  # inlined `_use_credit`: this runs once per message
             self.delivery_count = (self.delivery_count + 1) & SERIAL_MASK
             self.credit -= 1
         else:
@@ -176,7 +179,7 @@ class Receiver(Link):
             partial = self._partial = _Partial(delivery_id, tag, tail.message_format)
             self._use_credit()
         elif delivery_id is not None and delivery_id != partial.delivery_id and tag != partial.tag:
-            # The id alone may differ: pyamqp reads it anew for each frame, and another thread may have counted it up.
+            # Only the id may differ: pyamqp reads it for each frame, and another thread may have incremented it.
             raise SessionViolation(
                 INVALID_FIELD, f"delivery {delivery_id} starts inside delivery {partial.delivery_id}"
             )
@@ -210,14 +213,14 @@ class Receiver(Link):
             partial.data += payload
 
     def drop_partial(self) -> None:
-        """Forget a message that is still arriving, or has just arrived."""
+        """Drop the partially received message, if there is one."""
         if self._partial is not None:
             self.session.connection.count_assembling(-len(self._partial.data))
             self._partial = None
 
     def _reject(self, delivery_id: int, size: int, *, settled: bool) -> int:
         message = f"the message has {size} bytes; {self.max_message_size} are allowed"
-        if settled:  # there is no other way to tell
+        if settled:  # a settled delivery cannot be rejected, so detach the link
             raise LinkViolation(MESSAGE_SIZE_EXCEEDED, message)
         error = Error(condition=MESSAGE_SIZE_EXCEEDED, description=message)
         self.session.unsettled_deliveries.send_disposition(

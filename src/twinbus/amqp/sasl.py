@@ -1,10 +1,10 @@
-"""SASL: who the peer is, before AMQP itself starts (part 5.3).
+"""SASL: authentication of the peer before AMQP starts (part 5.3 of the specification).
 
-Mechanisms are names and bytes here: ANONYMOUS and MSSBCBS (the .NET client's name for it: the real proof comes later,
-by CBS), PLAIN, and EXTERNAL (the TLS certificate tells). Whether a name and password are right is for the program to
-say; it may also hold an exchange of several challenges.
+Mechanisms are names and byte strings here: PLAIN, EXTERNAL (the identity comes from the TLS certificate), ANONYMOUS,
+and MSSBCBS, which the .NET client uses in place of ANONYMOUS (authentication follows by CBS). The program checks names
+and passwords; it may also conduct an exchange of several challenges.
 
-Owns: the frames of the exchange and what the initial responses mean.
+Owns the frames of the exchange and the format of initial responses.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
-from twinbus.amqp.composite import BINARY, STRING, SYMBOL, SYMBOLS, UBYTE, Composite, composite, typed_field
+from twinbus.amqp.codec.composite import BINARY, STRING, SYMBOL, SYMBOLS, UBYTE, Composite, composite, typed_field
+from twinbus.amqp.codec.frames import SASL_FRAME, frame
 from twinbus.amqp.errors import ILLEGAL_STATE, DecodeError, LocalError, Violation
 from twinbus.amqp.events import SaslChallengeReceived, SaslFailed, SaslInitReceived, SaslResponseReceived
-from twinbus.amqp.frames import SASL_FRAME, frame
 from twinbus.amqp.states import SASL_FROM_SERVER, SASL_TRANSITIONS, SaslState, SaslStep
 
 if TYPE_CHECKING:
@@ -28,12 +28,12 @@ EXTERNAL: Final = "EXTERNAL"
 MSSBCBS: Final = "MSSBCBS"
 
 USUAL_MECHANISMS: Final = (MSSBCBS, PLAIN, ANONYMOUS)
-"""What a server offers unless told. EXTERNAL is for one that asks for certificates: a proton client without one gives
-up when it sees EXTERNAL offered, whatever else is."""
+"""Mechanisms that a server offers by default. EXTERNAL is only for servers that ask for certificates: a proton client
+without a certificate gives up when EXTERNAL is offered, even if other mechanisms are offered too."""
 
 
 class SaslCode(IntEnum):
-    """How an exchange ended."""
+    """Outcome codes of a SASL exchange."""
 
     OK = 0
     AUTH = 1
@@ -44,14 +44,14 @@ class SaslCode(IntEnum):
 
 @composite(0x40, "amqp:sasl-mechanisms:list")
 class SaslMechanisms(Composite):
-    """What the server offers."""
+    """Mechanisms that the server offers."""
 
     sasl_server_mechanisms: tuple[str, ...] = typed_field(SYMBOLS)
 
 
 @composite(0x41, "amqp:sasl-init:list")
 class SaslInit(Composite):
-    """What the client chose, with its first words."""
+    """Mechanism that the client chose, and its initial response."""
 
     mechanism: str = typed_field(SYMBOL)
     initial_response: bytes | None = typed_field(BINARY, default=None)
@@ -60,21 +60,21 @@ class SaslInit(Composite):
 
 @composite(0x42, "amqp:sasl-challenge:list")
 class SaslChallenge(Composite):
-    """A question of the server's."""
+    """Challenge from the server."""
 
     challenge: bytes = typed_field(BINARY)
 
 
 @composite(0x43, "amqp:sasl-response:list")
 class SaslResponse(Composite):
-    """The client's answer."""
+    """Response from the client to a challenge."""
 
     response: bytes = typed_field(BINARY)
 
 
 @composite(0x44, "amqp:sasl-outcome:list")
 class SaslOutcome(Composite):
-    """The server's word on it."""
+    """Result of the exchange, sent by the server."""
 
     outcome: int = typed_field(UBYTE)
     additional_data: bytes | None = typed_field(BINARY, default=None)
@@ -91,7 +91,7 @@ STEPS: Final[dict[type[Composite], SaslStep]] = {
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What a client shows: a mechanism and its initial response. The response is never printed."""
+    """Credentials of a client: a mechanism and its initial response. The repr omits the response."""
 
     mechanism: str
     initial_response: bytes
@@ -101,34 +101,34 @@ class Credentials:
 
     @classmethod
     def anonymous(cls, trace: str = "") -> Credentials:
-        """Nobody in particular; `trace` is shown to the server."""
+        """Return credentials without an identity; the server sees `trace`."""
         return cls(ANONYMOUS, trace.encode())
 
     @classmethod
     def plain(cls, username: str, password: str) -> Credentials:
-        """A name and a password, as RFC 4616 writes them."""
+        """Return credentials with a user name and password, encoded according to RFC 4616."""
         if "\0" in username or "\0" in password:
-            raise ValueError("a name or password with a null character in it")
+            raise ValueError("the user name or password contains a null character")
         return cls(PLAIN, f"\0{username}\0{password}".encode())
 
     @classmethod
     def external(cls, identity: str = "") -> Credentials:
-        """Whoever the TLS certificate says, acting as `identity`."""
+        """Return credentials for the identity in the TLS certificate, acting as `identity`."""
         return cls(EXTERNAL, identity.encode())
 
 
 def read_plain(response: bytes | None) -> tuple[str, str]:
-    """Name and password of a PLAIN initial response."""
+    """Return the user name and password in a PLAIN initial response."""
     parts = (response or b"").split(b"\0")
     try:
         _identity, username, password = (part.decode("utf-8") for part in parts)
     except ValueError:
-        raise DecodeError("a PLAIN response is identity, name and password with null characters between") from None
+        raise DecodeError("a PLAIN response must be identity, user name and password, separated by nulls") from None
     return username, password
 
 
 class SaslLayer:
-    """One exchange, seen from our end: whose turn it is and what comes next."""
+    """Local end of one SASL exchange: whose turn it is, and what comes next."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class SaslLayer:
         credentials: Credentials | None = None,
         hostname: str | None = None,
     ) -> None:
-        """Use `SaslLayer.client` or `SaslLayer.server`."""
+        """Create an exchange; use `SaslLayer.client` or `SaslLayer.server`."""
         self.is_client = is_client
         self.is_required = is_required
         self.mechanisms = mechanisms
@@ -149,36 +149,36 @@ class SaslLayer:
 
     @classmethod
     def client(cls, credentials: Credentials, hostname: str | None) -> SaslLayer:
-        """For the end that shows credentials."""
+        """Create the exchange for a client, which presents credentials."""
         return cls(is_client=True, is_required=True, credentials=credentials, hostname=hostname)
 
     @classmethod
     def server(cls, mechanisms: tuple[str, ...], *, is_required: bool) -> SaslLayer:
-        """For the end that offers mechanisms."""
+        """Create the exchange for a server, which offers mechanisms."""
         return cls(is_client=False, is_required=is_required, mechanisms=mechanisms)
 
     @property
     def awaits_program(self) -> bool:
-        """Our program has to answer before anything more is read from the peer."""
-        ours = SaslState.AWAITING_RESPONSE if self.is_client else SaslState.AWAITING_ANSWER
-        return self.state is ours
+        """True while our program has to respond before more input is read from the peer."""
+        program_state = SaslState.AWAITING_RESPONSE if self.is_client else SaslState.AWAITING_ANSWER
+        return self.state is program_state
 
     def send(self, performative: Composite) -> bytes:
-        """Take our step; the frame that tells the peer."""
+        """Take a local step and return its frame."""
         step = STEPS[type(performative)]
-        following = SASL_TRANSITIONS.get((self.state, step))
-        if following is None or (step in SASL_FROM_SERVER) == self.is_client:
-            raise LocalError(f"sasl {step.name.lower()} while {self.state.name.lower()}")
-        self.state = following
+        next_state = SASL_TRANSITIONS.get((self.state, step))
+        if next_state is None or (step in SASL_FROM_SERVER) == self.is_client:
+            raise LocalError(f"SASL {step.name.lower()} is not allowed in state {self.state.name.lower()}")
+        self.state = next_state
         return frame(0, performative.encode(), SASL_FRAME)
 
     def receive(self, performative: Composite) -> tuple[bytes, Event | None]:
-        """Take the peer's step: what to answer at once, and what to tell the program."""
+        """Process the peer's step; return the bytes to send at once and the event for the program."""
         step = STEPS.get(type(performative))
-        following = SASL_TRANSITIONS.get((self.state, step)) if step is not None else None
-        if following is None or (step in SASL_FROM_SERVER) != self.is_client:
+        next_state = SASL_TRANSITIONS.get((self.state, step)) if step is not None else None
+        if next_state is None or (step in SASL_FROM_SERVER) != self.is_client:
             raise Violation(ILLEGAL_STATE, f"{performative.symbol} while {self.state.name.lower().replace('_', ' ')}")
-        self.state = following
+        self.state = next_state
         if isinstance(performative, SaslMechanisms):
             return self._choose(performative.sasl_server_mechanisms)
         if isinstance(performative, SaslInit):
@@ -192,8 +192,8 @@ class SaslLayer:
     def _choose(self, offered: tuple[str, ...]) -> tuple[bytes, Event | None]:
         credentials = self.credentials
         if credentials is None or credentials.mechanism not in offered:
-            wanted = credentials.mechanism if credentials is not None else "none"
-            reason = f"the server offers {', '.join(offered)[:200] or 'nothing'}, not {wanted}"
+            own_mechanism = credentials.mechanism if credentials is not None else "none"
+            reason = f"the server offers {', '.join(offered)[:200] or 'nothing'}, not {own_mechanism}"
             return b"", SaslFailed(code=SaslCode.AUTH, reason=reason)
         init = SaslInit(
             mechanism=credentials.mechanism, initial_response=credentials.initial_response, hostname=self.hostname

@@ -1,7 +1,7 @@
-"""What a session sends, as far as the peer's window lets it.
+"""Outgoing transfers in a session, within the window that the peer has opened.
 
-Owns: the window the peer has opened, and the messages that wait for it. A message that waits has neither id nor frames
-yet: it gets both as it leaves, so that one that is taken back, or lost with its link, leaves no gap behind.
+Owns the outgoing window and the messages that wait for it. A waiting message has neither a delivery id nor frames: it
+gets both when it is sent, so that a message that is withdrawn or lost with its link leaves no gap.
 """
 
 from __future__ import annotations
@@ -9,21 +9,21 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from twinbus.amqp.frames import DATA_OFFSET, FRAME_HEADER, HEADER_SIZE
+from twinbus.amqp.codec.frames import DATA_OFFSET, FRAME_HEADER, HEADER_SIZE
+from twinbus.amqp.codec.performatives import Transfer
 from twinbus.amqp.link import SERIAL_HALF, SERIAL_MASK
-from twinbus.amqp.performatives import Transfer
 
 if TYPE_CHECKING:
-    from twinbus.amqp.composite import Composite
+    from twinbus.amqp.codec.composite import Composite
+    from twinbus.amqp.codec.performatives import Flow
     from twinbus.amqp.delivery import OutgoingDelivery
     from twinbus.amqp.link import Link
-    from twinbus.amqp.performatives import Flow
     from twinbus.amqp.sender import Sender
     from twinbus.amqp.session import Session
 
 
 class _QueuedTransfer:
-    """A message on its way out, and how much of it has left."""
+    """Queued message, and how much of it has been sent."""
 
     __slots__ = ("delivery", "is_aborted", "link", "message_format", "payload", "sent_bytes", "state")
 
@@ -40,49 +40,49 @@ class _QueuedTransfer:
 
     @property
     def is_started(self) -> bool:
-        """Some of it has."""
+        """True if at least one frame of the message was sent."""
         return self.delivery.delivery_id is not None
 
 
 class SendQueue:
-    """The way out of a session."""
+    """Queue of outgoing messages in a session."""
 
     def __init__(self, session: Session) -> None:
-        """Made by the session."""
+        """Create an empty queue; only the session does this."""
         self.window = 0
-        """Frames that the peer takes before it says more."""
+        """Number of frames that the peer accepts until its next flow."""
         self.next_id = 0
-        """Of the next transfer frame."""
+        """Transfer id of the next frame."""
         self._session = session
         self._waiting: deque[_QueuedTransfer] = deque()
 
     @property
     def is_open(self) -> bool:
-        """What is sent now leaves now."""
+        """True if a message can be sent without waiting."""
         return self.window > 0 and not self._waiting
 
     @property
     def waiting_bytes(self) -> int:
-        """Of messages that wait for the window."""
-        return sum(len(parcel.payload) - parcel.sent_bytes for parcel in self._waiting)
+        """Unsent bytes of the messages that wait for the window."""
+        return sum(len(queued.payload) - queued.sent_bytes for queued in self._waiting)
 
     def receive_flow(self, flow: Flow) -> bool:
-        """The peer's account of its window: True where it was closed and is open now."""
-        # A peer that has not seen our begin counts from its beginning, which is 0.
-        on_the_way = (self.next_id - (flow.next_incoming_id or 0)) & SERIAL_MASK
+        """Apply the window in the peer's flow; return True if the window was closed and is open now."""
+        # A peer that has not seen our begin sends no next-incoming-id; our first transfer id is 0.
+        in_transit = (self.next_id - (flow.next_incoming_id or 0)) & SERIAL_MASK
         was_closed = self.window <= 0
-        self.window = max(0, flow.incoming_window - (on_the_way if on_the_way < SERIAL_HALF else 0))
+        self.window = max(0, flow.incoming_window - (in_transit if in_transit < SERIAL_HALF else 0))
         self.send_queued()
         return was_closed and self.window > 0
 
     def write_frame(self, head: bytes, payload: bytes) -> None:
-        """Send one transfer frame."""
+        """Write one transfer frame."""
         self.window -= 1
         self.next_id = (self.next_id + 1) & SERIAL_MASK
         self._session.connection.write(head, payload)
 
     def write_frames(self, chunks: list[bytes]) -> None:
-        """Send several, each given as its head and its payload."""
+        """Write several transfer frames; `chunks` alternates between frame heads and payloads."""
         count = len(chunks) // 2
         self.window -= count
         self.next_id = (self.next_id + count) & SERIAL_MASK
@@ -91,27 +91,27 @@ class SendQueue:
     def enqueue(
         self, link: Sender, delivery: OutgoingDelivery, payload: bytes, message_format: int, state: Composite | None
     ) -> None:
-        """Send a message that takes several frames, or has to wait, or has a state."""
+        """Send a message that needs several frames, has to wait for the window, or has a state."""
         link.waiting_count += 1
         self._waiting.append(_QueuedTransfer(link, delivery, payload, message_format, state))
         self.send_queued()
 
     def send_queued(self) -> None:
-        """Send what waits, as far as the window goes."""
+        """Send waiting messages as far as the window allows."""
         waiting = self._waiting
         while waiting and self.window > 0:
-            parcel = waiting[0]
-            if not parcel.is_started:
-                parcel.link.waiting_count -= 1
-                parcel.link.assign_delivery_id(parcel.delivery)
-            if self._send_next_frame(parcel):
+            queued = waiting[0]
+            if not queued.is_started:
+                queued.link.waiting_count -= 1
+                queued.link.assign_delivery_id(queued.delivery)
+            if self._send_next_frame(queued):
                 waiting.popleft()
-                parcel.link.on_queued_sent()
+                queued.link.on_queued_sent()
 
     def _send_next_frame(self, queued: _QueuedTransfer) -> bool:
-        """Send the next frame of a message: True if it was the last."""
+        """Send the next frame of a message; return True if it was the last one."""
         session, delivery, is_first = self._session, queued.delivery, queued.sent_bytes == 0
-        # Only the first frame says which delivery it is: pyamqp takes any frame that does for the first.
+        # Only the first frame has a delivery id and tag: pyamqp treats any frame that has them as a first frame.
         transfer = Transfer(
             handle=queued.link.handle,
             delivery_id=delivery.delivery_id if is_first else None,
@@ -133,33 +133,33 @@ class SendQueue:
         return is_last
 
     def withdraw(self, delivery: OutgoingDelivery) -> bool:
-        """Take a message back: False if all of it has left already. What has left of it is aborted."""
-        for parcel in self._waiting:
-            if parcel.delivery is delivery and not parcel.is_aborted:
-                if parcel.is_started:
-                    parcel.is_aborted = True
+        """Withdraw a message, aborting it if some frames were sent; return False if it was sent completely."""
+        for queued in self._waiting:
+            if queued.delivery is delivery and not queued.is_aborted:
+                if queued.is_started:
+                    queued.is_aborted = True
                     delivery.settled = True
                 else:
-                    self._waiting.remove(parcel)
-                    parcel.link.waiting_count -= 1
-                    parcel.link.credit += 1
+                    self._waiting.remove(queued)
+                    queued.link.waiting_count -= 1
+                    queued.link.credit += 1
                 return True
         return False
 
     def drop(self, link: Link) -> list[OutgoingDelivery]:
-        """Forget what waits on a link that goes away: the messages of which nothing has left."""
+        """Drop the queued messages of a link that ends; return messages of which no frame was sent."""
         if not self._waiting:
             return []
-        dropped = [parcel for parcel in self._waiting if parcel.link is link]
-        self._waiting = deque(parcel for parcel in self._waiting if parcel.link is not link)
-        return [parcel.delivery for parcel in dropped if not parcel.is_started]
+        dropped = [queued for queued in self._waiting if queued.link is link]
+        self._waiting = deque(queued for queued in self._waiting if queued.link is not link)
+        return [queued.delivery for queued in dropped if not queued.is_started]
 
     def has_queued(self, link: Sender) -> bool:
-        """Something of a link's has not left."""
-        return any(parcel.link is link for parcel in self._waiting)
+        """Return whether the link has queued messages."""
+        return any(queued.link is link for queued in self._waiting)
 
     def clear(self) -> list[OutgoingDelivery]:
-        """Forget everything: the messages of which nothing has left."""
-        dropped = [parcel.delivery for parcel in self._waiting if not parcel.is_started]
+        """Drop all queued messages; return messages of which no frame was sent."""
+        dropped = [queued.delivery for queued in self._waiting if not queued.is_started]
         self._waiting.clear()
         return dropped

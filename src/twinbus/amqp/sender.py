@@ -1,14 +1,14 @@
-"""Senders: our end of a link on which we send.
+"""Senders: local ends of links on which we send messages.
 
-Owns: our use of the peer's credit. What the session's window has no room for waits in its `outbox`.
+Owns the use of the peer's credit. Messages that do not fit the session's window wait in its `send_queue`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from twinbus.amqp.codec.delivery_frames import TransferWriter
 from twinbus.amqp.delivery import OutgoingDelivery
-from twinbus.amqp.delivery_frames import TransferWriter
 from twinbus.amqp.errors import FrameTooLarge, LocalError
 from twinbus.amqp.link import MAX_TAG_BYTES, SERIAL_MASK, Link
 from twinbus.amqp.outcomes import ACCEPTED
@@ -17,37 +17,37 @@ from twinbus.amqp.states import Role, SenderSettleMode
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from twinbus.amqp.composite import Composite
-    from twinbus.amqp.performatives import Flow
+    from twinbus.amqp.codec.composite import Composite
+    from twinbus.amqp.codec.performatives import Flow
     from twinbus.amqp.session import Session
 
 _TRANSFER_SIZE: Final = 100
-"""A transfer frame takes less, its state and its payload aside."""
+"""Upper bound for the size of a transfer frame without its state and payload."""
 
 
 class Sender(Link):
-    """Our end of a link on which we send."""
+    """Local end of a link on which we send messages."""
 
     role: ClassVar[bool] = Role.SENDER
 
     def __init__(self, session: Session, name: str, handle: int) -> None:
-        """Made by the session."""
+        """Create an unattached sender; only the session does this."""
         super().__init__(session, name, handle)
         self.drain_requested = False
-        """The peer wants what there is now, and the rest of its credit back: `send`, then `drained`."""
+        """True if the peer asked for a drain: `send` the available messages, then call `drained`."""
         self.ignores_credit = False
-        """Send also without credit: for answers to requests, whose receivers grant some once and never again."""
+        """Send even without credit, for replies to requests: some clients grant credit for replies only once."""
         self.waiting_count = 0
-        """Messages that were sent and have not begun to leave: the session's window is closed."""
+        """Number of messages in the send queue of which no frame was sent, because the session's window is closed."""
         self._is_drained = False
         self._writer = TransferWriter(session.channel, handle)
         self._next_tag = 0
 
     @property
     def sendable(self) -> int:
-        """How many messages of one frame may be sent now: within credit, the session's window and our own limits.
+        """Number of single-frame messages that can be sent now, within credit, the session's window and our limits.
 
-        Larger ones may be sent, too: what the window has no room for waits, and this is 0 until it has left.
+        Larger messages may be sent as well: frames beyond the window wait, and this number is 0 until they are sent.
         """
         session = self.session
         if not self.is_attached or not session.send_queue.is_open:
@@ -63,18 +63,18 @@ class Sender(Link):
         message_format: int = 0,
         state: Composite | None = None,
     ) -> OutgoingDelivery:
-        """Send one encoded message; LocalError without credit for it.
+        """Send an encoded message, or raise LocalError if there is no credit.
 
-        `settled` is as the link's settle mode says where not given: True means that no outcome is asked for.
+        `settled` defaults to the link's settle mode; True means that no outcome is expected.
         """
         if not self.is_attached or (self.credit <= 0 and not self.ignores_credit):
             raise LocalError(f"no credit to send on {self!r}")
         if tag is None:
             tag = self._make_tag()
         elif len(tag) > MAX_TAG_BYTES:
-            raise LocalError(f"a tag of {len(tag)} bytes; it may have {MAX_TAG_BYTES}")
+            raise LocalError(f"the delivery tag has {len(tag)} bytes; the limit is {MAX_TAG_BYTES}")
         if message_format and not 0 < message_format <= SERIAL_MASK:
-            raise LocalError(f"a message format of {message_format}; it has 32 bits")
+            raise LocalError(f"message format {message_format} is not an unsigned 32-bit number")
         if settled is None:
             settled = self.snd_settle_mode == SenderSettleMode.SETTLED
         session = self.session
@@ -94,21 +94,21 @@ class Sender(Link):
         return delivery
 
     def send_many(self, messages: Sequence[tuple[bytes, bytes]], *, settled: bool) -> None:
-        """Send messages, each with its tag: as `send` for each of them, with fewer questions asked for each."""
+        """Send (payload, tag) pairs; like calling `send` for each message, with fewer checks per message."""
         session = self.session
         largest = session.max_frame_size - _TRANSFER_SIZE
         if len(messages) > self.sendable or max([len(payload) for payload, _ in messages], default=0) > largest:
             for payload, tag in messages:
                 self.send(payload, tag, settled=settled)
             return
-        ledger, write_head = session.unsettled_deliveries, self._writer.head
+        unsettled, write_head = session.unsettled_deliveries, self._writer.head
         chunks = []
         for payload, tag in messages:
-            delivery_id = ledger.next_delivery_id()
+            delivery_id = unsettled.next_delivery_id()
             if not settled:
                 delivery = OutgoingDelivery(self, tag, settled)
                 delivery.delivery_id = delivery_id
-                ledger.add_outgoing(delivery_id, delivery)
+                unsettled.add_outgoing(delivery_id, delivery)
             chunks.append(write_head(delivery_id, tag, 0, settled=settled, more=False, payload_size=len(payload)))
             chunks.append(payload)
         self.credit -= len(messages)
@@ -120,26 +120,26 @@ class Sender(Link):
             self.credit -= 1
 
     def assign_delivery_id(self, delivery: OutgoingDelivery) -> int:
-        """A message leaves: it gets its id, and counts."""
-        ledger = self.session.unsettled_deliveries
-        delivery_id = delivery.delivery_id = ledger.next_delivery_id()
+        """Assign a delivery id to a message that is being sent, and track the message unless it is settled."""
+        unsettled = self.session.unsettled_deliveries
+        delivery_id = delivery.delivery_id = unsettled.next_delivery_id()
         self.delivery_count = (self.delivery_count + 1) & SERIAL_MASK
         if not delivery.settled:
-            ledger.add_outgoing(delivery_id, delivery)
+            unsettled.add_outgoing(delivery_id, delivery)
         return delivery_id
 
     def _check_fits(self, state: Composite) -> None:
-        """Each frame of a message has its state in it, and needs room for some of the message, too."""
+        """Check that a frame with `state` leaves room for payload: every frame of a message carries the state."""
         size, largest = len(state.encode()) + _TRANSFER_SIZE, self.session.max_frame_size
         if size >= largest:
-            raise FrameTooLarge(f"{state.symbol} makes a transfer of {size} bytes; the peer takes {largest}")
+            raise FrameTooLarge(f"{state.symbol} needs a transfer frame of {size} bytes; the peer accepts {largest}")
 
     def _make_tag(self) -> bytes:
         self._next_tag = (self._next_tag + 1) & SERIAL_MASK
         return self._next_tag.to_bytes(4, "big")
 
     def abort(self, delivery: OutgoingDelivery) -> bool:
-        """Take back a message that has not left, or not all of it. False where it has."""
+        """Take back a message that was not sent completely; return False if it was sent completely."""
         if not self.session.send_queue.withdraw(delivery):
             return False
         self.session.unsettled_deliveries.drop_outgoing(delivery)
@@ -149,18 +149,18 @@ class Sender(Link):
     def settle(
         self, deliveries: Sequence[OutgoingDelivery], state: Composite | None = ACCEPTED, *, settled: bool = True
     ) -> None:
-        """Settle messages we sent: the confirmation that a receiver in mode `second` waits for."""
+        """Settle messages we sent, as a receiver in receiver-settle-mode second expects."""
         self.session.unsettled_deliveries.send_outcome(Role.SENDER, deliveries, state, settled=settled)
 
     def unsettled(self) -> list[OutgoingDelivery]:
-        """What was sent and neither side has settled, in order."""
+        """Return the messages that were sent and not settled by either end, in order."""
         outgoing = self.session.unsettled_deliveries.outgoing
         return [outgoing[delivery_id] for delivery_id in sorted(self.unsettled_ids)]
 
     def drained(self) -> None:
-        """Give back the credit that is left: there is nothing more to send now. Before `accept` this does nothing.
+        """Give back the remaining credit after a drain request. Does nothing before the link is attached.
 
-        What was sent and waits for the session's window leaves first.
+        Messages that wait for the session's window are sent first.
         """
         if not self.is_attached:
             return
@@ -173,15 +173,15 @@ class Sender(Link):
         self.send_flow(drain=True)
 
     def on_queued_sent(self) -> None:
-        """A message that waited has left."""
+        """Complete a pending drain after a queued message was sent."""
         if self._is_drained:
             self.drained()
 
     def receive_flow(self, flow: Flow) -> bool:
-        """New credit, or a wish to drain."""
+        """Apply the peer's credit and drain flag."""
         if flow.link_credit is not None:
             # A peer that has not seen our attach counts from our initial delivery count, which is 0.
-            on_the_way = (self.delivery_count - (flow.delivery_count or 0)) & SERIAL_MASK
-            self.credit = max(0, flow.link_credit - on_the_way - self.waiting_count)
+            in_transit = (self.delivery_count - (flow.delivery_count or 0)) & SERIAL_MASK
+            self.credit = max(0, flow.link_credit - in_transit - self.waiting_count)
         self.drain_requested = flow.drain
         return True

@@ -1,15 +1,16 @@
-"""Sessions: an ordered conversation on a channel, with its windows, its links and its deliveries.
+"""Sessions: ordered conversations on a channel, with windows, links and deliveries.
 
-Owns: our window for the peer's transfers, and which link a handle stands for. Deliveries are in the `ledger`, what
-waits for the peer's window in the `outbox`; what credit allows is the link's.
+Owns the incoming window, and the mapping from handles to links. Deliveries are in `unsettled_deliveries`, messages that
+wait for the peer's window in `send_queue`; credit belongs to the links.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from twinbus.amqp import terminus  # noqa: F401  # attach carries them: read as what they are, whoever else imports it
-from twinbus.amqp.delivery_frames import read_transfer
+from twinbus.amqp import terminus  # noqa: F401  # registers the composites that attach carries
+from twinbus.amqp.codec.delivery_frames import read_transfer
+from twinbus.amqp.codec.performatives import Attach, Begin, Detach, End, Error, Flow
 from twinbus.amqp.errors import (
     FRAME_SIZE_TOO_SMALL,
     FRAMING_ERROR,
@@ -36,7 +37,6 @@ from twinbus.amqp.events import (
     SessionEnded,
 )
 from twinbus.amqp.link import SERIAL_MASK, Link
-from twinbus.amqp.performatives import Attach, Begin, Detach, End, Error, Flow
 from twinbus.amqp.receiver import Receiver
 from twinbus.amqp.send_queue import SendQueue
 from twinbus.amqp.sender import Sender
@@ -52,32 +52,32 @@ from twinbus.amqp.states import (
 from twinbus.amqp.unsettled_deliveries import UnsettledDeliveries
 
 if TYPE_CHECKING:
-    from twinbus.amqp.composite import Composite
+    from twinbus.amqp.codec.composite import Composite
     from twinbus.amqp.connection import Connection
     from twinbus.amqp.events import Event
 
 _ATTACH_SIZE: Final = 80
-"""An attach frame without source and target takes less, its link's name aside."""
+"""Upper bound for the size of an attach frame without source, target and link name."""
 
 
 class Session:
-    """Our end of a session."""
+    """Local end of a session."""
 
     def __init__(self, connection: Connection, channel: int) -> None:
-        """Made by the connection."""
+        """Create an unmapped session; only the connection does this."""
         self.connection = connection
         self.channel = channel
         self.remote_channel: int | None = None
         self.limits = connection.settings.limits
-        """Those that are advertised. What the peer may hold before it is trusted is in the connection's."""
+        """Advertised limits. The lower limits for unauthenticated peers are in `connection.limits`."""
         self.max_frame_size = 0
-        """Of the peer, known when its begin has come."""
+        """The peer's maximum frame size, set when its begin arrives."""
         self.local_state = SessionState.UNMAPPED
         self.remote_state = SessionState.UNMAPPED
         self.is_dropped = False
-        """Told to the program as ended; frames of the peer's that are still on their way are dropped."""
+        """True if the program was notified that the session ended; late frames from the peer are dropped."""
         self.links: dict[tuple[str, bool], Link] = {}
-        """By name and our role: a peer may use one name for a sender and a receiver."""
+        """Links by name and local role: a peer may use one name for a sender and a receiver."""
         self.unsettled_deliveries = UnsettledDeliveries(self)
         self.send_queue = SendQueue(self)
         self._by_remote_handle: dict[int, Link] = {}
@@ -86,24 +86,24 @@ class Session:
         self._remote_handle_max = SERIAL_MASK
         self._next_incoming_id = 0
         self._incoming_left = self.limits.incoming_window
-        """Frames the peer may send before it has to hear from us."""
+        """Number of frames that the peer may send before we reopen the window."""
         self._low_window = max(1, self.limits.incoming_window // 2)
 
     def __repr__(self) -> str:
         return f"<Session on channel {self.channel} {self.local_state.name}/{self.remote_state.name}>"
 
-    # --- our steps ----------------------------------------------------------------------------------------------------
+    # --- local steps --------------------------------------------------------------------------------------------------
 
     def send(self, step: Step, performative: Composite) -> None:
-        """Queue a frame of this session."""
-        following = SESSION_TRANSITIONS.get((self.local_state, step))
-        if following is None:
-            raise LocalError(f"{step.name.lower()} on {self!r}")
+        """Queue a frame for this session."""
+        next_state = SESSION_TRANSITIONS.get((self.local_state, step))
+        if next_state is None:
+            raise LocalError(f"{step.name.lower()} is not allowed on {self!r}")
         self.connection.send(step, self.channel, performative)
-        self.local_state = following
+        self.local_state = next_state
 
     def begin(self) -> None:
-        """Send begin: ours, or the answer to theirs."""
+        """Send begin, on our own initiative or in response to the peer's begin."""
         self.send(
             Step.BEGIN,
             Begin(
@@ -116,12 +116,12 @@ class Session:
         )
 
     def end(self, error: Error | None = None) -> None:
-        """End our side. The session has ended when the peer answers (SessionEnded)."""
+        """Send end. The session has ended when the peer responds (SessionEnded)."""
         self.send(Step.END, End(error=error))
         self.stop()
 
     def stop(self) -> None:
-        """Say nothing more and listen to nothing but the end: the session, or its connection, was closed by us."""
+        """Stop sending, and ignore all frames except end: we have closed the session or its connection."""
         self.local_state = SessionState.ENDED
         unsent = self.send_queue.clear()
         for link in self._all_links():
@@ -142,7 +142,7 @@ class Session:
         rcv_settle_mode: int = ReceiverSettleMode.FIRST,
         properties: dict[str, object] | None = None,
     ) -> Sender:
-        """Ask for a link on which we send. AttachConfirmed or LinkDetached tells the answer."""
+        """Attach a link on which we send. AttachConfirmed or LinkDetached follows."""
         link = Sender(self, name, self._new_handle(name, Role.SENDER))
         self._attach(link, source, target, snd_settle_mode, rcv_settle_mode, properties)
         return link
@@ -157,7 +157,7 @@ class Session:
         rcv_settle_mode: int = ReceiverSettleMode.FIRST,
         properties: dict[str, object] | None = None,
     ) -> Receiver:
-        """Ask for a link on which we receive; nothing comes before `grant` or `keep_credit`."""
+        """Attach a link on which we receive; no messages arrive before `grant` or `keep_credit`."""
         link = Receiver(self, name, self._new_handle(name, Role.RECEIVER))
         self._attach(link, source, target, snd_settle_mode, rcv_settle_mode, properties)
         return link
@@ -197,9 +197,9 @@ class Session:
 
     def _new_handle(self, name: str, role: bool) -> int:
         if (name, role) in self.links:
-            raise LocalError(f"{self!r} has a link named {name!r} already")
+            raise LocalError(f"{self!r} already has a link named {name!r}")
         if self.connection.link_count >= self.connection.limits.max_links:
-            raise LocalError(f"the connection has {self.connection.link_count} links, its limit")
+            raise LocalError(f"the connection has reached its limit of {self.connection.link_count} links")
         return self._take_handle()
 
     def _take_handle(self) -> int:
@@ -220,7 +220,7 @@ class Session:
         drain: bool = False,
         echo: bool = False,
     ) -> None:
-        """Tell the peer our windows and, with a handle, a link's credit."""
+        """Send our windows and, with a handle, a link's credit."""
         self._incoming_left = self.limits.incoming_window
         flow = Flow(
             next_incoming_id=self._next_incoming_id if self.remote_state is not SessionState.UNMAPPED else None,
@@ -236,20 +236,20 @@ class Session:
         self.send(Step.FLOW, flow)
 
     def refresh_window(self) -> None:
-        """Reopen the incoming window if half of it is used; the flows of links do so by the way."""
+        """Reopen the incoming window if more than half of it is used; flows of links reopen it as well."""
         if self._incoming_left < self._low_window and self.local_state is SessionState.MAPPED:
             self.send_flow()
 
     def forget_deliveries(self, link: Link) -> None:
-        """Drop what is unsettled or unsent on a link that goes away: nothing can be said of it any more."""
+        """Drop the unsettled and unsent deliveries of a link that ends; their outcomes can no longer arrive."""
         if isinstance(link, Receiver):
             link.drop_partial()
         link.lost_deliveries += self.unsettled_deliveries.forget(link) + self.send_queue.drop(link)
 
-    # --- the peer's steps ---------------------------------------------------------------------------------------------
+    # --- steps of the peer --------------------------------------------------------------------------------------------
 
     def receive_begin(self, begin: Begin) -> None:
-        """Take over the peer's side."""
+        """Apply the peer's begin."""
         self.remote_state = SessionState.MAPPED
         self.max_frame_size = self.connection.remote_max_frame_size
         self._next_incoming_id = begin.next_outgoing_id
@@ -259,7 +259,7 @@ class Session:
     def receive_transfer(
         self, data: bytes, at: int, end: int, batch: DeliveriesReceived | None, events: list[Event]
     ) -> DeliveriesReceived | None:
-        """One transfer frame. Its message joins `batch`, the event before it, where that is of the same link."""
+        """Process a transfer frame. The message joins `batch`, the preceding event, if both are for the same link."""
         handle, delivery_id, tag, tail, payload_at = read_transfer(data, at, end, self.limits)
         self._next_incoming_id = (self._next_incoming_id + 1) & SERIAL_MASK
         self._incoming_left -= 1
@@ -269,18 +269,18 @@ class Session:
         if not isinstance(link, Receiver):
             raise self._no_such_link(handle, "transfer")
         try:
-            found = link.receive_transfer(delivery_id, tag, tail, data[payload_at:end])
+            result = link.receive_transfer(delivery_id, tag, tail, data[payload_at:end])
         except LinkViolation as violation:
             self._refuse_or_detach(link, _error_of(violation))
             return None
-        if isinstance(found, int):
-            events.append(DeliveryRejected(link=link, size=found))
+        if isinstance(result, int):
+            events.append(DeliveryRejected(link=link, size=result))
             batch = None
-        elif found is not None:
+        elif result is not None:
             if batch is not None and batch.link is link:
-                batch.deliveries.append(found)
+                batch.deliveries.append(result)
             else:
-                batch = DeliveriesReceived(link=link, deliveries=[found])
+                batch = DeliveriesReceived(link=link, deliveries=[result])
                 events.append(batch)
         if link.credit == 0 and link.has_drained():
             events.append(Drained(link=link))
@@ -288,7 +288,7 @@ class Session:
         return batch
 
     def _request_refresh(self) -> None:
-        # Not at once: the peer cannot see a flow before its bytes are sent, so until then the old window holds.
+        # Defer the flow until output is sent: until then the peer cannot see it, and the old window applies.
         if self._incoming_left < 0:
             raise SessionViolation(
                 WINDOW_VIOLATION, f"more than {self.limits.incoming_window} transfers without waiting for a flow"
@@ -296,25 +296,25 @@ class Session:
         self.connection.sessions_to_refresh.add(self)
 
     def receive_attach(self, attach: Attach, events: list[Event]) -> None:
-        """The peer's attach: the answer to ours, or a wish for a new link."""
+        """Process the peer's attach: the response to ours, or a request for a new link."""
         if attach.handle > self.limits.max_handle:
             raise Violation(FRAMING_ERROR, f"handle {attach.handle} is above {self.limits.max_handle}")
         if attach.handle in self._by_remote_handle:
-            raise SessionViolation(HANDLE_IN_USE, f"handle {attach.handle} is attached already")
+            raise SessionViolation(HANDLE_IN_USE, f"handle {attach.handle} is already attached")
         if attach.snd_settle_mode > SenderSettleMode.MIXED or attach.rcv_settle_mode > ReceiverSettleMode.SECOND:
             modes = f"{int(attach.snd_settle_mode)} and {int(attach.rcv_settle_mode)}"
-            raise SessionViolation(INVALID_FIELD, f"settle modes {modes}, which there are not")
+            raise SessionViolation(INVALID_FIELD, f"invalid settle modes {modes}")
         role = not attach.role
-        known = self.links.get((attach.name, role))
-        if known is not None and known.remote_state is LinkState.UNATTACHED:
-            self._map(known, attach)
-            known.snd_settle_mode, known.rcv_settle_mode = attach.snd_settle_mode, attach.rcv_settle_mode
-            if known.local_state is LinkState.ATTACHED:
-                events.append(AttachConfirmed(link=known, attach=attach))
+        existing = self.links.get((attach.name, role))
+        if existing is not None and existing.remote_state is LinkState.UNATTACHED:
+            self._map(existing, attach)
+            existing.snd_settle_mode, existing.rcv_settle_mode = attach.snd_settle_mode, attach.rcv_settle_mode
+            if existing.local_state is LinkState.ATTACHED:
+                events.append(AttachConfirmed(link=existing, attach=attach))
             return
         self._check_attach(attach)
-        if known is not None:
-            self._steal(known, events)
+        if existing is not None:
+            self._steal(existing, events)
         link = self._make_link(attach, role)
         self._map(link, attach)
         if self.connection.link_count > self.connection.limits.max_links:
@@ -324,33 +324,35 @@ class Session:
         events.append(AttachRequested(link=link, attach=attach))
 
     def _check_attach(self, attach: Attach) -> None:
-        """The link's name is kept, and even a refusal has it in it; and each attempt costs something."""
+        """Check the size of the link's name, which even a refusal contains, and the number of attaches."""
         connection = self.connection
         name_size = len(attach.name.encode())
         if name_size > self.limits.max_name_bytes:
-            message = f"a link's name of {name_size} bytes; it can have {self.limits.max_name_bytes}"
+            message = f"the link name has {name_size} bytes; the limit is {self.limits.max_name_bytes}"
             raise Violation(RESOURCE_LIMIT_EXCEEDED, message)
         size = name_size + _ATTACH_SIZE
         if size > self.max_frame_size:
-            message = f"the answer to an attach has {size} bytes, the peer takes {self.max_frame_size}"
+            message = f"the answer to an attach has {size} bytes; the peer accepts frames of {self.max_frame_size}"
             raise Violation(FRAME_SIZE_TOO_SMALL, message)
         connection.attach_count += 1
-        most = connection.limits.max_attaches
-        if connection.attach_count > most:
-            raise Violation(RESOURCE_LIMIT_EXCEEDED, f"{most} links were attached, the limit of this connection")
+        max_attaches = connection.limits.max_attaches
+        if connection.attach_count > max_attaches:
+            raise Violation(
+                RESOURCE_LIMIT_EXCEEDED, f"{max_attaches} links were attached on this connection, its limit"
+            )
 
     def _refuse_over_limit(self, link: Link) -> None:
         limit = self.connection.limits.max_links
-        if self.connection.link_count > 2 * limit:  # a refused link is there until the peer detaches it, too
-            raise Violation(RESOURCE_LIMIT_EXCEEDED, f"attached on and on, beyond {limit} links and as many refused")
-        message = f"the connection has {limit} links, its limit"
+        if self.connection.link_count > 2 * limit:  # refused links count until the peer detaches them
+            raise Violation(RESOURCE_LIMIT_EXCEEDED, f"too many attaches beyond the limit of {limit} links")
+        message = f"the connection has reached its limit of {limit} links"
         link.refuse(Error(condition=RESOURCE_LIMIT_EXCEEDED, description=message))
 
     def _make_link(self, attach: Attach, role: bool) -> Link:
         try:
             handle = self._take_handle()
         except LocalError as error:
-            raise SessionViolation(RESOURCE_LIMIT_EXCEEDED, f"no handle to answer an attach: {error}") from None
+            raise SessionViolation(RESOURCE_LIMIT_EXCEEDED, f"no free handle to answer an attach: {error}") from None
         link: Link = (Sender if role is Role.SENDER else Receiver)(self, attach.name, handle)
         self._add(link)
         return link
@@ -364,15 +366,15 @@ class Session:
             link.delivery_count = attach.initial_delivery_count or 0
 
     def _steal(self, link: Link, events: list[Event]) -> None:
-        """A link is attached again under its name while it is attached: the new one takes its place."""
+        """Replace a link that is attached again under the same name with the new link."""
         error = Error(condition=LINK_STOLEN, description=f"another link named {link.name!r:.80} was attached")
         self._refuse_or_detach(link, error)
-        # Its handle stays mapped until the peer detaches it; its name is free for the new one.
+        # The old link's handle stays mapped until the peer detaches it; its name is free for the new link.
         self.forget_name(link)
         self._announce_detached(link, events, closed=True, error=error)
 
     def receive_flow(self, flow: Flow, events: list[Event]) -> None:
-        """The peer's windows, and a link's credit."""
+        """Process the peer's flow: its windows and, with a handle, a link's credit."""
         link = None
         if flow.handle is not None:
             link = self._by_remote_handle.get(flow.handle)
@@ -386,7 +388,7 @@ class Session:
             self.send_flow()
 
     def announce_reopened(self, events: list[Event]) -> None:
-        """There is room again, in the peer's window or our ledger: every link that has credit can use it."""
+        """Report CreditGranted for every sender with credit: the window or `unsettled_deliveries` has room again."""
         if self.send_queue.is_open:
             senders = [link for link in self.links.values() if isinstance(link, Sender)]
             events.extend([CreditGranted(link=link) for link in senders if link.credit > 0 or link.ignores_credit])
@@ -395,18 +397,18 @@ class Session:
         if link.local_state is LinkState.DETACHED:
             return
         if link.receive_flow(flow):
-            # What is no sender is a receiver, which mypy cannot know.
+            # A link is either a Sender or a Receiver, which mypy does not know.
             events.append(CreditGranted(link=link) if isinstance(link, Sender) else Drained(link=link))  # type: ignore[arg-type]
         if flow.echo:
             link.answer_echo()
 
     def forget_name(self, link: Link) -> None:
-        """A link was refused: its handle is in use until the peer detaches it, its name is not."""
+        """Free the name of a refused link; its handle stays in use until the peer detaches the link."""
         if self.links.get((link.name, link.role)) is link:
             del self.links[link.name, link.role]
 
     def receive_detach(self, detach: Detach, events: list[Event]) -> None:
-        """The peer detached a link: so do we, and forget it."""
+        """Process the peer's detach: respond to it and remove the link."""
         link = self._by_remote_handle.pop(detach.handle, None)
         if link is None:
             raise self._no_such_link(detach.handle, "detach")
@@ -425,14 +427,14 @@ class Session:
 
     @staticmethod
     def _refuse_or_detach(link: Link, error: Error) -> None:
-        """Refuse a link that the program has not answered yet; detach one that it has."""
+        """Refuse a link that the program has not responded to yet, or detach one that it has accepted."""
         if link.local_state is LinkState.UNATTACHED:
             link.refuse(error)
         else:
             link.detach(error=error)
 
     def fail(self, violation: SessionViolation, events: list[Event]) -> None:
-        """End the session because of what the peer did in it."""
+        """End the session because of a violation by the peer."""
         error = _error_of(violation)
         if self.local_state is SessionState.UNMAPPED:
             self.begin()
@@ -441,14 +443,14 @@ class Session:
         self.drop(error, events)
 
     def receive_end(self, end: End, events: list[Event]) -> None:
-        """The peer ended the session: so do we."""
+        """Process the peer's end: respond to it and drop the session."""
         self.remote_state = SessionState.ENDED
         if self.local_state is SessionState.MAPPED:
             self.end()
         self.drop(end.error, events)
 
     def drop(self, error: Error | None, events: list[Event]) -> None:
-        """Everything in the session is over, whoever ended it. Told once."""
+        """Drop all links and report SessionEnded, once, whichever end ended the session."""
         if self.is_dropped:
             return
         self.is_dropped = True
@@ -462,11 +464,11 @@ class Session:
         events.append(SessionEnded(session=self, error=error))
 
     def _all_links(self) -> list[Link]:
-        """Also those whose name another link has taken over."""
+        """Return all links, including those whose name another link has taken over."""
         return list(dict.fromkeys([*self.links.values(), *self._by_remote_handle.values()]))
 
-    def _no_such_link(self, handle: int, what: str) -> SessionViolation:
-        return SessionViolation(UNATTACHED_HANDLE, f"a {what} on handle {handle}, where no such link is attached")
+    def _no_such_link(self, handle: int, frame_name: str) -> SessionViolation:
+        return SessionViolation(UNATTACHED_HANDLE, f"{frame_name} on handle {handle}: no matching link is attached")
 
 
 def _error_of(violation: Violation) -> Error:

@@ -1,6 +1,6 @@
-"""What a connection is told at its start: its name, its times, and a limit on everything a peer controls.
+"""Settings of a connection: its name, its timeouts, and limits on everything that a peer controls.
 
-Every limit has a default that an ordinary client never meets. A server may offer more or less; nothing is unlimited.
+An ordinary client never reaches the default limits. A server may set other limits; nothing is unlimited.
 """
 
 from __future__ import annotations
@@ -10,29 +10,29 @@ from typing import Final
 
 
 class UnauthenticatedInput:
-    """Bytes of input held for all connections without credentials."""
+    """Total input buffered for all connections that have not authenticated yet."""
 
     def __init__(self, *, max_bytes: int, free_bytes: int) -> None:
-        """Above `max_bytes` in total, a connection may still hold `free_bytes`: enough to authenticate."""
+        """Allow `max_bytes` in total; beyond that, a connection may still hold `free_bytes`, enough to authenticate."""
         self.max_bytes = max_bytes
         self.free_bytes = free_bytes
         self.held_bytes = 0
 
     def join(self) -> ConnectionInput:
-        """The part of one more connection."""
+        """Return the share for a new connection."""
         return ConnectionInput(self)
 
 
 class ConnectionInput:
-    """Bytes of input held for one of the connections."""
+    """Input buffered for one unauthenticated connection."""
 
     def __init__(self, total: UnauthenticatedInput) -> None:
-        """Use `SharedInput.join`."""
+        """Create an empty share of `total`; use `UnauthenticatedInput.join`."""
         self.total = total
         self.held_bytes = 0
 
     def update(self, held_bytes: int) -> bool:
-        """Count what the connection holds now; False if it has grown and there is no room for that."""
+        """Set the number of bytes that the connection holds; return False if it grew beyond the available room."""
         shared, before = self.total, self.held_bytes
         self.held_bytes = held_bytes
         shared.held_bytes += held_bytes - before
@@ -40,50 +40,57 @@ class ConnectionInput:
 
 
 MIN_MAX_FRAME_SIZE: Final = 512
-"""The specification's floor: every peer can send and take frames of this size."""
+"""Lower limit in the specification: every peer can send and receive frames of this size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a peer may make us hold or do."""
+    """Limits on what a peer can make us store or do."""
 
     max_frame_size: int = 65_536
-    """Bytes of one frame; advertised in open, and what a larger frame is refused by."""
+    """Maximum frame size in bytes, advertised in open; larger frames are refused."""
     max_sessions: int = 256
-    """Sessions at a time on a connection; advertised as channel-max."""
+    """Maximum number of concurrent sessions on a connection, advertised as channel-max."""
     max_links: int = 5_000
-    """Links at a time on a connection. One more is refused by a detach; the others go on."""
+    """Maximum number of concurrent links on a connection. Further links are refused with a detach."""
     max_handle: int = 65_535
-    """Highest handle, advertised in begin. Some clients never reuse a handle, so it is higher than `max_links`."""
+    """Highest handle, advertised in begin. The default exceeds `max_links` because some clients never reuse a
+    handle."""
     incoming_window: int = 5_000
-    """Transfer frames a peer may send in a session before it hears from us again."""
+    """Number of transfer frames a peer may send in a session before we update its window."""
     max_unsettled: int = 50_000
-    """Unsettled deliveries of a session, each way. A peer beyond it loses the session; our own `sendable` is 0."""
+    """Maximum number of unsettled deliveries in a session, in each direction.
+
+    If the peer exceeds the limit, its session ends; when we reach the limit, `sendable` is 0.
+    """
     max_message_size: int = 1_048_576
-    """Bytes of one message, over all its frames; advertised in attach. A larger one is rejected, not stored."""
+    """Maximum size of a message over all its frames, advertised in attach; larger messages are rejected."""
     max_assembling_bytes: int = 67_108_864
-    """Bytes of messages whose last frame has not come yet, over all links of a connection."""
+    """Maximum size of all incomplete messages, over all links on a connection."""
     enforce_credit: bool = True
-    """Detach a link whose sender ignores credit. The Azure SDK for Python does ignore it, so a server says False."""
+    """Detach a link whose sender ignores credit. Servers set False, because the Azure SDK for Python ignores credit."""
     max_depth: int = 32
-    """Nesting of lists, maps, arrays and descriptions in a value."""
+    """Maximum nesting of lists, maps, arrays and described values in a value."""
     max_string_bytes: int = 1_048_576
-    """Length of one string, symbol or binary in a value that is decoded (message bodies are not)."""
+    """Maximum length of a string, symbol or binary in a decoded value (message bodies are not decoded)."""
     max_items: int = 65_536
-    """Elements of all lists, maps and arrays in one decoded value of a message together."""
+    """Maximum number of elements in all lists, maps and arrays of one decoded value of a message."""
     max_performative_items: int = 1_000
-    """... and in one performative: an element of one byte becomes an object of 70, and some performatives are kept."""
+    """Maximum number of elements in one performative.
+
+    This limit is lower because a one-byte element becomes an object of 70 bytes, and some performatives are kept.
+    """
     max_name_bytes: int = 4_096
-    """Length of a link's name: it is kept for as long as the link is."""
+    """Maximum length of a link's name, which is kept as long as the link exists."""
     max_attaches: int = 1_000_000_000
-    """Links that the peer attaches in the life of a connection, one after the other."""
+    """Maximum number of links that the peer attaches during the life of a connection."""
     max_unanswered_bytes: int = 33_554_432
-    """Bytes of messages the program has not answered yet, above which a server stops reading from the peer."""
+    """Size of unanswered messages above which a server stops reading from the peer."""
     max_pipelined_bytes: int = 65_536
-    """What a peer may send ahead of the answer to its SASL exchange."""
+    """Number of bytes that a peer may send before the server responds to its SASL exchange."""
 
     def __post_init__(self) -> None:
-        """Refuse what no peer could be told."""
+        """Check that all limits advertised to the peer are in the range that the protocol allows."""
         for name, (lowest, highest) in _RANGES.items():
             value = getattr(self, name)
             if not lowest <= value <= highest:
@@ -98,34 +105,34 @@ _RANGES: Final = {
     "max_unsettled": (1, 2**31 - 1),
     "max_message_size": (1, 2**64 - 1),
 }
-"""Of the limits that are told to the peer; the others are our own affair."""
+"""Valid ranges of the limits that are advertised to the peer; other limits are not checked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """One connection's own side of the agreement."""
+    """Local settings of one connection."""
 
     container_id: str
-    """Our name in open."""
+    """Our container id in open."""
     hostname: str | None = None
-    """A client says in open which host it means; a server leaves it out."""
+    """Host name that a client sends in open; None for servers."""
     properties: dict[str, object] | None = None
-    """For open: product, version and the like."""
+    """Connection properties for open, such as product and version."""
     idle_timeout_ms: int = 120_000
-    """The longest silence we ask of the peer (advertised); after twice that we give up. 0: never."""
+    """Idle timeout advertised to the peer; the connection is closed after twice that silence (0: no timeout)."""
     handshake_timeout_ms: int = 20_000
-    """From the start to open; also how long a close may wait for its answer."""
+    """Time limit for the handshake, up to open; also the time limit for the response to a close."""
     min_idle_timeout_ms: int = 0
-    """A peer that asks for heartbeats more often than this is refused; 0: none is."""
+    """Shortest idle timeout that a peer may request; a peer that requests a shorter one is refused (0: no minimum)."""
     first_delivery_id: int = 0
-    """The id of the first message that we send in a session."""
+    """Delivery id of the first message that we send in a session."""
     limits: Limits = field(default_factory=Limits)
     unauthenticated_limits: Limits | None = None
-    """What holds until `connection.raise_limits`: a server trusts nobody who has shown no credentials yet.
+    """Limits until `connection.apply_authenticated_limits`: a server allows less to peers that have not
+    authenticated.
 
-    Only limits on what the peer makes us hold may differ (sessions, links, attaches, unfinished and unanswered
-    messages): what is advertised in open, begin and attach comes from `limits`, since it is advertised once.
-    """
+    Only limits on resources held for the peer may differ (sessions, links, attaches, incomplete and unanswered
+    messages). Limits advertised in open, begin and attach come from `limits`, since they are advertised only once."""
     unauthenticated_input: UnauthenticatedInput | None = None
-    """Until `connection.raise_limits`, the input held for the peer also counts here, with that of all other peers that
-    have shown no credentials yet. A connection that grows beyond what is left is closed."""
+    """Shared budget for the input of all peers that have not authenticated, used until
+    `connection.apply_authenticated_limits`. A connection that exceeds the budget is closed."""

@@ -1,47 +1,48 @@
-"""Deliveries that have the same delivery id in one session.
+"""Deliveries that share a delivery id within one session.
 
-AMQP forbids that, yet the Azure SDK for Python does it when threads or tasks share a sender or a receiver: pyamqp reads
-its next delivery id, writes the transfer, and only then counts the id up. The real service takes such deliveries. One
-disposition of the id settles all of them at the SDK, so the answer must be true of each: `accepted` is sent when all
-deliveries of the id were accepted, and not before. If any was refused, all are: the sender of an accepted message may
-then send it again, but no sender believes that a message was stored which was not.
+AMQP forbids shared ids, yet the Azure SDK for Python produces them when threads or tasks share a sender or a receiver:
+pyamqp reads its next delivery id, writes the transfer, and only then increments the id. Azure Service Bus accepts such
+deliveries. One disposition for the id settles all its deliveries in the SDK, so the outcome must be true of each
+delivery: `accepted` is sent only after all deliveries with the id were accepted. If any delivery was rejected, all are
+rejected. The sender of an accepted message may then send that message again, but no sender believes that a lost message
+was stored.
 
-Owns: the deliveries of one id, and the answer that fits all of them.
+Owns the deliveries with one id, and the outcome that is sent for all of them.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from twinbus.amqp.codec.performatives import Error
 from twinbus.amqp.errors import ILLEGAL_STATE
 from twinbus.amqp.outcomes import Rejected
-from twinbus.amqp.performatives import Error
 
 if TYPE_CHECKING:
-    from twinbus.amqp.composite import Composite
+    from twinbus.amqp.codec.composite import Composite
     from twinbus.amqp.delivery import IncomingDelivery
     from twinbus.amqp.link import Link
 
 
 class SharedDeliveryId:
-    """The unsettled deliveries of one id, and what was answered to them so far."""
+    """Unsettled deliveries with one id, and their outcomes so far."""
 
     def __init__(self, first: IncomingDelivery) -> None:
-        """`first` had the id alone until now."""
+        """Start with `first`, the delivery that had the id alone until now."""
         self.deliveries = [first]
         self.is_settled = True
-        """All answers so far settle their delivery."""
+        """True while all outcomes so far settle their deliveries."""
         self._undecided: dict[IncomingDelivery, None] = {} if first.answered else {first: None}
         self._outcomes: list[Composite | None] = []
-        """Each different answer once; a rejection goes before all others."""
+        """Distinct outcomes so far; a rejection replaces all other outcomes."""
 
     def add(self, delivery: IncomingDelivery) -> None:
-        """One more delivery has this id."""
+        """Add a delivery that has this id."""
         self.deliveries.append(delivery)
         self._undecided[delivery] = None
 
     def add_outcome(self, delivery: IncomingDelivery, state: Composite | None, *, settled: bool) -> bool:
-        """Note what became of one delivery. True if it was the last one without an answer."""
+        """Record the outcome of a delivery; return True if every delivery with the id now has an outcome."""
         if delivery not in self._undecided:
             return False
         del self._undecided[delivery]
@@ -53,25 +54,25 @@ class SharedDeliveryId:
         return not self._undecided
 
     def drop_link(self, link: Link) -> int:
-        """Drop the deliveries of a link that is over, and return how many there were."""
-        kept = [one for one in self.deliveries if one.link is not link]
-        lost = len(self.deliveries) - len(kept)
-        waiting = [one for one in self._undecided if one.link is link]
-        for one in waiting:
-            del self._undecided[one]
-        if waiting and not self._is_rejected:  # nobody knows yet whether they will be stored
+        """Drop the deliveries of a detached link, and return how many were dropped."""
+        kept = [delivery for delivery in self.deliveries if delivery.link is not link]
+        dropped_count = len(self.deliveries) - len(kept)
+        undecided = [delivery for delivery in self._undecided if delivery.link is link]
+        for delivery in undecided:
+            del self._undecided[delivery]
+        if undecided and not self._is_rejected:  # these deliveries may still be stored or rejected
             self._outcomes = [_not_all_accepted()]
         self.deliveries = kept
-        return lost
+        return dropped_count
 
     @property
     def is_decided(self) -> bool:
-        """No delivery waits for its answer."""
+        """True if all deliveries with the id have an outcome."""
         return not self._undecided
 
     @property
     def outcome(self) -> Composite | None:
-        """The answer for all deliveries of the id: the one that all got, or a rejection."""
+        """Outcome for all deliveries with the id: the common outcome, or a rejection if the outcomes differ."""
         return self._outcomes[0] if len(self._outcomes) == 1 else _not_all_accepted()
 
     @property
@@ -80,5 +81,5 @@ class SharedDeliveryId:
 
 
 def _not_all_accepted() -> Rejected:
-    text = "several deliveries have this id, and not all of them were accepted: send each of them again"
+    text = "several deliveries share this id, and not all of them were accepted: send all of them again"
     return Rejected(error=Error(condition=ILLEGAL_STATE, description=text))

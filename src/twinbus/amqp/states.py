@@ -1,14 +1,14 @@
-"""What may happen next: the protocol's states as tables.
+"""State tables of the protocol: connections, sessions, links and the SASL exchange.
 
-AMQP is symmetric, and each end of a conversation moves by its own steps alone. So there is one table per kind of
-thing, and two states by it: what *we* have sent and what *they* have sent. The twelve states the specification draws
-for a connection are pairs of these. A step that has no cell is illegal: from the peer it is answered with an error,
-from our own program it raises LocalError.
+AMQP is symmetric, and the state of each end depends only on the frames that this end has sent. So there is one table
+per kind of object, and each object has two states in it: one for the local end and one for the peer. The twelve
+connection states of the specification are pairs of these states. A step that is not in the table is illegal: if the
+peer takes it, the engine responds with an error; if our own program takes it, the engine raises LocalError.
 
-One rule spans the two ends and is not in the tables: once we have sent close, end or detach, what the peer still had
-on its way is dropped until its own close, end or detach arrives.
+One rule involves both ends and is not in the tables: after we have sent close, end or detach, all frames from the peer
+are dropped until its own close, end or detach arrives.
 
-Owns: the tables. Knows nothing of what a step carries; `connection`, `session` and `link` take the steps.
+Owns the tables. Must not know what the steps carry; `connection`, `session` and `link` take the steps.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import Final
 
 
 class Role:
-    """Which end of a link, as its boolean on the wire."""
+    """Role of one end of a link, with its boolean value on the wire."""
 
     SENDER: Final = False
     RECEIVER: Final = True
 
 
 class SenderSettleMode(IntEnum):
-    """Whether a sender settles before it hears of the outcome."""
+    """Whether a sender sends its deliveries settled, unsettled, or both."""
 
     UNSETTLED = 0
     SETTLED = 1
@@ -33,14 +33,14 @@ class SenderSettleMode(IntEnum):
 
 
 class ReceiverSettleMode(IntEnum):
-    """Whether a receiver settles with its outcome, or only after the sender has."""
+    """Whether a receiver settles when it sends the outcome (first), or only after the sender has settled (second)."""
 
     FIRST = 0
     SECOND = 1
 
 
 class Step(Enum):
-    """What an end can do."""
+    """Protocol steps that an end of a connection can take."""
 
     HEADER = auto()
     OPEN = auto()
@@ -55,7 +55,7 @@ class Step(Enum):
 
 
 class ConnectionState(Enum):
-    """How far one end of a connection has come."""
+    """State of one end of a connection."""
 
     START = auto()
     HEADER_EXCHANGED = auto()
@@ -78,7 +78,7 @@ CONNECTION_TRANSITIONS: Final = {
 
 
 class SessionState(Enum):
-    """How far one end of a session has come."""
+    """State of one end of a session."""
 
     UNMAPPED = auto()
     MAPPED = auto()
@@ -97,7 +97,7 @@ SESSION_TRANSITIONS: Final = {
 
 
 class LinkState(Enum):
-    """How far one end of a link has come. A link that is attached again by its name is a new link here."""
+    """State of one end of a link. A link that is attached again under the same name is a new link."""
 
     UNATTACHED = auto()
     ATTACHED = auto()
@@ -113,7 +113,7 @@ LINK_TRANSITIONS: Final = {
 
 
 class SaslStep(Enum):
-    """The frames of a SASL exchange."""
+    """Frames of a SASL exchange."""
 
     MECHANISMS = auto()
     INIT = auto()
@@ -123,7 +123,7 @@ class SaslStep(Enum):
 
 
 class SaslState(Enum):
-    """Whose turn it is, and for what. This exchange is strictly in turns, so both ends share one state."""
+    """State of a SASL exchange. The two ends take turns, so they share one state."""
 
     AWAITING_MECHANISMS = auto()
     AWAITING_INIT = auto()
@@ -141,4 +141,4 @@ SASL_TRANSITIONS: Final = {
 }
 
 SASL_FROM_SERVER: Final = frozenset({SaslStep.MECHANISMS, SaslStep.CHALLENGE, SaslStep.OUTCOME})
-"""The steps that only a server takes; the others only a client."""
+"""Steps that only a server takes; only a client takes the other steps."""

@@ -1,16 +1,16 @@
-"""The two ends of a link, as attach describes them: source, target, or the coordinator of transactions.
+"""Ends of a link as attach describes them: source, target, or the transaction coordinator.
 
-Owns: the declarations of part 3.5 and 4.5. What an address means is for the program that uses the engine.
+Owns the declarations of parts 3.5 and 4.5. Must not know what an address means; the program interprets addresses.
 """
 
 from __future__ import annotations
 
-from twinbus.amqp.composite import ANY, BOOLEAN, FIELDS, SYMBOL, SYMBOLS, UINT, Composite, composite, typed_field
+from twinbus.amqp.codec.composite import ANY, BOOLEAN, FIELDS, SYMBOL, SYMBOLS, UINT, Composite, composite, typed_field
 
 
 @composite(0x28, "amqp:source:list")
 class Source(Composite):
-    """Where messages come from."""
+    """Source of a link: the node that messages come from."""
 
     address: object = typed_field(ANY, default=None)
     durable: int = typed_field(UINT, default=0)
@@ -27,7 +27,7 @@ class Source(Composite):
 
 @composite(0x29, "amqp:target:list")
 class Target(Composite):
-    """Where messages go."""
+    """Target of a link: the node that messages go to."""
 
     address: object = typed_field(ANY, default=None)
     durable: int = typed_field(UINT, default=0)
@@ -40,6 +40,6 @@ class Target(Composite):
 
 @composite(0x30, "amqp:coordinator:list")
 class Coordinator(Composite):
-    """The target of a link that opens and closes transactions."""
+    """Target of a link that declares and discharges transactions."""
 
     capabilities: tuple[str, ...] | None = typed_field(SYMBOLS, default=None)

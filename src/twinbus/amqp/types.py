@@ -1,4 +1,4 @@
-"""The Python face of each AMQP type: one for one, so that a value read and written again keeps its type.
+"""Python types for the AMQP types, one for each, so that a decoded value keeps its AMQP type when it is encoded again.
 
 | AMQP | Python | | AMQP | Python |
 |---|---|---|---|---|
@@ -12,7 +12,7 @@
 | decimal32, 64, 128 | Decimal32, 64, 128 | | map | dict (or Pairs) |
 | described | Described | | array | Array |
 
-Owns: these classes. Knows nothing of bytes on the wire: `encode` and `decode` do that.
+Owns these classes. Must not know their encodings, which are in `codec.encode` and `codec.decode`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from twinbus.amqp import decimals
+from twinbus.amqp.codec import decimals
 
 if TYPE_CHECKING:
     import decimal
 
 
 class _Number(int):
-    """An int that remembers which AMQP integer it is. Its range is checked where it is encoded."""
+    """AMQP integer of a specific type. The range is checked when the number is encoded."""
 
     __slots__ = ()
 
@@ -36,55 +36,55 @@ class _Number(int):
 
 
 class UByte(_Number):
-    """0 to 255."""
+    """AMQP ubyte: 0 to 255."""
 
     __slots__ = ()
 
 
 class UShort(_Number):
-    """0 to 2^16 - 1."""
+    """AMQP ushort: 0 to 2^16 - 1."""
 
     __slots__ = ()
 
 
 class UInt(_Number):
-    """0 to 2^32 - 1."""
+    """AMQP uint: 0 to 2^32 - 1."""
 
     __slots__ = ()
 
 
 class ULong(_Number):
-    """0 to 2^64 - 1."""
+    """AMQP ulong: 0 to 2^64 - 1."""
 
     __slots__ = ()
 
 
 class Byte(_Number):
-    """-128 to 127."""
+    """AMQP byte: -128 to 127."""
 
     __slots__ = ()
 
 
 class Short(_Number):
-    """-2^15 to 2^15 - 1."""
+    """AMQP short: -2^15 to 2^15 - 1."""
 
     __slots__ = ()
 
 
 class Int(_Number):
-    """-2^31 to 2^31 - 1. A plain Python int is an AMQP long."""
+    """AMQP int: -2^31 to 2^31 - 1. A plain Python int is an AMQP long."""
 
     __slots__ = ()
 
 
 class Timestamp(_Number):
-    """Milliseconds since 1970-01-01T00:00Z, as a signed 64-bit number; a wider range than datetime has."""
+    """Milliseconds since 1970-01-01T00:00Z as a signed 64-bit number, a wider range than datetime has."""
 
     __slots__ = ()
 
 
 class Float(float):
-    """A 32-bit float. A plain Python float is an AMQP double."""
+    """AMQP float with 32 bits. A plain Python float is an AMQP double."""
 
     __slots__ = ()
 
@@ -93,7 +93,7 @@ class Float(float):
 
 
 class Char(str):
-    """One Unicode character."""
+    """AMQP char: one Unicode character."""
 
     __slots__ = ()
 
@@ -102,7 +102,7 @@ class Char(str):
 
 
 class Symbol(str):
-    """An ASCII name that both ends know. Equal to the string of the same text, but another type on the wire."""
+    """AMQP symbol: an ASCII name. A symbol equals the string of the same text but has a different type on the wire."""
 
     __slots__ = ()
 
@@ -111,18 +111,18 @@ class Symbol(str):
 
 
 class _Decimal(bytes):
-    """An IEEE 754 decimal as its bytes: it passes through exactly; arithmetic is done on `to_decimal()`."""
+    """Bytes of an IEEE 754 decimal, which keep the value exact; use `to_decimal()` for arithmetic."""
 
     __slots__ = ()
     layout: ClassVar[decimals.Layout]
 
     @classmethod
     def from_decimal(cls, value: decimal.Decimal) -> Self:
-        """The encoding of `value`; ValueError where it does not fit exactly."""
+        """Encode `value`, or raise ValueError if this width cannot represent it exactly."""
         return cls(decimals.pack(value, cls.layout))
 
     def to_decimal(self) -> decimal.Decimal:
-        """The number, infinity or NaN these bytes stand for."""
+        """Return the number, infinity or NaN that the bytes encode."""
         return decimals.unpack(self, self.layout)
 
     def __repr__(self) -> str:
@@ -130,21 +130,21 @@ class _Decimal(bytes):
 
 
 class Decimal32(_Decimal):
-    """4 bytes, 7 digits."""
+    """AMQP decimal32: 4 bytes, 7 digits."""
 
     __slots__ = ()
     layout = decimals.DECIMAL32
 
 
 class Decimal64(_Decimal):
-    """8 bytes, 16 digits."""
+    """AMQP decimal64: 8 bytes, 16 digits."""
 
     __slots__ = ()
     layout = decimals.DECIMAL64
 
 
 class Decimal128(_Decimal):
-    """16 bytes, 34 digits."""
+    """AMQP decimal128: 16 bytes, 34 digits."""
 
     __slots__ = ()
     layout = decimals.DECIMAL128
@@ -152,7 +152,7 @@ class Decimal128(_Decimal):
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A value with a descriptor in front that says what it means; both may be described in turn."""
+    """Value with a descriptor that gives its meaning; both may themselves be described values."""
 
     descriptor: object
     value: object
@@ -160,15 +160,15 @@ class Described:
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """Values of one type with one constructor. `element_type` is known even when there are none."""
+    """Values that share one type and one constructor. `element_type` is known even for an empty array."""
 
     element_type: type
     items: list[object]
     descriptors: tuple[object, ...] = field(default=())
-    """What describes each element, outermost first; empty for a plain array."""
+    """Descriptors of the elements, outermost first; empty for a plain array."""
 
 
 class Pairs(tuple[tuple[object, object], ...]):
-    """A map that a dict cannot hold: keys that are lists, or that Python calls equal and AMQP does not (1 and true)."""
+    """Map that a dict cannot hold: its keys are unhashable, or equal in Python but not in AMQP (1 and true)."""
 
     __slots__ = ()

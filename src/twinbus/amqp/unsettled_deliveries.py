@@ -1,13 +1,14 @@
-"""The deliveries of a session that are not settled yet, both ways.
+"""Unsettled deliveries in a session, in both directions.
 
-Owns: which delivery an id stands for, and what both ends have said of it. Knows nothing of credit, windows or payloads.
+Owns the mapping from delivery ids to deliveries, and the outcomes that both ends have sent. Must not know credit,
+windows or payloads.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from twinbus.amqp.delivery_frames import disposition_frame, is_plain_modified, read_disposition
+from twinbus.amqp.codec.delivery_frames import disposition_frame, is_plain_modified, read_disposition
 from twinbus.amqp.errors import INVALID_FIELD, RESOURCE_LIMIT_EXCEEDED, FrameTooLarge, SessionViolation
 from twinbus.amqp.events import ReceiptsUpdated, SendsUpdated
 from twinbus.amqp.link import SERIAL_HALF, SERIAL_MASK
@@ -18,9 +19,9 @@ from twinbus.amqp.states import Role, SessionState
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from twinbus.amqp.composite import Composite
+    from twinbus.amqp.codec.composite import Composite
+    from twinbus.amqp.codec.delivery_frames import DispositionTail
     from twinbus.amqp.delivery import IncomingDelivery, OutgoingDelivery
-    from twinbus.amqp.delivery_frames import DispositionTail
     from twinbus.amqp.events import Event
     from twinbus.amqp.link import Link
     from twinbus.amqp.session import Session
@@ -30,58 +31,58 @@ if TYPE_CHECKING:
 _ENCODED_ACCEPTED: Final = ACCEPTED.encode()
 _NULL: Final = b"\x40"
 _DISPOSITION_SIZE: Final = 40
-"""A disposition frame takes less, its state aside."""
+"""Upper bound for the size of a disposition frame without its state."""
 _VISITS_PER_DELIVERY: Final = 8
-"""How often a delivery may be gone over, on average, for a word of the peer's that does not settle it."""
+"""Average number of times that the peer's non-settling dispositions may visit each delivery."""
 _INITIAL_VISITS: Final = 1000
 
 
 class UnsettledDeliveries:
-    """What is open between the two ends of a session."""
+    """Unsettled deliveries between the two ends of a session."""
 
     def __init__(self, session: Session) -> None:
-        """Made by the session."""
+        """Create an empty collection for `session`."""
         self.outgoing: dict[int, OutgoingDelivery] = {}
         """Messages we sent, by delivery id."""
         self.incoming: dict[int, IncomingDelivery] = {}
-        """Messages we received, by delivery id: the first of those that share one."""
+        """Messages we received, by delivery id; if several share an id, the first of them."""
         self._shared: dict[int, SharedDeliveryId] = {}
-        """Ids under which several unsettled messages came: none, unless the peer breaks AMQP's rules."""
+        """Delivery ids that several unsettled messages share. Empty unless the peer breaks AMQP's rules."""
         self._session = session
         self._connection = session.connection
         self._limit = session.limits.max_unsettled
         self._max_ids = self._limit
-        """Ids that `incoming` may have: the limit, less the deliveries beyond the first of each id."""
+        """Maximum number of ids in `incoming`: the limit, minus the deliveries beyond the first of each shared id."""
         self._next_id = session.connection.settings.first_delivery_id
         self._visits_left = _INITIAL_VISITS
 
-    # --- in and out ---------------------------------------------------------------------------------------------------
+    # --- adding and removing deliveries -------------------------------------------------------------------------------
 
     @property
     def room(self) -> int:
-        """How many more messages may be sent before some are settled."""
+        """Number of messages that may be sent before some are settled."""
         return self._limit - len(self.outgoing)
 
     def next_delivery_id(self) -> int:
-        """The next delivery id: consecutive over all links of the session."""
+        """Return the next delivery id; ids are consecutive across all links in the session."""
         delivery_id = self._next_id
         self._next_id = (delivery_id + 1) & SERIAL_MASK
         self._visits_left += _VISITS_PER_DELIVERY
         return delivery_id
 
     def add_outgoing(self, delivery_id: int, delivery: OutgoingDelivery) -> None:
-        """Remember a message we send until it is settled."""
+        """Track a message that we send until it is settled."""
         self.outgoing[delivery_id] = delivery
         delivery.link.unsettled_ids.add(delivery_id)
 
     def drop_outgoing(self, delivery: OutgoingDelivery) -> None:
-        """Forget a message that was taken back."""
+        """Stop tracking a message that was withdrawn."""
         if delivery.delivery_id is not None and self.outgoing.pop(delivery.delivery_id, None) is not None:
             delivery.link.unsettled_ids.discard(delivery.delivery_id)
         delivery.settled = True
 
     def add_incoming(self, delivery: IncomingDelivery) -> None:
-        """Remember a message that came until it is settled, and that the program has not said anything of it."""
+        """Count a received message as unanswered and, unless the sender settled it, track it until it is settled."""
         link = delivery.link
         if not delivery.settled:
             incoming = self.incoming
@@ -98,7 +99,7 @@ class UnsettledDeliveries:
         self._connection.unanswered_bytes += delivery.counted_bytes
 
     def forget(self, link: Link) -> list[OutgoingDelivery]:
-        """Drop all deliveries of a link that goes away: those we sent and will hear nothing more of."""
+        """Drop all deliveries of a detached link; return the messages we sent whose outcome will never arrive."""
         lost: list[OutgoingDelivery] = []
         if link.role is Role.SENDER:
             lost = [self.outgoing.pop(delivery_id) for delivery_id in sorted(link.unsettled_ids)]
@@ -112,15 +113,15 @@ class UnsettledDeliveries:
         link.unsettled_ids.clear()
         return lost
 
-    # --- several deliveries of one id ---------------------------------------------------------------------------------
+    # --- deliveries that share an id ----------------------------------------------------------------------------------
 
     @property
     def incoming_count(self) -> int:
-        """How many messages we received are unsettled."""
+        """Number of received messages that are unsettled."""
         return len(self.incoming) + self._limit - self._max_ids
 
     def _add_shared(self, delivery: IncomingDelivery) -> None:
-        """Take a delivery whose id an unsettled one has already."""
+        """Add a delivery whose id belongs to another unsettled delivery."""
         delivery_id, link = delivery.delivery_id, delivery.link
         shared = self._shared.get(delivery_id)
         if shared is None:
@@ -135,7 +136,10 @@ class UnsettledDeliveries:
     def _settle_or_hold_shared(
         self, deliveries: Sequence[IncomingDelivery], state: Composite | None, *, settled: bool
     ) -> list[IncomingDelivery]:
-        """Answer those deliveries that share their id, once all of the id have an answer; return the others."""
+        """Record the outcome of deliveries that share an id, and send the common outcome once all of them have one.
+
+        Return the deliveries whose id is not shared.
+        """
         others = []
         for delivery in deliveries:
             shared = self._shared.get(delivery.delivery_id)
@@ -146,7 +150,7 @@ class UnsettledDeliveries:
         return others
 
     def _send_shared_outcome(self, delivery_id: int, shared: SharedDeliveryId) -> None:
-        """Send the one answer to all deliveries of an id."""
+        """Send the common outcome of all deliveries with an id."""
         settled = shared.is_settled
         if settled:
             del self.incoming[delivery_id]
@@ -166,22 +170,22 @@ class UnsettledDeliveries:
                 link.shared_id_count -= 1
 
     def _take_shared(self, taken: list[IncomingDelivery], *, settled: bool) -> list[IncomingDelivery]:
-        """What the peer said of an id holds for all deliveries of it."""
-        found: list[IncomingDelivery] = []
+        """Return `taken` and all deliveries that share their ids: the peer's disposition applies to all of them."""
+        deliveries: list[IncomingDelivery] = []
         for delivery in taken:
             shared = self._shared.get(delivery.delivery_id)
             if shared is None:
-                found.append(delivery)
+                deliveries.append(delivery)
                 continue
             if settled:
                 delivery.link.unsettled_ids.add(delivery.delivery_id)
                 self._settle_shared(delivery.delivery_id, shared)
-            found += shared.deliveries
-        return found
+            deliveries += shared.deliveries
+        return deliveries
 
     def _forget_shared(self, link: Link) -> None:
-        """Drop a link's deliveries from the ids that they share; what is left in `unsettled_ids` it has alone."""
-        for delivery_id in [one for one in link.unsettled_ids if one in self._shared]:
+        """Drop a link's deliveries from the ids that they share; afterwards no id in `link.unsettled_ids` is shared."""
+        for delivery_id in [shared_id for shared_id in link.unsettled_ids if shared_id in self._shared]:
             shared = self._shared[delivery_id]
             for delivery in shared.deliveries:
                 delivery.settled = delivery.settled or delivery.link is link
@@ -196,7 +200,7 @@ class UnsettledDeliveries:
                 self._send_shared_outcome(delivery_id, shared)
         link.shared_id_count = 0
 
-    # --- our word -----------------------------------------------------------------------------------------------------
+    # --- outcomes that we send ----------------------------------------------------------------------------------------
 
     def send_outcome(
         self,
@@ -206,14 +210,14 @@ class UnsettledDeliveries:
         *,
         settled: bool,
     ) -> None:
-        """Send what became of deliveries, neighbours in one frame. Passes over those that are settled already."""
+        """Send the outcome of deliveries, with consecutive ids in one frame; skip deliveries that are settled."""
         encoded = _ENCODED_ACCEPTED if state is ACCEPTED else self._encode_state(state)
         receiving = role is Role.RECEIVER
         unsettled: dict[int, IncomingDelivery] | dict[int, OutgoingDelivery]
         unsettled = self.incoming if receiving else self.outgoing
         first = last = -1
         if receiving:
-            self._count_answers(deliveries)  # type: ignore[arg-type]  # receiving: these are incoming ones
+            self._count_answers(deliveries)  # type: ignore[arg-type]  # receiving: incoming deliveries
             if self._shared:
                 deliveries = self._settle_or_hold_shared(deliveries, state, settled=settled)  # type: ignore[arg-type]
         for delivery in deliveries:
@@ -234,7 +238,7 @@ class UnsettledDeliveries:
             self.send_disposition(role, first, last, encoded, settled=settled)
 
     def send_disposition(self, role: bool, first: int, last: int, state: bytes, *, settled: bool = True) -> None:
-        """Queue one disposition for a range of ids."""
+        """Queue a disposition for a range of delivery ids."""
         channel = self._session.channel
         self._connection.write(disposition_frame(channel, role, first, last, settled=settled, state=state))
 
@@ -244,11 +248,11 @@ class UnsettledDeliveries:
         encoded = state.encode()
         size, largest = len(encoded) + _DISPOSITION_SIZE, self._session.max_frame_size
         if size > largest > 0:
-            raise FrameTooLarge(f"{state.symbol} makes a disposition of {size} bytes; the peer takes {largest}")
+            raise FrameTooLarge(f"{state.symbol} needs a disposition frame of {size} bytes; the peer accepts {largest}")
         return encoded
 
     def _count_answers(self, deliveries: Sequence[IncomingDelivery]) -> None:
-        """The program has said what became of these, or the peer has given up waiting for it."""
+        """Mark deliveries as answered: the program has settled them, or the peer no longer waits for an outcome."""
         link, count, weight = None, 0, 0
         for delivery in deliveries:
             if delivery.answered:
@@ -262,15 +266,15 @@ class UnsettledDeliveries:
         self._subtract_unanswered(link, count, weight)
 
     def _subtract_unanswered(self, link: Link | None, count: int, size: int) -> None:
-        if link is not None and link.unanswered_count:  # else the link is over, and all of it was forgotten
+        if link is not None and link.unanswered_count:  # 0 after the link has ended and its counts were reset
             link.unanswered_count -= count
             link.unanswered_bytes -= size
             self._connection.unanswered_bytes -= size
 
-    # --- the peer's word ----------------------------------------------------------------------------------------------
+    # --- dispositions from the peer -----------------------------------------------------------------------------------
 
     def receive_disposition(self, data: bytes, at: int, end: int, events: list[Event]) -> None:
-        """The peer's word on a range of deliveries: those we sent if it is the receiver, else those we received."""
+        """Apply the peer's disposition to messages we sent (if the peer is the receiver) or to messages we received."""
         role, first, last, tail = read_disposition(data, at, end, self._session.limits)
         if role is Role.RECEIVER:
             was_full = self.room <= 0
@@ -285,7 +289,7 @@ class UnsettledDeliveries:
 
     @staticmethod
     def _update_sends(deliveries: list[OutgoingDelivery], tail: DispositionTail, events: list[Event]) -> None:
-        """Tell of sends, those of one link and one state together, also with those told just before."""
+        """Append events for outgoing deliveries, one per link and state; extend the preceding event if possible."""
         previous = events[-1] if events else None
         batch = previous if isinstance(previous, SendsUpdated) and previous.settled == tail.settled else None
         if batch is not None and batch.state is not tail.state:
@@ -313,30 +317,32 @@ class UnsettledDeliveries:
                 events.append(batch)
 
     def _take(self, unsettled: dict[int, DeliveryT], first: int, last: int, *, settled: bool) -> list[DeliveryT]:
-        """The unsettled deliveries of a range; they are forgotten if the peer settled them."""
+        """Return the unsettled deliveries in a range, and remove them if the peer settled them."""
         count = ((last - first) & SERIAL_MASK) + 1
         if count > SERIAL_HALF:
-            raise SessionViolation(INVALID_FIELD, f"a disposition from {first} to {last}, which lies before it")
-        looked_at = min(count, len(unsettled))
-        if count > looked_at:  # a wide range costs what we hold, not what it claims
-            ids = [one for one in unsettled if (one - first) & SERIAL_MASK < count]
+            raise SessionViolation(
+                INVALID_FIELD, f"invalid disposition range {first} to {last}: the last id is before the first"
+            )
+        visited = min(count, len(unsettled))
+        if count > visited:  # bound the work for a wide range by the number of deliveries
+            ids = [delivery_id for delivery_id in unsettled if (delivery_id - first) & SERIAL_MASK < count]
         else:
-            ids = [one & SERIAL_MASK for one in range(first, first + count)]
-        found = []
-        for one in ids:
-            delivery = unsettled.get(one)
+            ids = [delivery_id & SERIAL_MASK for delivery_id in range(first, first + count)]
+        deliveries = []
+        for delivery_id in ids:
+            delivery = unsettled.get(delivery_id)
             if delivery is None:
                 continue
             if settled:
-                del unsettled[one]
+                del unsettled[delivery_id]
                 delivery.settled = True
-                delivery.link.unsettled_ids.discard(one)
-            found.append(delivery)
-        self._count_visits(looked_at - (len(found) if settled else 0))
-        return found
+                delivery.link.unsettled_ids.discard(delivery_id)
+            deliveries.append(delivery)
+        self._count_visits(visited - (len(deliveries) if settled else 0))
+        return deliveries
 
     def _count_visits(self, count: int) -> None:
-        """A frame of a few bytes can name everything that is unsettled, again and again: that must come to an end."""
+        """Limit the work for dispositions that settle nothing: a small frame can name all deliveries repeatedly."""
         self._visits_left -= count
         if self._visits_left < 0:
-            raise SessionViolation(RESOURCE_LIMIT_EXCEEDED, "dispositions without end that settle nothing")
+            raise SessionViolation(RESOURCE_LIMIT_EXCEEDED, "too many dispositions that settle nothing")

@@ -1,6 +1,6 @@
-"""What a namespace does: fragments, locks, sessions, schedules, duplicates, rules, transactions.
+"""The broker core: fragments, locks, sessions, schedules, duplicate detection, subscription rules, transactions.
 
 Owns: every decision about a message between its arrival and its settlement.
-Pure: clocks, randomness and the store are handed in. Knows nothing of sockets, asyncio or the time of day, so that a
-whole namespace can be run, stopped and replayed inside a test.
+The package is pure: clocks, randomness and the store are parameters. It does not use sockets, asyncio or the system
+clock, so that a test can run, stop and replay a whole namespace.
 """

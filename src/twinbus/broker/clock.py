@@ -1,8 +1,8 @@
-"""Time, as it is handed to the broker: two clocks, and what is due when.
+"""The clock interface of the broker, and timers on its two clocks.
 
-Locks and time-outs go by the monotonic clock, times to live and schedules by the wall clock: when that jumps, no lock
-expires, and what is due by the wall is done within a second. Nothing here waits; whoever owns the loop asks `due_in_s`
-and calls `run_due`.
+Locks and timeouts use the monotonic clock; times to live and schedules use the wall clock. If the wall clock jumps, no
+lock expires, and wall-clock timers fire within a second. Nothing in this module waits: the event loop calls `due_in_s`
+and `run_due`.
 """
 
 from __future__ import annotations
@@ -15,49 +15,49 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 WALL_CLOCK_CHECK_S: Final = 1.0
-"""How often the wall clock is looked at: it may be set forward."""
+"""The longest time between two readings of the wall clock, which may be set forward."""
 
 MAX_CALLS_PER_TURN: Final = 100
-"""Calls that are made in one turn, if many are due by the wall clock."""
+"""The maximum number of wall-clock timers that fire in one turn."""
 
 
 class Clock(Protocol):
-    """Where the broker reads the time."""
+    """The source of time for the broker."""
 
     def monotonic_s(self) -> float:
-        """Seconds since some moment; never goes back."""
+        """Return the seconds since an arbitrary start; the value never decreases."""
 
     def wall_ms(self) -> int:
-        """Milliseconds since 1970."""
+        """Return the milliseconds since 1970-01-01 UTC."""
 
 
 class Timer:
-    """A call to be made, unless it is taken back."""
+    """A scheduled call that can be cancelled."""
 
     __slots__ = ("call",)
 
     def __init__(self, call: Callable[[], None]) -> None:
-        """Made by `Timers.call_at`."""
+        """Create a timer for `call`; use `Timers.call_at` or `WallTimers.call_at` to schedule one."""
         self.call: Callable[[], None] | None = call
 
     def cancel(self) -> None:
-        """Do not make the call, and hold on to nothing that it knows."""
+        """Cancel the call and drop the reference to it."""
         self.call = None
 
 
 class Timers:
-    """Calls to be made at a time of the monotonic clock."""
+    """Calls scheduled on the monotonic clock."""
 
     def __init__(self, clock: Clock) -> None:
-        """One for a whole broker."""
+        """Create an empty set of timers; a broker has one."""
         self.on_earlier_deadline: Callable[[], None] | None = None
-        """Is called when something is due before all that was due so far."""
+        """The callback for a new timer that is due before all others, or None."""
         self._clock = clock
         self._heap: list[tuple[float, int, Timer]] = []
         self._insertion_order = count()
 
     def call_at(self, when_s: float, call: Callable[[], None]) -> Timer:
-        """Make a call when `when_s` is reached."""
+        """Schedule a call for the monotonic time `when_s`."""
         timer = Timer(call)
         entry = (when_s, next(self._insertion_order), timer)
         heapq.heappush(self._heap, entry)
@@ -66,11 +66,11 @@ class Timers:
         return timer
 
     def due_in_s(self) -> float | None:
-        """How long until something is due; None if nothing is."""
+        """Return the seconds until the next timer is due, or None if there are no timers."""
         return max(0.0, self._heap[0][0] - self._clock.monotonic_s()) if self._heap else None
 
     def run_due(self) -> None:
-        """Make the calls that are due now."""
+        """Run the calls that are due."""
         now = self._clock.monotonic_s()
         while self._heap and self._heap[0][0] <= now:
             call = heapq.heappop(self._heap)[2].call
@@ -79,10 +79,10 @@ class Timers:
 
 
 class WallTimers:
-    """Calls to be made at a time of the wall clock."""
+    """Calls scheduled on the wall clock."""
 
     def __init__(self, clock: Clock, timers: Timers) -> None:
-        """One for a whole broker."""
+        """Create an empty set of timers that checks the wall clock through `timers`."""
         self._clock = clock
         self._timers = timers
         self._heap: list[tuple[int, int, Timer]] = []
@@ -91,7 +91,7 @@ class WallTimers:
         self._check_s = 0.0
 
     def call_at(self, when_ms: int, call: Callable[[], None]) -> Timer:
-        """Make a call when the wall clock shows `when_ms`, or more."""
+        """Schedule a call for when the wall clock reaches `when_ms`."""
         timer = Timer(call)
         heapq.heappush(self._heap, (when_ms, next(self._insertion_order), timer))
         self._schedule_check()
@@ -104,20 +104,20 @@ class WallTimers:
             return
         now_s = self._clock.monotonic_s()
         wait_s = max(0, self._heap[0][0] - self._clock.wall_ms()) / 1000
-        look_s = now_s + min(wait_s, WALL_CLOCK_CHECK_S)
+        check_s = now_s + min(wait_s, WALL_CLOCK_CHECK_S)
         if self._check_timer is not None:
-            if self._check_s <= look_s:
+            if self._check_s <= check_s:
                 return
             self._check_timer.cancel()
-        self._check_s = look_s
-        self._check_timer = self._timers.call_at(look_s, self._run_due)
+        self._check_s = check_s
+        self._check_timer = self._timers.call_at(check_s, self._run_due)
 
     def _run_due(self) -> None:
         self._check_timer = None
         now_ms = self._clock.wall_ms()
         due: list[Timer] = []
         while self._heap and self._heap[0][0] <= now_ms and len(due) < MAX_CALLS_PER_TURN:
-            due.append(heapq.heappop(self._heap)[2])  # what these calls set is for the next time
+            due.append(heapq.heappop(self._heap)[2])  # timers added by these calls wait for the next turn
         for timer in due:
             if timer.call is not None:
                 timer.call()
@@ -125,10 +125,10 @@ class WallTimers:
 
 
 class TimeServices:
-    """All that a broker knows of time."""
+    """The clock of a broker and the timers on it."""
 
     def __init__(self, clock: Clock) -> None:
-        """One for a whole broker."""
+        """Create empty timers on `clock`; a broker has one instance."""
         self.clock = clock
         self.timers = Timers(clock)
         self.wall_timers = WallTimers(clock, self.timers)

@@ -1,14 +1,14 @@
-"""The way of all changes to one store: gathered in a turn of the loop, committed together, told when they are on disk.
+"""The commit log: all changes to one store, collected in a turn of the loop and committed together.
 
-Owns: the batch of this turn, who waits for which commit, and whether the store works. What a change means is the
-fragments' affair.
+Owns: the batch of this turn, the callbacks of pending commits, and the state of the store. The contents of a change
+belong to the fragments.
 
-    journal.batch.put(...)
-    journal.add(fragment, size, applied, answer)      # at the end of the turn all that was added is one commit
+    commit_log.batch.put(...)
+    commit_log.add(fragment, size, on_applied, on_done)      # all changes of a turn become one commit at its end
 
-`applied` is called when the changes are on disk, and changes what the fragment shows. `answer` tells whoever asked:
-after `applied`, or earlier with an error. The two are apart because a store may be silent for long: then those who wait
-are told that it is unavailable, and what they sent may still appear when it speaks again.
+`on_applied` is called when the changes are on disk, and updates the visible state of the fragment. `on_done` notifies
+the caller: after `on_applied`, or earlier with an error. There are two callbacks because a store may take a long time
+to respond: then the caller gets StoreUnavailable, and the changes may still be applied when the store responds.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ if TYPE_CHECKING:
     OnApplied: TypeAlias = Callable[[], None]
 
 T = TypeVar("T")
-FAILED_REASON: Final = "it failed, and is being opened again"
+FAILED_REASON: Final = "it failed and is being reopened"
 
 
 class CommitParticipant(Protocol):
-    """A fragment, as its journal knows it."""
+    """The fragment interface that the commit log uses."""
 
     def write_counters(self, batch: Batch) -> None:
-        """Add the fragment's counters to a batch that changes it."""
+        """Add the fragment's counters to a batch that changes the fragment."""
 
     def publish_counters(self) -> None:
-        """A commit that changed the fragment is on disk: its marks are what there is to see."""
+        """Make the counters visible: a commit that changed the fragment is on disk."""
 
     def resume(self) -> None:
-        """... and everyone was told of it."""
+        """Continue work that waits for a commit; called after the callbacks of the commit."""
 
     def on_store_failed(self) -> None:
-        """The store failed: what is only in memory means nothing any more."""
+        """Discard the state in memory: the store failed."""
 
     def on_store_reopened(self) -> None:
-        """The store is there again."""
+        """Load the state again: the store was reopened."""
 
 
 class _Commit:
@@ -69,45 +69,45 @@ class _Commit:
 
 
 class WatchedRead:
-    """An answer to who wants to read: given once, by the fragment or, if the store is silent, by its journal."""
+    """The callback for a read, called once: by the fragment, or by the commit log if the store does not respond."""
 
     __slots__ = ("_on_done", "is_pending", "since_s")
 
     def __init__(self, on_done: OnDone, since_s: float) -> None:
-        """Made by `Journal.promise`."""
+        """Create a pending read; use `CommitLog.watch_read` to start one."""
         self.is_pending = True
-        """Nobody has given it yet."""
+        """Whether the callback has not been called yet."""
         self.since_s = since_s
         self._on_done = on_done
 
     def finish(self, error: ServiceBusError | None) -> None:
-        """Answer."""
+        """Call the callback, unless it was called before."""
         if self.is_pending:
             self.is_pending = False
             self._on_done(error)
 
 
 class StoreState:
-    """Whether a store works and takes messages, as far as this process knows."""
+    """The state of a store, as this process knows it: available or not, accepting messages or not."""
 
     def __init__(self, name: str, max_pending_bytes: int) -> None:
-        """`name` is how clients are told of it."""
+        """Create the state of a working store; error messages to clients contain `name`."""
         self.name = name
         self.unavailable_reason: str | None = None
-        """Why the store does not work, as clients are told it; None while it does."""
+        """The reason why the store is unavailable, for error messages to clients; None while the store works."""
         self.disk_full_reason: str | None = None
-        """Why the store takes no more messages: its disk is full. While `trouble` is None, the rest works."""
+        """The reason why the store accepts no messages (its disk is full), or None; other operations still work."""
         self.pending_bytes = 0
         self._max_pending_bytes = max_pending_bytes
 
     def check_available(self) -> None:
-        """StoreUnavailable if the store does not work now."""
+        """Raise StoreUnavailable if the store is unavailable."""
         if self.unavailable_reason is not None:
             raise self._unavailable_error(self.unavailable_reason)
 
     @property
     def accepts_sends(self) -> bool:
-        """It works, and takes more messages."""
+        """Whether the store is available and accepts more messages."""
         return (
             self.unavailable_reason is None
             and self.disk_full_reason is None
@@ -115,21 +115,21 @@ class StoreState:
         )
 
     def check_accepts_sends(self) -> None:
-        """... or takes no more messages."""
+        """Raise StoreUnavailable, DiskFull or ServerBusy if the store accepts no messages now."""
         if self.unavailable_reason is not None or self.disk_full_reason is not None:
             raise self._not_started_error()
         if self.pending_bytes > self._max_pending_bytes:
             raise ServerBusy(
-                f"{self.pending_bytes:,} bytes wait to be written to store {self.name}: send again in a moment"
+                f"{self.pending_bytes:,} bytes are waiting to be written to store {self.name}: send again in a moment"
             )
 
     def check_disk_space(self) -> None:
-        """DiskFull if the disk is full."""
+        """Raise DiskFull if the disk is full."""
         if self.disk_full_reason is not None:
             raise self._not_started_error()
 
     def health(self) -> dict[str, object]:
-        """Return its state, as the health page shows it."""
+        """Return the state of the store, as the health page shows it."""
         health: dict[str, object] = {
             "name": self.name,
             "is_available": self.unavailable_reason is None,
@@ -139,21 +139,21 @@ class StoreState:
         return health if reason is None else {**health, "reason": reason}
 
     def _unavailable_error(self, reason: str | None) -> StoreUnavailable:
-        """The error for clients: a full disk comes first, because it is what an operator has to act on."""
+        """Return the error for clients; a full disk takes precedence, because an operator has to act on it."""
         if self.disk_full_reason is None:
             return StoreUnavailable(f"store {self.name} is unavailable: {reason}")
         state = "takes no messages" if reason is None else "is unavailable"
         return DiskFull(f"store {self.name} {state}: {self.disk_full_reason}")
 
     def _not_started_error(self) -> StoreUnavailable:
-        """The same for an operation of which nothing was given to the store: it certainly was not carried out."""
+        """Return the error for an operation that never reached the store, and so definitely did not happen."""
         error = self._unavailable_error(self.unavailable_reason)
         error.may_have_happened = False
         return error
 
 
 class CommitLog(StoreState):
-    """All changes to one store."""
+    """The changes to one store: the open batch, pending commits and watched reads."""
 
     def __init__(
         self,
@@ -166,14 +166,18 @@ class CommitLog(StoreState):
         max_pending_bytes: int,
         on_failed: Callable[[CommitLog], None],
     ) -> None:
-        """`defer` makes a call at the end of this turn; `on_failed` is told when the store must be opened anew."""
+        """Create a commit log without pending changes.
+
+        `call_at_turn_end` schedules a call for the end of this turn; `on_failed` is called when the store must be
+        reopened.
+        """
         super().__init__(store.name, max_pending_bytes)
         self.store = store
         self.batch: Batch = store.batch()
         self.last_failure = ""
-        """Why it failed last, as its owner may know it: with the names of files."""
+        """The reason for the last failure, for operators: the text may contain file names."""
         self.participants: dict[CommitParticipant, None] = {}
-        """Every fragment that lies in the store, in the order of their making."""
+        """All fragments in the store, in order of creation."""
         self._clock = clock
         self._timers = timers
         self._call_at_turn_end = call_at_turn_end
@@ -187,12 +191,12 @@ class CommitLog(StoreState):
         self._changed_participants: dict[CommitParticipant, None] = {}
         self._pending_commits: deque[_Commit] = deque()
         self._watched_reads: deque[WatchedRead] = deque()
-        """Who waits for something to be read, the longest first."""
+        """Pending reads, oldest first."""
 
-    # --- fragments call these -----------------------------------------------------------------------------------------
+    # --- called by fragments ------------------------------------------------------------------------------------------
 
     def add(self, participant: CommitParticipant, size: int, on_applied: OnApplied, on_done: OnDone) -> None:
-        """Changes were put into `batch`: `size` bytes of them, of `keeper`."""
+        """Register `size` bytes of changes that `participant` put into `batch`."""
         self._changed_participants[participant] = None
         self._waiters.append((on_applied, on_done))
         self._batch_bytes += size
@@ -200,15 +204,15 @@ class CommitLog(StoreState):
         self._schedule_flush()
 
     def watch_read(self, on_done: OnDone) -> WatchedRead:
-        """Somebody waits for what has to be read: if the store is silent, he is told so."""
-        promise = WatchedRead(on_done, self._clock.monotonic_s())
-        self._watched_reads.append(promise)
+        """Watch a read: if the store does not respond in time, `on_done` gets StoreUnavailable."""
+        watched_read = WatchedRead(on_done, self._clock.monotonic_s())
+        self._watched_reads.append(watched_read)
         self._schedule_timeout()
-        return promise
+        return watched_read
 
     def get(self, keys: list[bytes], on_result: OnResult[list[bytes | None]], table: Table = Table.LOG) -> None:
-        """Read the values of some keys."""
-        self.store.get(keys, self._clearing_silence(on_result), table)
+        """Read the values of keys."""
+        self.store.get(keys, self._ending_timeout(on_result), table)
 
     def scan(
         self,
@@ -220,11 +224,11 @@ class CommitLog(StoreState):
         max_bytes: int,
         table: Table = Table.LOG,
     ) -> None:
-        """Read records in the order of their keys."""
-        self.store.scan(start, end, self._clearing_silence(on_result), limit=limit, max_bytes=max_bytes, table=table)
+        """Read the records in a range of keys, in key order."""
+        self.store.scan(start, end, self._ending_timeout(on_result), limit=limit, max_bytes=max_bytes, table=table)
 
     def add_without_participant(self, on_done: OnDone) -> None:
-        """Changes were put into `batch` that are no fragment's any more."""
+        """Register changes in `batch` that belong to no fragment, such as records of a deleted entity."""
         self._waiters.append((do_nothing, on_done))
         self._schedule_flush()
 
@@ -234,12 +238,12 @@ class CommitLog(StoreState):
             self._call_at_turn_end(self.flush)
 
     def flush(self) -> None:
-        """Commit what was gathered."""
+        """Commit the changes of this turn."""
         self._flush_is_scheduled = False
         if not self._waiters:
             return
-        for keeper in self._changed_participants:
-            keeper.write_counters(self.batch)
+        for participant in self._changed_participants:
+            participant.write_counters(self.batch)
         commit = _Commit(self._waiters, list(self._changed_participants), self._batch_bytes, self._clock.monotonic_s())
         batch, self.batch = self.batch, self.store.batch()
         self._waiters, self._changed_participants, self._batch_bytes = [], {}, 0
@@ -248,7 +252,7 @@ class CommitLog(StoreState):
         store.commit(batch, lambda error: self._on_committed(store, error))
         self._schedule_timeout()
 
-    # --- the store's answers ------------------------------------------------------------------------------------------
+    # --- the store's results ------------------------------------------------------------------------------------------
 
     def _on_committed(self, store: Store, error: StoreError | None) -> None:
         if store is not self.store or self._has_failed:
@@ -258,43 +262,43 @@ class CommitLog(StoreState):
             return
         commit = self._pending_commits.popleft()
         self.pending_bytes -= commit.size
-        was_silent = self._clear_silence()
+        was_timed_out = self._end_timeout()
         faults: list[Exception] = []
-        for keeper in commit.participants:
-            keeper.publish_counters()
-        for applied, answer in commit.waiters:
+        for participant in commit.participants:
+            participant.publish_counters()
+        for on_applied, on_done in commit.waiters:
             try:
-                applied()
-                answer(None)
-            except Exception as fault:  # noqa: BLE001  # told below: one's fault must not leave the others waiting
+                on_applied()
+                on_done(None)
+            except Exception as fault:  # noqa: BLE001  # raised below, after the other callbacks
                 faults.append(fault)
-        for keeper in list(self.participants) if was_silent else commit.participants:
-            keeper.resume()
+        for participant in list(self.participants) if was_timed_out else commit.participants:
+            participant.resume()
         self._schedule_timeout()
         if faults:
-            raise ExceptionGroup("what was committed could not be told", faults)
+            raise ExceptionGroup("callbacks of a commit failed", faults)
 
-    def _clearing_silence(self, on_result: OnResult[T]) -> OnResult[T]:
+    def _ending_timeout(self, on_result: OnResult[T]) -> OnResult[T]:
         store = self.store
 
-        def heard(answer: T | StoreError) -> None:
-            was_silent = store is self.store and not isinstance(answer, StoreError) and self._clear_silence()
+        def on_answer(answer: T | StoreError) -> None:
+            was_timed_out = store is self.store and not isinstance(answer, StoreError) and self._end_timeout()
             on_result(answer)
-            if was_silent:
-                for keeper in list(self.participants):
-                    keeper.resume()
+            if was_timed_out:
+                for participant in list(self.participants):
+                    participant.resume()
 
-        return heard
+        return on_answer
 
-    def _clear_silence(self) -> bool:
-        """The store has answered: if it was silent, which is told, it is not any more."""
+    def _end_timeout(self) -> bool:
+        """Mark a store that did not respond as available again; return whether it was unavailable."""
         if self.unavailable_reason is None or self._has_failed:
             return False
         self.unavailable_reason = None
         return True
 
     def fail(self, reason: str) -> None:
-        """The store is no more: tell everyone who waits, and have it opened anew."""
+        """Mark the store as failed, fail all pending changes, and have the store reopened."""
         if self._has_failed:
             return
         self._has_failed = True
@@ -304,21 +308,21 @@ class CommitLog(StoreState):
             waiters = commit.waiters + waiters
         self._pending_commits.clear()
         self._waiters, self._changed_participants, self._batch_bytes, self.pending_bytes = [], {}, 0, 0
-        for keeper in list(self.participants):
-            keeper.on_store_failed()
+        for participant in list(self.participants):
+            participant.on_store_failed()
         self._on_failed(self)
-        self._fail_callbacks([answer for _, answer in waiters], FAILED_REASON)
+        self._fail_callbacks([on_done for _, on_done in waiters], FAILED_REASON)
 
     def reopen(self, store: Store) -> None:
-        """The store was opened anew: what the disk holds is what there is."""
+        """Continue with the reopened store; fragments load their state from disk."""
         self.store = store
         self.batch = store.batch()
         self.unavailable_reason = None
         self._has_failed = False
-        for keeper in list(self.participants):
-            keeper.on_store_reopened()
+        for participant in list(self.participants):
+            participant.on_store_reopened()
 
-    # --- silence ------------------------------------------------------------------------------------------------------
+    # --- timeouts -----------------------------------------------------------------------------------------------------
 
     def _schedule_timeout(self) -> None:
         since_s = self._oldest_request_s()
@@ -327,13 +331,13 @@ class CommitLog(StoreState):
             self._timers.call_at(since_s + self._timeout_s, self._check_timeout)
 
     def _oldest_request_s(self) -> float | None:
-        """When that was asked for which has waited longest."""
-        promises = self._watched_reads
-        while promises and not promises[0].is_pending:
-            promises.popleft()
+        """Return the start time of the oldest pending commit or read, or None if nothing is pending."""
+        reads = self._watched_reads
+        while reads and not reads[0].is_pending:
+            reads.popleft()
         times_s = [self._pending_commits[0].submitted_s] if self._pending_commits else []
-        if promises:
-            times_s.append(promises[0].since_s)
+        if reads:
+            times_s.append(reads[0].since_s)
         return min(times_s, default=None)
 
     def _check_timeout(self) -> None:
@@ -343,21 +347,21 @@ class CommitLog(StoreState):
             self._schedule_timeout()
             return
         self.unavailable_reason = f"its disk has not answered for {self._timeout_s:g} s"
-        answers: list[OnDone] = []
+        callbacks: list[OnDone] = []
         for commit in self._pending_commits:
-            answers += [answer for _, answer in commit.waiters]
-            commit.waiters = [(applied, ignore) for applied, _ in commit.waiters]
-        answers += [promise.finish for promise in self._watched_reads]
+            callbacks += [on_done for _, on_done in commit.waiters]
+            commit.waiters = [(on_applied, ignore) for on_applied, _ in commit.waiters]
+        callbacks += [watched_read.finish for watched_read in self._watched_reads]
         self._watched_reads.clear()
-        self._fail_callbacks(answers, self.unavailable_reason)
+        self._fail_callbacks(callbacks, self.unavailable_reason)
 
     def _fail_callbacks(self, callbacks: list[OnDone], reason: str) -> None:
         error = self._unavailable_error(reason)
         faults: list[Exception] = []
-        for answer in callbacks:
+        for callback in callbacks:
             try:
-                answer(error)
-            except Exception as fault:  # noqa: BLE001  # told below: one's fault must not leave the others waiting
+                callback(error)
+            except Exception as fault:  # noqa: BLE001  # raised below, after the other callbacks
                 faults.append(fault)
         if faults:
-            raise ExceptionGroup("that a store is unavailable could not be told", faults)
+            raise ExceptionGroup("callbacks for an unavailable store failed", faults)

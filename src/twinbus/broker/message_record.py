@@ -1,14 +1,14 @@
-"""A message as it is stored, and as it is delivered.
+"""The layout of a message as it is stored, and as it is delivered.
 
-A record is a fixed head (counts, times), the id of its session if its queue has sessions, the sender's delivery
-annotations (few messages have some) and message annotations as encoded pairs, and the bare message, whose bytes are
-never touched. A delivery is the head written as AMQP sections in front of the same bytes: two copies and a few
-`Struct.pack`, no encoder.
+A record is a fixed head (counts, times), the session id if the queue has sessions, the sender's delivery annotations
+(rare) and message annotations as encoded pairs, and the bare message, whose bytes never change. To deliver a message,
+the head is written as AMQP sections in front of the same bytes: two copies and a few `Struct.pack`, no encoder.
 
-The bare message of a record that has copies in other subscriptions may lie elsewhere, once for all of them (`bodies`):
-then the record says where, and is stored without it. In memory it is always whole.
+If several subscriptions have copies of a message, the bare message may be stored once for all of them
+(`shared_bodies`): the record then refers to the shared body, and is stored without a bare message. In memory, every
+record contains its bare message.
 
-Owns: both layouts. Knows nothing of where records lie or who gets them.
+Owns: both layouts. This module must not know where records are stored, or who receives them.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from twinbus.amqp.decode import decode
-from twinbus.amqp.encode import write
+from twinbus.amqp.codec.decode import decode
+from twinbus.amqp.codec.encode import write
+from twinbus.amqp.codec.message_layout import field_offsets, text_at
 from twinbus.amqp.message import Message, Section
-from twinbus.amqp.message_layout import field_offsets, text_at
 from twinbus.amqp.types import Int, Symbol
 from twinbus.model.annotations import (
     ENQUEUED_SEQUENCE_NUMBER,
@@ -36,22 +36,22 @@ if TYPE_CHECKING:
 
 _VERSION: Final = 2
 _DELIVERY_ANNOTATED_VERSION: Final = 3
-"""Of a record with delivery annotations: they follow the session's id, before their count and size."""
+"""The version of a record with delivery annotations, which follow the session id; their count and size come last."""
 _DURABLE: Final = 1
 HAS_TTL: Final = 2
 HAS_DUE_TIME: Final = 4
 HAS_SESSION: Final = 8
 HAS_SHARED_BODY: Final = 16
 _HOPS_SHIFT: Final = 5
-"""The bits above tell how often a message was forwarded: seven times, at most."""
+"""The position of the hop count, the highest three bits of the flags: how often a message was forwarded (0 to 7)."""
 HAS_EXTRA_ROWS: Final = HAS_DUE_TIME | HAS_SESSION | HAS_SHARED_BODY
-"""A record of which more is written than itself."""
+"""The flags of a record that has further rows in the store."""
 NEVER_MS: Final = 0
 _MAX_HEADER_TTL_MS: Final = 0xFFFF_FFFF
 _HEAD: Final = Struct(">BBBBIQQQHIH")
-"""Version, flags, priority, state, delivery count, time to live, enqueued at, alarm, elements and bytes of the
-annotations, bytes of the session's id and of the reference behind it. The alarm is when a scheduled message is due, or
-when any other expires."""
+"""Version, flags, priority, state, delivery count, time to live, enqueued time, due time, elements and bytes of the
+annotations, bytes of the extension (session id, delivery annotations, reference to a shared body). The due time of a
+scheduled message is when it becomes active; that of any other message is when it expires."""
 HEAD_BYTES: Final = _HEAD.size
 _pack_head: Final = _HEAD.pack
 _unpack_head: Final = _HEAD.unpack_from
@@ -69,11 +69,11 @@ _EXTENSION_SIZE_AT: Final = HEAD_BYTES - 2
 _SIZES: Final = Struct(">IH")
 _SIZES_AT: Final = HEAD_BYTES - 6
 _BODY_REFERENCE: Final = Struct(">QI")
-"""The number of a bare message that is shared, and its length."""
+"""The number of a shared body, and its length."""
 _DELIVERY_ANNOTATIONS: Final = Struct(">HH")
-"""Elements and bytes of the delivery annotations."""
+"""The number of elements and of bytes in the delivery annotations."""
 MAX_EXTENSION_BYTES: Final = 65_535 - _BODY_REFERENCE.size - _DELIVERY_ANNOTATIONS.size
-"""Of a session's id and delivery annotations: a record has room for so many."""
+"""The maximum size of session id and delivery annotations together in a record."""
 
 _GROUP_ID: Final = 10
 ACTIVE_STATE: Final = 0
@@ -82,7 +82,7 @@ SCHEDULED_STATE: Final = 2
 
 
 class MessageHeader(NamedTuple):
-    """What the sender said in its header."""
+    """The fields of the AMQP header that the sender set."""
 
     flags: int = 0
     priority: int = 4
@@ -90,36 +90,36 @@ class MessageHeader(NamedTuple):
 
 
 def make_header(*, durable: bool, priority: int, ttl_ms: int | None) -> MessageHeader:
-    """From the fields of a header."""
+    """Return a header with the given fields."""
     flags = (_DURABLE if durable else 0) | (HAS_TTL if ttl_ms is not None else 0)
     return MessageHeader(flags, priority, ttl_ms or 0)
 
 
 def with_ttl(header: MessageHeader, ttl_ms: int) -> MessageHeader:
-    """The same, living no longer than this."""
+    """Return the header with a time to live of at most `ttl_ms`."""
     if header.flags & HAS_TTL and header.ttl_ms <= ttl_ms:
         return header
     return MessageHeader(header.flags | HAS_TTL, header.priority, ttl_ms)
 
 
 def hop_count_of(header: MessageHeader) -> int:
-    """How often a message was forwarded."""
+    """Return how often a message was forwarded."""
     return header.flags >> _HOPS_SHIFT
 
 
 def with_hop_count(header: MessageHeader, hop_count: int) -> MessageHeader:
-    """The same, forwarded so often."""
+    """Return the header with the given hop count."""
     others = header.flags & ((1 << _HOPS_SHIFT) - 1)
     return MessageHeader(others | hop_count << _HOPS_SHIFT, header.priority, header.ttl_ms)
 
 
 def expiry_time(header: MessageHeader, enqueued_ms: int) -> int:
-    """When a message that is enqueued then expires; NEVER_MS if it does not."""
+    """Return when a message enqueued at `enqueued_ms` expires, or NEVER_MS."""
     return enqueued_ms + header.ttl_ms if header.flags & HAS_TTL else NEVER_MS
 
 
 class RecordFields(NamedTuple):
-    """A record taken apart."""
+    """The fields of a record."""
 
     header: MessageHeader
     bare_message: bytes
@@ -128,31 +128,31 @@ class RecordFields(NamedTuple):
     state: int = ACTIVE_STATE
     delivery_count: int = 0
     session_id: bytes | None = None
-    """The id of the session it belongs to, which may be empty."""
+    """The session id of the message, which may be empty; None without a session."""
     annotation_count: int = 0
     annotations: bytes = b""
-    """Encoded keys and values, `annotation_count` of them."""
+    """Encoded keys and values, `annotation_count` elements in all."""
     shared_body: int = 0
-    """The number under which `bare` is kept for several; 0 where it is this record's alone."""
+    """The number of the shared body that holds `bare_message`; 0 if the record itself holds it."""
     delivery_annotation_count: int = 0
     delivery_annotations: bytes = b""
-    """Encoded keys and values, as the message annotations."""
+    """Encoded keys and values, like `annotations`."""
 
 
 def make_record(fields: RecordFields) -> bytes:
-    """A message to be stored."""
+    """Return the record of a message."""
     flags, priority, ttl_ms = fields.header
-    owner = fields.session_id or b""
+    extension = fields.session_id or b""
     flags = flags & ~HAS_EXTRA_ROWS | (HAS_DUE_TIME if fields.due_ms else 0)
     flags |= HAS_SESSION if fields.session_id is not None else 0
     version = _VERSION
     if fields.delivery_annotation_count:
         version = _DELIVERY_ANNOTATED_VERSION
         sizes = _DELIVERY_ANNOTATIONS.pack(fields.delivery_annotation_count, len(fields.delivery_annotations))
-        owner += fields.delivery_annotations + sizes
+        extension += fields.delivery_annotations + sizes
     if fields.shared_body:
         flags |= HAS_SHARED_BODY
-        owner += _BODY_REFERENCE.pack(fields.shared_body, len(fields.bare_message))
+        extension += _BODY_REFERENCE.pack(fields.shared_body, len(fields.bare_message))
     head = _pack_head(
         version,
         flags,
@@ -164,13 +164,13 @@ def make_record(fields: RecordFields) -> bytes:
         fields.due_ms,
         fields.annotation_count,
         len(fields.annotations),
-        len(owner),
+        len(extension),
     )
-    return head + owner + fields.annotations + fields.bare_message
+    return head + extension + fields.annotations + fields.bare_message
 
 
 def make_plain_record(header: MessageHeader, bare_message: bytes, enqueued_ms: int) -> bytes:
-    """The same for a new message that has nothing beside its header and never expires, as most."""
+    """Return the record of a new message without annotations or session that never expires: the most common case."""
     return _pack_head(_VERSION, header[0], header[1], 0, 0, header[2], enqueued_ms, 0, 0, 0, 0) + bare_message
 
 
@@ -178,21 +178,21 @@ def make_plain_record(header: MessageHeader, bare_message: bytes, enqueued_ms: i
 
 
 def parse_record(record: bytes) -> RecordFields:
-    """What a record holds."""
-    version, flags, priority, state, delivery_count, ttl_ms, enqueued_ms, alarm_ms, count, size, session_size = (
+    """Return the fields of a record."""
+    version, flags, priority, state, delivery_count, ttl_ms, enqueued_ms, due_ms, count, size, extension_size = (
         _unpack_head(record)
     )
     assert version in (_VERSION, _DELIVERY_ANNOTATED_VERSION)
     delivery_annotation_count, delivery_annotations = (0, b"")
     if version == _DELIVERY_ANNOTATED_VERSION:
         delivery_annotation_count, delivery_annotations = _delivery_annotations(record)
-    annotations_at = HEAD_BYTES + session_size
+    annotations_at = HEAD_BYTES + extension_size
     bare_at = annotations_at + size
     return RecordFields(
         MessageHeader(flags & ~HAS_EXTRA_ROWS, priority, ttl_ms),
         record[bare_at:],
         enqueued_ms,
-        alarm_ms,
+        due_ms,
         state,
         delivery_count,
         session_id_of(record),
@@ -205,7 +205,7 @@ def parse_record(record: bytes) -> RecordFields:
 
 
 def _delivery_annotations(record: bytes) -> tuple[int, bytes]:
-    """How many keys and values the delivery annotations are, and both as they are encoded."""
+    """Return the number of elements in the delivery annotations, and the encoded elements."""
     end = _extension_end(record)
     count, size = _DELIVERY_ANNOTATIONS.unpack_from(record, end - _DELIVERY_ANNOTATIONS.size)
     start = end - _DELIVERY_ANNOTATIONS.size - int(size)
@@ -213,44 +213,44 @@ def _delivery_annotations(record: bytes) -> tuple[int, bytes]:
 
 
 def _extension_end(record: bytes) -> int:
-    """Where the session's id and the delivery annotations end."""
+    """Return the offset at which session id and delivery annotations end."""
     size: int = _EXTENSION_SIZE.unpack_from(record, _EXTENSION_SIZE_AT)[0]
     return HEAD_BYTES + size - (_BODY_REFERENCE.size if record[1] & HAS_SHARED_BODY else 0)
 
 
 def offsets_of(record: bytes) -> tuple[int, int, int]:
-    """Where the annotations begin, how many keys and values they are, and where the bare message begins."""
-    _, _, _, _, _, _, _, _, count, size, session_size = _unpack_head(record)
-    annotations_at = HEAD_BYTES + session_size
+    """Return the offset of the annotations, their number of elements, and the offset of the bare message."""
+    _, _, _, _, _, _, _, _, count, size, extension_size = _unpack_head(record)
+    annotations_at = HEAD_BYTES + extension_size
     return annotations_at, count, annotations_at + size
 
 
 def due_time_of(record: bytes) -> int:
-    """When it is due, or expires; NEVER_MS if it has no such time."""
-    found: int = _TIME.unpack_from(record, _DUE_TIME_AT)[0]
-    return found
+    """Return when a message is due (if it is scheduled) or expires, or NEVER_MS."""
+    due_ms: int = _TIME.unpack_from(record, _DUE_TIME_AT)[0]
+    return due_ms
 
 
 def enqueued_time_of(record: bytes) -> int:
-    """When it was enqueued."""
-    found: int = _TIME.unpack_from(record, _ENQUEUED_AT)[0]
-    return found
+    """Return when a message was enqueued."""
+    enqueued_ms: int = _TIME.unpack_from(record, _ENQUEUED_AT)[0]
+    return enqueued_ms
 
 
 def with_enqueued_time(record: bytes, enqueued_ms: int) -> bytes:
-    """The same, enqueued at another time."""
+    """Return the record with another enqueued time."""
     return record[:_ENQUEUED_AT] + _TIME.pack(enqueued_ms) + record[_DUE_TIME_AT:]
 
 
 def with_one_delivery(record: bytes) -> bytes:
-    """The same, delivered at least once."""
+    """Return the record with a delivery count of at least 1."""
     if record[_DELIVERY_COUNT_AT:_DELIVERY_COUNT_END] != _ZERO_DELIVERIES:
         return record
     return record[:_DELIVERY_COUNT_AT] + _ONE_DELIVERY + record[_DELIVERY_COUNT_END:]
 
 
 def session_id_of(record: bytes) -> bytes | None:
-    """The id of the session it belongs to."""
+    """Return the session id of a record, or None."""
     if not record[1] & HAS_SESSION:
         return None
     end = _extension_end(record)
@@ -260,7 +260,7 @@ def session_id_of(record: bytes) -> bytes | None:
 
 
 def shared_body_of(record: bytes) -> int:
-    """The number under which its bare message is kept for several; 0 where it is its own."""
+    """Return the number of the shared body of a record; 0 if the record holds its own body."""
     if not record[1] & HAS_SHARED_BODY:
         return 0
     size: int = _EXTENSION_SIZE.unpack_from(record, _EXTENSION_SIZE_AT)[0]
@@ -269,50 +269,50 @@ def shared_body_of(record: bytes) -> int:
 
 
 def without_body(record: bytes) -> bytes:
-    """A record as it is stored whose bare message is kept for several: without it."""
-    size, owner_size = _SIZES.unpack_from(record, _SIZES_AT)
-    return record[: HEAD_BYTES + owner_size + size]
+    """Return a record without its bare message, as it is stored if the body is shared."""
+    size, extension_size = _SIZES.unpack_from(record, _SIZES_AT)
+    return record[: HEAD_BYTES + extension_size + size]
 
 
 def full_size_of(record: bytes) -> int:
-    """How many bytes a record has with its bare message, though it may be stored without."""
+    """Return the size of a record including its bare message, even if the record is stored without it."""
     if not record[1] & HAS_SHARED_BODY:
         return len(record)
-    size, owner_size = _SIZES.unpack_from(record, _SIZES_AT)
-    (_, length) = _BODY_REFERENCE.unpack_from(record, HEAD_BYTES + owner_size - _BODY_REFERENCE.size)
-    return HEAD_BYTES + int(owner_size) + int(size) + int(length)
+    size, extension_size = _SIZES.unpack_from(record, _SIZES_AT)
+    (_, length) = _BODY_REFERENCE.unpack_from(record, HEAD_BYTES + extension_size - _BODY_REFERENCE.size)
+    return HEAD_BYTES + int(extension_size) + int(size) + int(length)
 
 
 def with_own_body(record: bytes) -> bytes:
-    """The same message, whose bare message is its own."""
+    """Return the record with its own body instead of a shared one."""
     return make_record(parse_record(record)._replace(shared_body=0)) if record[1] & HAS_SHARED_BODY else record
 
 
 def session_id_in(bare_message: bytes) -> bytes | None:
-    """The session that a bare message names."""
+    """Return the session id (`group-id`) in a bare message, or None."""
     fields = field_offsets(bare_message, 0, _GROUP_ID + 1)
     if fields is not None:
         session = text_at(bare_message, fields[_GROUP_ID]) if fields[_GROUP_ID] else None
     else:
-        found = Message(bare_message).field(Section.PROPERTIES, _GROUP_ID)
-        session = found if isinstance(found, str) else None
+        group_id = Message(bare_message).field(Section.PROPERTIES, _GROUP_ID)
+        session = group_id if isinstance(group_id, str) else None
     return session.encode() if session is not None else None
 
 
 def annotation_pairs_of(fields: RecordFields) -> list[tuple[object, object, bytes]]:
-    """The annotations of a record: of each the name, the value, and both as they are encoded."""
-    found: list[tuple[object, object, bytes]] = []
+    """Return the name, the value and the encoded pair of each annotation of a record."""
+    pairs: list[tuple[object, object, bytes]] = []
     at = 0
     for _ in range(fields.annotation_count // 2):
         key, value_at = decode(fields.annotations, at)
         value, end = decode(fields.annotations, value_at)
-        found.append((key, value, fields.annotations[at:end]))
+        pairs.append((key, value, fields.annotations[at:end]))
         at = end
-    return found
+    return pairs
 
 
 def with_original_sequence(fields: RecordFields, sequence: int) -> RecordFields:
-    """A message says under which number it was there first; one that comes from elsewhere says that already."""
+    """Return the fields with `sequence` as the enqueued sequence number, unless the message already has one."""
     if any(key == ENQUEUED_SEQUENCE_NUMBER for key, _, _ in annotation_pairs_of(fields)):
         return fields
     annotation = encode_annotations({ENQUEUED_SEQUENCE_NUMBER: sequence})
@@ -320,7 +320,7 @@ def with_original_sequence(fields: RecordFields, sequence: int) -> RecordFields:
 
 
 def without_annotations(fields: RecordFields, names: Collection[str]) -> RecordFields:
-    """The same message without some annotations."""
+    """Return the fields without the named annotations."""
     kept = [raw for key, _, raw in annotation_pairs_of(fields) if key not in names]
     return fields._replace(annotations=b"".join(kept), annotation_count=2 * len(kept))
 
@@ -332,20 +332,20 @@ def change_record(
     annotations: Mapping[str, object] | None = None,
     properties: Mapping[str, object] | None = None,
 ) -> bytes:
-    """The same message with another count, and with annotations or application properties set."""
-    parts = parse_record(record)
+    """Return a record with another delivery count, and with annotations or application properties set."""
+    fields = parse_record(record)
     if annotations:
-        pairs = parts.annotations + _encode_pairs(annotations, as_symbols=True)
-        parts = parts._replace(annotations=pairs, annotation_count=parts.annotation_count + 2 * len(annotations))
+        pairs = fields.annotations + _encode_pairs(annotations, as_symbols=True)
+        fields = fields._replace(annotations=pairs, annotation_count=fields.annotation_count + 2 * len(annotations))
     if properties:
-        parts = parts._replace(bare_message=with_properties(parts.bare_message, properties), shared_body=0)
+        fields = fields._replace(bare_message=with_properties(fields.bare_message, properties), shared_body=0)
     if delivery_count is not None:
-        parts = parts._replace(delivery_count=delivery_count)
-    return make_record(parts)
+        fields = fields._replace(delivery_count=delivery_count)
+    return make_record(fields)
 
 
 def mark_possible_duplicate(record: bytes) -> bytes:
-    """The same message, marked as a possible duplicate: a store that failed with it may have kept it."""
+    """Return a record marked as a possible duplicate: a store that failed during a write may hold the message too."""
     return change_record(record, properties=_POSSIBLE_DUPLICATE_MARK)
 
 
@@ -353,12 +353,12 @@ _POSSIBLE_DUPLICATE_MARK: Final[dict[str, object]] = {POSSIBLE_DUPLICATE: True}
 
 
 def with_properties(bare_message: bytes, changes: Mapping[str, object]) -> bytes:
-    """A bare message with some application properties set; the bytes of the others stay as they are."""
+    """Return a bare message with application properties set; the bytes of its other properties do not change."""
     return _with_pairs(bare_message, changes, without=changes)
 
 
 def without_properties(bare_message: bytes, names: Collection[str]) -> bytes:
-    """... with some taken away."""
+    """Return a bare message without the named application properties."""
     return _with_pairs(bare_message, {}, without=names)
 
 
@@ -377,7 +377,7 @@ _PROPERTIES_HEAD: Final = Struct(">4sII")
 
 
 def encode_annotations(pairs: Mapping[str, object]) -> bytes:
-    """Annotations as a record has them."""
+    """Return annotations encoded as in a record."""
     return _encode_pairs(pairs, as_symbols=True)
 
 
@@ -394,7 +394,7 @@ def _encode_pairs(pairs: Mapping[str, object], *, as_symbols: bool) -> bytes:
 _TRUE: Final = 0x41
 _FALSE: Final = 0x42
 _HEADER: Final = Struct(">6sBBB3sI")
-"""durable, priority, no ttl, first-acquirer, delivery-count."""
+"""The header section without a ttl: durable, priority, null, first-acquirer, delivery-count."""
 _HEADER_WITH_TTL: Final = Struct(">6sBBBBI2sI")
 
 
@@ -405,7 +405,7 @@ def _encode_symbol(name: str) -> bytes:
 _LOCK_TOKEN_NAME: Final = _encode_symbol(LOCK_TOKEN) + b"\x98"
 _LOCK_TOKEN: Final = b"\x00\x53\x71\xc1\x24\x02" + _LOCK_TOKEN_NAME
 _NO_LOCK_TOKEN: Final = b"\x00\x53\x71\xc1\x01\x00"
-"""Delivery annotations without any: some clients look for the section."""
+"""An empty section of delivery annotations: some clients expect the section."""
 _DELIVERY_HEAD: Final = Struct(">4sII")
 _ANNOTATIONS: Final = b"\x00\x53\x72\xd1"
 _ENQUEUED_TIME: Final = _encode_symbol(ENQUEUED_TIME) + b"\x83"
@@ -417,23 +417,23 @@ _LOCKED: Final = Struct(f">{len(_LOCK_TOKEN)}s16s{_UNLOCKED_LAYOUT}{len(_LOCKED_
 _pack_locked: Final = _LOCKED.pack
 _pack_header: Final = _HEADER.pack
 _UNLOCKED_SIZE: Final = _UNLOCKED.size - len(_NO_LOCK_TOKEN) - 8
-"""What the map's size counts: all behind it."""
+"""The size field of the annotations map: the bytes after the field, without the sender's annotations."""
 _LOCKED_SIZE: Final = _UNLOCKED_SIZE + len(_LOCKED_UNTIL) + 8
 _DEFERRED_ANNOTATION: Final = encode_annotations({MESSAGE_STATE: Int(DEFERRED_STATE)})
 
 
 def render_locked(record: bytes, sequence: int, token: bytes, locked_until_ms: int) -> bytes:
-    """A message as a receiver gets it under a lock. `token` is a uuid in network order."""
+    """Return a message as a peek-lock receiver gets it; `token` is a UUID in network order."""
     return _render_locked(record, sequence, token, locked_until_ms, b"")
 
 
 def render_deferred(record: bytes, sequence: int, token: bytes, locked_until_ms: int) -> bytes:
-    """The same of a deferred message, which says that it is."""
+    """Return a deferred message as a peek-lock receiver gets it: with an annotation for its state."""
     return _render_locked(record, sequence, token, locked_until_ms, _DEFERRED_ANNOTATION)
 
 
 def _render_locked(record: bytes, sequence: int, token: bytes, locked_until_ms: int, state_annotation: bytes) -> bytes:
-    version, flags, priority, _, delivery_count, ttl_ms, enqueued_ms, _, count, size, session_size = _unpack_head(
+    version, flags, priority, _, delivery_count, ttl_ms, enqueued_ms, _, count, size, extension_size = _unpack_head(
         record
     )
     durable = _TRUE if flags & _DURABLE else _FALSE
@@ -455,14 +455,14 @@ def _render_locked(record: bytes, sequence: int, token: bytes, locked_until_ms: 
         locked_until_ms,
     )
     if version == _DELIVERY_ANNOTATED_VERSION:
-        own = _sender_delivery_annotations(record, _LOCK_TOKEN_NAME + token)
-        annotations = own + annotations[len(_LOCK_TOKEN) + len(token) :]
-    return header + annotations + state_annotation + record[HEAD_BYTES + session_size :]
+        delivery_annotations = _sender_delivery_annotations(record, _LOCK_TOKEN_NAME + token)
+        annotations = delivery_annotations + annotations[len(_LOCK_TOKEN) + len(token) :]
+    return header + annotations + state_annotation + record[HEAD_BYTES + extension_size :]
 
 
 def render_unlocked(record: bytes, sequence: int) -> bytes:
-    """A message as it is peeked, or received and deleted: without a lock."""
-    version, flags, priority, state, delivery_count, ttl_ms, enqueued_ms, _, count, size, session_size = _unpack_head(
+    """Return a message without a lock, as it is peeked, or received and deleted."""
+    version, flags, priority, state, delivery_count, ttl_ms, enqueued_ms, _, count, size, extension_size = _unpack_head(
         record
     )
     if state != ACTIVE_STATE:
@@ -483,13 +483,15 @@ def render_unlocked(record: bytes, sequence: int) -> bytes:
         sequence,
     )
     if version == _DELIVERY_ANNOTATED_VERSION:
-        own = _sender_delivery_annotations(record, b"")
-        return header + own + annotations[len(_NO_LOCK_TOKEN) :] + record[HEAD_BYTES + session_size :]
-    return header + annotations + record[HEAD_BYTES + session_size :]
+        delivery_annotations = _sender_delivery_annotations(record, b"")
+        return (
+            header + delivery_annotations + annotations[len(_NO_LOCK_TOKEN) :] + record[HEAD_BYTES + extension_size :]
+        )
+    return header + annotations + record[HEAD_BYTES + extension_size :]
 
 
 def _sender_delivery_annotations(record: bytes, lock_annotation: bytes) -> bytes:
-    """The section with what the sender said in it, and a lock token or nothing."""
+    """Return the section with the sender's delivery annotations and, if not empty, the lock annotation."""
     count, pairs = _delivery_annotations(record)
     head = _DELIVERY_HEAD.pack(
         b"\x00\x53\x71\xd1", 4 + len(lock_annotation) + len(pairs), count + (2 if lock_annotation else 0)
@@ -498,14 +500,14 @@ def _sender_delivery_annotations(record: bytes, lock_annotation: bytes) -> bytes
 
 
 def as_deferred(record: bytes) -> bytes:
-    """A message as it is stored while it is deferred: with a bare message of its own."""
+    """Return the record of a deferred message, with its own body instead of a shared one."""
     if record[1] & HAS_SHARED_BODY:
         return make_record(parse_record(record)._replace(state=DEFERRED_STATE, shared_body=0))
     return record[:_STATE_AT] + _DEFERRED_BYTE + record[_DELIVERY_COUNT_AT:]
 
 
 def with_state_annotation(record: bytes) -> bytes:
-    """A message that is not active says so in an annotation, for as long as it is not."""
+    """Return an active record with the state of `record` (deferred or scheduled) as an annotation."""
     marked = parse_record(change_record(record, annotations={MESSAGE_STATE: Int(parse_record(record).state)}))
     return make_record(marked._replace(state=ACTIVE_STATE))
 

@@ -1,7 +1,7 @@
-"""A namespace: its entities by path, over some stores.
+"""A namespace: its entities by path, and the stores that hold them.
 
-Owns: which entities there are, and where each lies. What an entity is called and described as is kept elsewhere (in the
-catalogue); this is told of it.
+Owns: the entities in memory, and the stores that hold their fragments. Names and descriptions of entities are stored in
+the catalogue, whose owner calls `add_...`, `update_...` and `remove`; this module must not know the catalogue.
 """
 
 from __future__ import annotations
@@ -60,9 +60,10 @@ class Namespace:
         store_timeout_s: float = 10.0,
         work_units: int = UNITS_PER_TURN,
     ) -> None:
-        """`defer` makes a call at the end of a turn; `on_failed` reopens the store of a journal.
+        """Create a namespace without stores and entities.
 
-        `work_units` is how much of the rules of topics is evaluated in one turn (`work`).
+        `call_at_turn_end` schedules a call for the end of a turn. `on_failed` is called with the commit log of a failed
+        store, and must reopen the store. `work_units` limits the evaluation of rules in one turn (`work_budget`).
         """
         self.limits = limits or NamespaceLimits()
         self.clock = clock
@@ -71,13 +72,13 @@ class Namespace:
         self.stores: list[CommitLog | RemoteStore] = []
         self._part_factories: list[PartFactory] = []
         self.entities: dict[str, Queue | Topic | Subscription] = {}
-        """By the keys of their paths."""
+        """The entities, by the canonical keys of their paths."""
         self.on_forwarded: Callable[[str, int], None] = lambda _path, _count: None
-        """Hears how many messages of an entity were forwarded, by itself."""
+        """The callback for forwarded messages, called with the path of their entity and their number."""
         self.read_limiter = ReadLimiter()
-        """Of the browsers in this process."""
+        """The limit on concurrent reads by browsers in this process."""
         self.on_entity_changed: Callable[[str], None] = ignore
-        """Called with the key of an entity's path after the entity was added, described anew or removed."""
+        """The callback for an added, updated or removed entity, called with the canonical key of its path."""
         self.outages = Outages(clock, self.timers, self.entities)
         self.intake = MessageIntake(self.limits, lambda: f"{random.getrandbits(_ID_BITS):032x}")
         self._random = random
@@ -88,8 +89,8 @@ class Namespace:
         self._store_timeout_s = store_timeout_s
 
     def add_store(self, store: Store) -> CommitLog:
-        """Stores are known by the order in which they are added."""
-        journal = CommitLog(
+        """Add a store of this process and return its commit log; stores are numbered in the order they are added."""
+        commit_log = CommitLog(
             store,
             clock=self.clock,
             timers=self.timers,
@@ -98,10 +99,10 @@ class Namespace:
             max_pending_bytes=self.limits.max_pending_bytes,
             on_failed=self._on_failed,
         )
-        self.stores.append(journal)
+        self.stores.append(commit_log)
         self._part_factories.append(
             LocalPartFactory(
-                journal,
+                commit_log,
                 time_services=self._time_services,
                 token_source=self._token_source,
                 limits=self.limits,
@@ -110,39 +111,39 @@ class Namespace:
                 on_forwarded=self._on_forwarded,
             )
         )
-        return journal
+        return commit_log
 
     def add_remote_store(self, name: str, owner: PeerClient) -> RemoteStore:
-        """A store that another process has, at its place among all: fragments in it are asked for there."""
+        """Add a store that another process owns, under the next number; its fragments are reached through `owner`."""
         store = RemoteStore(name, len(self.stores), owner, max_pending_bytes=self.limits.max_pending_bytes)
         self.stores.append(store)
         self._part_factories.append(RemotePartFactory(store, self._time_services))
         return store
 
     def commit_log(self, store: int) -> CommitLog:
-        """Return the journal of a store of this process."""
-        journal = self.stores[store]
-        assert isinstance(journal, CommitLog)
-        return journal
+        """Return the commit log of a store of this process."""
+        commit_log = self.stores[store]
+        assert isinstance(commit_log, CommitLog)
+        return commit_log
 
     # --- finding ------------------------------------------------------------------------------------------------------
 
     def find(self, path: str) -> Queue | Topic | Subscription:
-        """Return the entity of a path, in any spelling. EntityNotFound."""
+        """Return the entity at a path, ignoring case, or raise EntityNotFound."""
         entity = self.entities.get(canonical_key(path))
         if entity is None:
             raise EntityNotFound(path)
         return entity
 
     def find_sendable(self, path: str) -> Queue | Topic:
-        """Return the queue or topic of a path. EntityNotFound, NotAllowed."""
+        """Return the queue or topic at a path. Raises EntityNotFound, and NotAllowed for a subscription."""
         entity = self.find(path)
         if isinstance(entity, Subscription):
             raise NotAllowed(f"nothing can be sent to '{entity.path}': a subscription is filled by its topic")
         return entity
 
     def find_receivable(self, path: str) -> Queue | Subscription:
-        """Return the queue or subscription of a path. EntityNotFound, NotAllowed."""
+        """Return the queue or subscription at a path. Raises EntityNotFound, and NotAllowed for a topic."""
         entity = self.find(path)
         if isinstance(entity, Topic):
             raise NotAllowed(
@@ -162,12 +163,12 @@ class Namespace:
         created_ms: int,
         updated_ms: int,
     ) -> Queue:
-        """Add a queue with a fragment in each of these stores; a queue that may hold messages is loaded before use."""
+        """Add a queue with a fragment in each of these stores; load a queue that may hold messages before using it."""
         queue = Queue(
             entity_id,
             path,
             description,
-            first_fragment=self._first_fragment_of(description),
+            round_robin_start=self._first_fragment_of(description),
             created_ms=created_ms,
             updated_ms=updated_ms,
         )
@@ -178,7 +179,7 @@ class Namespace:
         return queue
 
     def update_queue(self, path: str, description: QueueDescription, *, updated_ms: int) -> Queue:
-        """Change the description of a queue; existing locks keep their time."""
+        """Change the description of a queue; existing locks keep their expiry."""
         queue = self.find(path)
         assert isinstance(queue, Queue)
         queue.updated_ms = updated_ms
@@ -204,7 +205,7 @@ class Namespace:
             path,
             description,
             stores,
-            first_fragment=self._first_fragment_of(description),
+            round_robin_start=self._first_fragment_of(description),
             created_ms=created_ms,
             updated_ms=updated_ms,
         )
@@ -226,9 +227,10 @@ class Namespace:
     def add_subscription(
         self, entity_id: int, path: str, description: SubscriptionDescription, *, created_ms: int, updated_ms: int
     ) -> Subscription:
-        """Add a subscription without rules: it gets no messages before it has one.
+        """Add a subscription without rules; until a rule is added, the subscription gets no messages.
 
-        Its fragments lie in the stores of the topic's, so that the copies of a message are one batch.
+        The fragments of the subscription are in the same stores as the topic's fragments, so that all copies of a
+        message are written in one batch.
         """
         topic_path, name = split_subscription(path)
         topic = self.find(topic_path)
@@ -251,10 +253,10 @@ class Namespace:
         self.on_entity_changed(canonical_key(path))
         return subscription
 
-    # --- all of them --------------------------------------------------------------------------------------------------
+    # --- all entities -------------------------------------------------------------------------------------------------
 
     def remove(self, path: str) -> None:
-        """Remove a deleted entity, a topic with its subscriptions, and notify its users."""
+        """Remove a deleted entity (a topic with its subscriptions) and detach its links."""
         key = canonical_key(path)
         entity = self.entities.pop(key)
         error = EntityDeleted(f"The messaging entity '{entity.path}' could not be found: it was deleted.")
@@ -277,25 +279,25 @@ class Namespace:
         self.on_forwarded(path, count)
 
     def delete_entity_records(self, entity_id: int, store: int, on_done: OnDone, topic_id: int | None = None) -> None:
-        """Remove all records of a deleted entity from a store; `topic_id` is that of a subscription's topic."""
+        """Remove all records of a deleted entity from a store; a subscription needs the `topic_id` of its topic."""
         topics = [entity for entity in self.entities.values() if isinstance(entity, Topic)]
         topic = next((topic for topic in topics if topic.entity_id == topic_id), None)
-        journal = self.commit_log(store)
-        bodies = [
+        commit_log = self.commit_log(store)
+        shared_bodies = [
             (part.number, part.main.shared_bodies)
             for part in (topic.parts if topic is not None else ())
-            if isinstance(part, TopicPart) and part.main.commit_log is journal
+            if isinstance(part, TopicPart) and part.main.commit_log is commit_log
         ]
-        delete_entity_records(journal, entity_id, bodies, on_done)
+        delete_entity_records(commit_log, entity_id, shared_bodies, on_done)
 
     def _first_fragment_of(self, description: QueueDescription | TopicDescription) -> int:
-        """Return where messages without a key begin to be spread: at another part for each entity, at each start."""
+        """Return the fragment that gets the first message without a key: a random one in a partitioned entity."""
         return self._random.getrandbits(_FIRST_FRAGMENT_BITS) if description.enable_partitioning else 0
 
     def begin_transaction(self) -> Transaction:
-        """Begin a transaction, which is bound to a part of an entity by its first operation."""
+        """Begin a transaction; its first operation binds it to a part of an entity."""
         return Transaction(self.intake)
 
     def make_token(self) -> bytes:
-        """Return sixteen bytes that nobody can guess."""
+        """Return a random token of 16 bytes."""
         return self._random.getrandbits(_ID_BITS).to_bytes(16, "big")

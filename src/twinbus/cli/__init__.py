@@ -1,5 +1,5 @@
-"""The commands: serve a namespace, look into one, repair it, pair it.
+"""The commands of twinbus: serve a namespace, inspect and drain a pair, manage keys, run Spark jobs.
 
-Owns: arguments, output and exit codes. A command calls the server or the client and does nothing itself.
-Nothing imports this package.
+Owns arguments, output and exit codes. The work is done by the server, the client and the pipeline. Nothing imports this
+package.
 """

@@ -1,7 +1,7 @@
-"""A namespace as the commands reach it: over HTTP, with what stands in a connection string.
+"""HTTP client for the commands: sends administrative requests to a namespace.
 
-Owns: the request, its token, and what of a failure is shown. What is asked for is a command's affair. The key is never
-in an error.
+Owns the requests, their tokens, and the error texts. The commands own the resources that they request. Errors never
+contain the key.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
 TIMEOUT_S: Final = 20.0
 HTTP_PORT: Final = 5300
 HTTPS_PORT: Final = 443
-"""As in `client.connection_string`, which would be imported with the whole client: a command starts sooner without."""
+"""Ports as in `client.connection_string`, which is not imported here so that commands start faster."""
 MAX_RESPONSE_BYTES: Final = 16_777_216
 TOKEN_LIFETIME_S: Final = 300
 _DETAIL_PATTERN: Final = re.compile(r"<Detail>(.*?)(?:\. TrackingId:[^<]*)?</Detail>", re.DOTALL)
 
 
 class AdminRequestFailed(Exception):
-    """The namespace was not reached, or has refused. The message says why."""
+    """The namespace could not be reached or refused the request. The message says why."""
 
 
 class AdminClient:
-    """One namespace."""
+    """HTTP client for one namespace."""
 
     def __init__(self, connection_string: str, ca_files: Sequence[Path] = ()) -> None:
-        """ServiceFailed if the connection string cannot be, or a file cannot be read."""
-        from twinbus.client.connection_string import ConnectionString  # noqa: PLC0415  # `serve` starts sooner without
+        """Create a client. Raise AdminRequestFailed for an invalid connection string or an unreadable CA file."""
+        from twinbus.client.connection_string import ConnectionString  # noqa: PLC0415  # `serve` starts faster
 
         try:
             self._connection_string = ConnectionString.parse(connection_string)
@@ -50,28 +50,28 @@ class AdminClient:
 
     @property
     def address(self) -> str:
-        """Host and port, for people."""
+        """Host and port, for messages."""
         return f"{self._connection_string.host}:{self._port}"
 
     def request(self, method: str, resource: str, **query: object) -> dict[str, Any]:
-        """One request; the object in its answer. ServiceFailed."""
+        """Send a request and return the JSON object in the response. Raise AdminRequestFailed on failure."""
         connection = self._connect()
         target = f"/{resource}?{urlencode({name: value for name, value in query.items() if value is not None})}"
         try:
             connection.request(method, target, headers={"Authorization": self._make_token()})
-            answer = connection.getresponse()
-            content = answer.read(MAX_RESPONSE_BYTES)
+            response = connection.getresponse()
+            content = response.read(MAX_RESPONSE_BYTES)
         except (OSError, http.client.HTTPException) as error:
             raise AdminRequestFailed(f"{self.address} {_describe_failure(error)}") from error
         finally:
             connection.close()
-        if answer.status >= http.HTTPStatus.BAD_REQUEST:
-            raise AdminRequestFailed(f"{self.address} says {answer.status}: {_error_detail(content)}")
+        if response.status >= http.HTTPStatus.BAD_REQUEST:
+            raise AdminRequestFailed(f"{self.address} answered {response.status}: {_error_detail(content)}")
         try:
-            found = msgspec.json.decode(content, type=dict[str, Any])
+            result = msgspec.json.decode(content, type=dict[str, Any])
         except msgspec.MsgspecError as error:
-            raise AdminRequestFailed(f"{self.address} is no twinbus: its answer cannot be read") from error
-        return found
+            raise AdminRequestFailed(f"{self.address} is not a twinbus server: its response is not JSON") from error
+        return result
 
     @property
     def _port(self) -> int:
@@ -96,27 +96,27 @@ class AdminClient:
 
 
 def _describe_failure(error: Exception) -> str:
-    """What a failed request says to people, with advice where the cause is known."""
+    """Return the text for a failed request, with advice if the cause is known."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"has a certificate that is not trusted ({error.verify_message}): give the authority with --ca-file FILE"
+        return f"has an untrusted certificate ({error.verify_message}): give its CA certificate with --ca-file FILE"
     if isinstance(error, http.client.BadStatusLine | ssl.SSLError):  # another protocol, such as AMQP
-        return f"is no address for administration: use the admin_connection_string of the ready file ({error!r})"
+        return f"is not an administration port: use the admin_connection_string of the ready file ({error!r})"
     return f"does not answer: {type(error).__name__}: {error}"
 
 
 def tls_context(ca_files: Sequence[Path]) -> ssl.SSLContext:
-    """What takes the certificates of these authorities, and of this machine's. OSError where one cannot be read."""
+    """Return a TLS context that also trusts the CAs in `ca_files`. Raise OSError if a file cannot be read."""
     context = ssl.create_default_context()
     for file in ca_files:
         try:
             context.load_verify_locations(file)
-        except OSError as error:  # its text has no name of the file; SSLError, for another content, is one, too
-            reason = "it is no certificate in PEM format" if isinstance(error, ssl.SSLError) else error.strerror
+        except OSError as error:  # the text lacks the file name; SSLError is an OSError, too
+            reason = "it is not a certificate in PEM format" if isinstance(error, ssl.SSLError) else error.strerror
             raise OSError(f"--ca-file {file} cannot be read: {reason}") from error
     return context
 
 
 def _error_detail(content: bytes) -> str:
     text = content.decode(errors="replace")
-    found = _DETAIL_PATTERN.search(text)
-    return unescape(found[1]) if found is not None else f"{text[:200]!r}"
+    match = _DETAIL_PATTERN.search(text)
+    return unescape(match[1]) if match is not None else f"{text[:200]!r}"

@@ -1,8 +1,9 @@
-"""`twinbus key`: the keys of a namespace, on a running server or a stopped one.
+"""The commands `twinbus key ...`: manage the keys of a namespace, on a running or a stopped server.
 
-Owns: the options as they are typed, what is printed, and the exit codes: 0 if it was done, 1 if not, 2 for options that
-cannot be. Secrets are printed only with --show, and none is ever an argument. A running server makes the change itself
-(`server.key_socket`), so it is effective when the command ends; the file of a stopped one is changed under its lock.
+Owns the options, the output and the exit codes: 0 on success, 1 on failure, 2 for invalid options. Secrets are printed
+only with --show, and are never arguments. A running server applies the change itself (`server.auth.key_socket`), so the
+change is effective when the command returns. The key file of a stopped server is changed under the lock of its data
+directory.
 """
 
 from __future__ import annotations
@@ -32,32 +33,36 @@ from twinbus.server.runtime.data_directory import (
 app = typer.Typer(no_args_is_help=True)
 
 SERVER_START_TIMEOUT_S: Final = 10.0
-"""How long a server may have the data directory and not listen: it is about to start, or to stop."""
+"""How long to wait for a server that has locked the data directory but is not listening: it is starting or stopping."""
 _POLL_INTERVAL_S: Final = 0.1
 
 DataOption = Annotated[
     Path,
     typer.Option(
         metavar="DIR",
-        readable=False,  # we say who may read it
-        help="The namespace's data directory, as in twinbus serve.",
+        readable=False,  # the command itself reports missing permissions
+        help="Data directory of the namespace, as given to twinbus serve.",
     ),
 ]
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Of the key.")]
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the key.")]
 EntityOption = Annotated[
     str,
     typer.Option(
-        metavar="PATH", help="A queue or topic: its own keys, on a running server.", show_default="the whole namespace"
+        metavar="PATH",
+        help="Queue or topic whose own keys to use; the server must be running.",
+        show_default="the whole namespace",
     ),
 ]
-ShowOption = Annotated[bool, typer.Option("--show", help="Print secrets and, if the server runs, connection strings.")]
+ShowOption = Annotated[
+    bool, typer.Option("--show", help="Print secrets and, if the server is running, connection strings.")
+]
 
 
 @app.callback()
 def key() -> None:
     """List, add, rotate and revoke the keys of a namespace.
 
-    A running server uses the new keys when the command ends; connections with other keys stay up.
+    On a running server, changes are effective when the command returns. Connections with other keys stay open.
     """
 
 
@@ -70,18 +75,18 @@ def list_keys(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List the keys of a namespace."""
-    answer = _execute(data, KeyCommand("list", show=show, entity=entity))
+    reply = _execute(data, KeyCommand("list", show=show, entity=entity))
     if as_json:
-        typer.echo(msgspec.json.encode([_to_json_object(one) for one in answer.keys]))
+        typer.echo(msgspec.json.encode([_to_json_object(key_view) for key_view in reply.keys]))
         return
-    rows = [("NAME", "RIGHTS", "SECRETS", "CHANGED"), *map(_table_row, answer.keys)]
+    rows = [("NAME", "RIGHTS", "SECRETS", "CHANGED"), *map(_table_row, reply.keys)]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     for row in rows:
         typer.echo("  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[3]]))
-    for one in answer.keys if show else ():
+    for key_view in reply.keys if show else ():
         typer.echo("")
-        typer.echo(f"{one.name}:")
-        _print_secrets(one)
+        typer.echo(f"{key_view.name}:")
+        _print_secrets(key_view)
 
 
 @app.command()
@@ -89,18 +94,18 @@ def add(
     name: NameArgument,
     *,
     rights: Annotated[
-        str, typer.Option(metavar="RIGHTS", help="Send, Listen, or both as Send,Listen; Manage includes both.")
+        str, typer.Option(metavar="RIGHTS", help="Send, Listen, Send,Listen, or Manage, which includes both.")
     ],
     data: DataOption,
     entity: EntityOption = "",
     show: ShowOption = False,
 ) -> None:
     """Add a key with a new secret."""
-    given = tuple(one.strip().capitalize() for one in rights.split(",") if one.strip())
-    answer = _execute(data, KeyCommand("add", name, given, show=show, entity=entity))
-    one = _find_key(answer, name)
-    typer.echo(f"Added key {name} with {', '.join(one.rights)}. {_effect_message(answer)}")
-    _print_secrets_or_hint(one, data, entity, show=show)
+    parsed_rights = tuple(right.strip().capitalize() for right in rights.split(",") if right.strip())
+    reply = _execute(data, KeyCommand("add", name, parsed_rights, show=show, entity=entity))
+    key_view = _find_key(reply, name)
+    typer.echo(f"Added key {name} with {', '.join(key_view.rights)}. {_effect_message(reply)}")
+    _print_secrets_or_hint(key_view, data, entity, show=show)
 
 
 @app.command()
@@ -109,22 +114,22 @@ def rotate(
     *,
     data: DataOption,
     secondary: Annotated[
-        bool, typer.Option("--secondary", help="Make a new secondary secret; the primary stays as it is.")
+        bool, typer.Option("--secondary", help="Generate a new secondary secret and keep the primary one.")
     ] = False,
     entity: EntityOption = "",
     show: ShowOption = False,
 ) -> None:
-    """Make a new primary secret; the former one becomes the secondary.
+    """Generate a new primary secret; the old primary secret becomes the secondary one.
 
-    Clients that have the former primary go on. The former secondary is refused from now on.
+    Clients with the old primary secret keep working. The old secondary secret is refused from now on.
     """
-    answer = _execute(data, KeyCommand("rotate", name, secondary=secondary, show=show, entity=entity))
+    reply = _execute(data, KeyCommand("rotate", name, secondary=secondary, show=show, entity=entity))
     if secondary:
-        done = "The secondary secret is new, and the former one is not valid any more."
+        effect = "The secondary secret is new; the old one is no longer valid."
     else:
-        done = "The primary secret is new, and the former one is valid as the secondary."
-    typer.echo(f"Rotated key {name}. {done} {_effect_message(answer)}")
-    _print_secrets_or_hint(_find_key(answer, name), data, entity, show=show)
+        effect = "The primary secret is new; the old one is valid as the secondary secret."
+    typer.echo(f"Rotated key {name}. {effect} {_effect_message(reply)}")
+    _print_secrets_or_hint(_find_key(reply, name), data, entity, show=show)
 
 
 @app.command()
@@ -133,21 +138,23 @@ def revoke(
     *,
     data: DataOption,
     secondary: Annotated[
-        bool, typer.Option("--secondary", help="Revoke the secondary secret only, as after a rotation.")
+        bool, typer.Option("--secondary", help="Revoke only the secondary secret, for example after a rotation.")
     ] = False,
     entity: EntityOption = "",
-    force: Annotated[bool, typer.Option("--force", help="Revoke the last key with Manage, too.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Revoke the key even if it is the last one with Manage.")
+    ] = False,
 ) -> None:
-    """Revoke a key, or its secondary secret only.
+    """Revoke a key, or only its secondary secret.
 
-    Secrets, and tokens made with them, are refused from now on. Links that were opened with them end.
+    Revoked secrets, and tokens signed with them, are refused from now on. Links opened with them are closed.
     """
-    answer = _execute(data, KeyCommand("revoke", name, secondary=secondary, force=force, entity=entity))
-    what = f"the secondary secret of key {name}" if secondary else f"key {name}"
-    typer.echo(f"Revoked {what}. {_effect_message(answer)}")
+    reply = _execute(data, KeyCommand("revoke", name, secondary=secondary, force=force, entity=entity))
+    revoked = f"the secondary secret of key {name}" if secondary else f"key {name}"
+    typer.echo(f"Revoked {revoked}. {_effect_message(reply)}")
 
 
-# --- doing it ---------------------------------------------------------------------------------------------------------
+# --- running a command ------------------------------------------------------------------------------------------------
 
 
 def _execute(data: Path, order: KeyCommand) -> KeyCommandReply:
@@ -162,7 +169,9 @@ def _execute(data: Path, order: KeyCommand) -> KeyCommandReply:
                     text = (
                         f"{data} is in use by process {error.owner}, which does not listen at {data / KEY_SOCKET_FILE}"
                     )
-                    raise KeyChangeRefused(f"{text}: it is starting, or its supervisor has ended; restart it") from None
+                    raise KeyChangeRefused(
+                        f"{text}: it is still starting, or its supervisor has died; restart the server"
+                    ) from None
                 time.sleep(_POLL_INTERVAL_S)
     except PermissionError:
         exit_with_error(f"key {order.do}", _not_owner_error(data))
@@ -172,9 +181,9 @@ def _execute(data: Path, order: KeyCommand) -> KeyCommandReply:
 
 def _check_directory(data: Path) -> None:
     if not data.is_dir():
-        raise KeyChangeRefused(f"there is no data directory {data}: --data names the one that twinbus serve has")
+        raise KeyChangeRefused(f"there is no data directory {data}: give --data as for twinbus serve")
     if not (data / "format").exists() or not (data / KEYS_FILE).exists():
-        raise KeyChangeRefused(f"{data} is no data directory with keys: --data names the one that twinbus serve has")
+        raise KeyChangeRefused(f"{data} is not a data directory with keys: give --data as for twinbus serve")
 
 
 def _change_stopped(data: Path, order: KeyCommand) -> KeyCommandReply:
@@ -182,7 +191,7 @@ def _change_stopped(data: Path, order: KeyCommand) -> KeyCommandReply:
         raise PermissionError
     if order.entity:
         raise KeyChangeRefused(
-            f"the server of {data} is not running: start it to see or change keys of queues and topics"
+            f"the server of {data} is not running: start it to list or change keys of queues and topics"
         )
     descriptor = lock_directory(data)
     try:
@@ -207,17 +216,17 @@ def _not_owner_error(data: Path) -> KeyChangeRefused:
     return KeyChangeRefused(f"user {os.geteuid()} may not use {data}: run this command as {owner}")
 
 
-# --- what is printed --------------------------------------------------------------------------------------------------
+# --- output -----------------------------------------------------------------------------------------------------------
 
 
-def _find_key(answer: KeyCommandReply, name: str) -> KeyView:
-    return next(one for one in answer.keys if one.name == name)
+def _find_key(reply: KeyCommandReply, name: str) -> KeyView:
+    return next(key_view for key_view in reply.keys if key_view.name == name)
 
 
-def _effect_message(answer: KeyCommandReply) -> str:
-    if answer.pid is None:
+def _effect_message(reply: KeyCommandReply) -> str:
+    if reply.pid is None:
         return "The server is not running: effective at its next start."
-    return f"Effective now (process {answer.pid})."
+    return f"Effective now (process {reply.pid})."
 
 
 def _table_row(key_info: KeyView) -> tuple[str, str, str, str]:
@@ -228,13 +237,13 @@ def _table_row(key_info: KeyView) -> tuple[str, str, str, str]:
 
 
 def _to_json_object(key_info: KeyView) -> dict[str, object]:
-    found: dict[str, object] = msgspec.to_builtins(key_info)
-    return {name: value for name, value in found.items() if value is not None}
+    fields: dict[str, object] = msgspec.to_builtins(key_info)
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _print_secrets(key_info: KeyView) -> None:
     if key_info.source != DATA_DIRECTORY:
-        typer.echo(f"  its secrets are in the {key_info.source}")
+        typer.echo(f"  the secrets are in the {key_info.source}")
         return
     for title, text in (
         ("primary", key_info.primary),
@@ -249,4 +258,4 @@ def _print_secrets_or_hint(key_info: KeyView, data: Path, entity: str, *, show: 
     if show:
         _print_secrets(key_info)
     else:
-        typer.echo(f"See its secrets with: twinbus key list --data {data}{entity and f' --entity {entity}'} --show")
+        typer.echo(f"To see the secrets: twinbus key list --data {data}{entity and f' --entity {entity}'} --show")

@@ -1,6 +1,6 @@
-"""`twinbus`: the commands in one place.
+"""The command `twinbus`.
 
-Owns: the list of the commands, and `--version`. What a command takes and does is in the file of its name.
+Owns the list of subcommands, and `--version`. Each subcommand is in the file of its name.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from twinbus.cli.pipeline import audit, capture, costs, replay, syphon  # noqa: 
 from twinbus.cli.rehearse import rehearse
 from twinbus.cli.serve import serve
 
-config_app = typer.Typer(help="About configuration files.", no_args_is_help=True)
+config_app = typer.Typer(help="Work with configuration files.", no_args_is_help=True)
 
 
 @config_app.callback()
 def config() -> None:
-    """About configuration files."""
+    """Work with configuration files."""
 
 
 @config_app.command()
 def sample() -> None:
-    """Print a file for `twinbus serve --config` that has every setting in it, with its default."""
+    """Print a configuration file for `twinbus serve --config` with every setting and its default."""
     typer.echo(resources.files("twinbus.server.config").joinpath("sample.toml").read_text("utf-8"), nl=False)
 
 
 app = typer.Typer(
-    help="A Service Bus you run yourself, that goes on accepting messages when it is down.",
+    help="A Service Bus that you run yourself. While it is down, its senders keep working.",
     no_args_is_help=True,
     add_completion=False,
-    rich_markup_mode=None,  # an error in a frame cannot be read in a log, nor found by its words
-    pretty_exceptions_enable=False,  # they show local variables, and with them keys
+    rich_markup_mode=None,  # boxes around errors make logs hard to read and to search
+    pretty_exceptions_enable=False,  # typer's tracebacks print local variables, which may hold keys
 )
 app.command()(serve)
 app.command()(rehearse)
@@ -46,7 +46,7 @@ app.add_typer(config_app, name="config")
 app.add_typer(pipeline.app, name="pipeline")
 
 
-def _show_version(is_requested: bool) -> None:  # noqa: FBT001  # typer calls it so
+def _show_version(is_requested: bool) -> None:  # noqa: FBT001  # the signature that typer calls
     if is_requested:
         typer.echo(f"twinbus {version_and_build()}")
         raise typer.Exit
@@ -61,8 +61,8 @@ def twinbus(
             "--version",
             callback=_show_version,
             is_eager=True,
-            help="Show the version, whether twinbus is compiled, and exit.",
+            help="Show the version and whether twinbus is compiled, then exit.",
         ),
     ] = False,
 ) -> None:
-    """Options that come before a command."""
+    """Handle the options before the subcommand."""

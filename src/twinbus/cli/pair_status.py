@@ -1,7 +1,7 @@
-"""The state of a pair as the commands read it from the secondary: reports of its senders, and the backlog queues.
+"""The state of a pair, read from the secondary: the reports of its senders, and its backlog queues.
 
-Owns: reading the server's answers. Reports come from clients of any version, so nothing in one is taken for granted:
-fields that are missing, or of another type, are left out.
+Owns the parsing of the server's responses. Reports come from clients of any version, so missing fields and fields of an
+unexpected type are ignored. Printing is in `pair_view`.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 HEALTHY: Final = "healthy"
 SUSPECT: Final = "suspect"
 DOWN: Final = "down"
-"""A fragment: the entity itself may be healthy."""
+"""State of a fragment that is down; the entity itself may be healthy."""
 FRAGMENT_SEPARATOR: Final = ", fragment "
-"""Between the path of an entity, which has no space, and the number of one of its fragments."""
+"""Separator between the path of an entity, which has no spaces, and the number of a fragment."""
 PAGE_SIZE: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class ReportedEntity:
-    """An entity of the primary, or one fragment of it, as one sender sees it."""
+    """State of an entity of the primary, or of one of its fragments, as reported by one sender."""
 
     path: str
     state: str
@@ -36,18 +36,18 @@ class ReportedEntity:
 
     @property
     def entity_path(self) -> str:
-        """The path of the entity, also of a fragment."""
+        """Path of the entity, without the fragment number."""
         return self.path.partition(FRAGMENT_SEPARATOR)[0]
 
     @property
     def is_failed_over(self) -> bool:
-        """Its messages are parked, or refused: they do not go to the primary."""
+        """Whether messages for the entity are parked or refused instead of sent to the primary."""
         return self.state not in (HEALTHY, SUSPECT)
 
 
 @dataclass(frozen=True, slots=True)
 class SpoolReport:
-    """What a sender has on its disk because both namespaces were down."""
+    """Spool of a sender: messages on its local disk, stored while both namespaces were down."""
 
     messages: int
     bytes: int
@@ -58,7 +58,7 @@ class SpoolReport:
 
 @dataclass(frozen=True, slots=True)
 class SenderReport:
-    """One paired client, by its last report. All times are by the secondary's clock."""
+    """Last report of one paired client. All times are according to the secondary's clock."""
 
     client: str
     instance: str
@@ -71,26 +71,26 @@ class SenderReport:
     is_protected: bool
     backlog_queues: int
     healthy_count: int
-    """How many entities are."""
+    """Number of healthy entities."""
     unhealthy_entities: tuple[ReportedEntity, ...]
-    """Those that are not."""
+    """Entities and fragments that are not healthy."""
     omitted_entities: int
-    """Unhealthy ones that the report had no room for."""
+    """Number of unhealthy entities that did not fit into the report."""
     unused_queues: dict[str, list[str]]
-    """Backlog queues that this client does not use now, by the reason."""
+    """Backlog queues that the client does not use now, by reason."""
     alarms: tuple[str, ...]
     spool: SpoolReport | None = None
-    """None: it has no spool."""
+    """Spool of the client; None if it has no spool."""
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What tells it from all others."""
+        """Unique key of the sender."""
         return self.primary.lower(), self.client, self.instance
 
 
 @dataclass(frozen=True, slots=True)
 class ParkedDestination:
-    """Parked messages for one entity."""
+    """Parked messages for one destination entity."""
 
     path: str
     messages: int
@@ -99,77 +99,77 @@ class ParkedDestination:
 
 @dataclass(frozen=True, slots=True)
 class BacklogQueueReport:
-    """A backlog queue of a primary."""
+    """State of one of a primary's backlog queues."""
 
     path: str
     primary: str
     parked: int
     dead_lettered: int
     read_count: int
-    """How many messages `destinations` is from."""
+    """Number of messages that were read for `destinations`."""
     oldest: dt.datetime | None
     destinations: tuple[ParkedDestination, ...]
     without_destination: int
-    """Messages without a valid destination."""
+    """Number of messages without a valid destination."""
     is_available: bool
     error: str
 
     @property
     def index(self) -> int:
-        """Its number in its path."""
+        """Number of the queue, from its path."""
         number = self.path.rpartition("/")[2]
         return int(number) if number.isdecimal() else 0
 
 
 @dataclass(frozen=True, slots=True)
 class PairStatus:
-    """All that is known of one primary's pairs."""
+    """State of the pairs of one primary."""
 
     primary: str
     now: dt.datetime
-    """By the secondary's clock."""
+    """Current time, according to the secondary's clock."""
     senders: tuple[SenderReport, ...]
     queues: tuple[BacklogQueueReport, ...]
 
     @property
     def parked(self) -> int:
-        """Messages in all backlog queues."""
+        """Number of messages in all backlog queues."""
         return sum(queue.parked for queue in self.queues)
 
     @property
     def dead_lettered(self) -> int:
-        """Messages in the dead-letter queues of all backlog queues."""
+        """Number of messages in the dead-letter queues of all backlog queues."""
         return sum(queue.dead_lettered for queue in self.queues)
 
     @property
     def oldest(self) -> dt.datetime | None:
-        """When the oldest of them was parked."""
+        """When the oldest message was parked; None if there is none."""
         return min((queue.oldest for queue in self.queues if queue.oldest is not None), default=None)
 
     @property
     def is_sample(self) -> bool:
-        """There are more messages than were read: `destinations` has the least that there are."""
+        """Whether not all messages were read, so that the counts in `destinations` are lower bounds."""
         return any(queue.read_count < queue.parked for queue in self.queues)
 
     @property
     def destinations(self) -> list[ParkedDestination]:
-        """Parked messages of all queues by destination, those with the most messages first."""
-        found: dict[str, list[ParkedDestination]] = {}
+        """Parked messages in all queues by destination, largest count first."""
+        by_path: dict[str, list[ParkedDestination]] = {}
         for queue in self.queues:
-            for one in queue.destinations:
-                found.setdefault(one.path.lower(), []).append(one)
-        merged = [_merge_destinations(some) for some in found.values()]
-        return sorted(merged, key=lambda one: (-one.messages, one.path))
+            for destination in queue.destinations:
+                by_path.setdefault(destination.path.lower(), []).append(destination)
+        merged = [_merge_destinations(same_path) for same_path in by_path.values()]
+        return sorted(merged, key=lambda destination: (-destination.messages, destination.path))
 
     def is_used(self, queue: BacklogQueueReport) -> bool:
-        """Some sender has it in its rotation; or it is not known what they have."""
+        """Return whether a sender uses the backlog queue, or no sender has reported its number of queues."""
         counts = [sender.backlog_queues for sender in self.senders if sender.backlog_queues]
         return not counts or queue.index < max(counts)
 
 
 @dataclass(slots=True)
 class PairReports:
-    """What the secondary said, as it came."""
+    """Unparsed reports from the secondary."""
 
     now: str = ""
     sender_reports: list[dict[str, Any]] = field(default_factory=list)
@@ -177,50 +177,50 @@ class PairReports:
 
 
 def read_pair_reports(client: AdminClient, primary: str | None = None) -> PairReports:
-    """The reports of all live senders, and what is in the backlog queues. ServiceFailed."""
-    answers = PairReports(sender_reports=read_reports(client, primary))
-    found = client.request("GET", "$pairing/$backlog", primary=primary)
-    answers.now = _text_in(found, "now")
-    answers.queue_reports = _objects_in(found, "queues")
-    return answers
+    """Return the reports of all live senders and backlog queues. Raise AdminRequestFailed if a request fails."""
+    reports = PairReports(sender_reports=read_reports(client, primary))
+    backlog = client.request("GET", "$pairing/$backlog", primary=primary)
+    reports.now = _text_in(backlog, "now")
+    reports.queue_reports = _objects_in(backlog, "queues")
+    return reports
 
 
 def read_senders(client: AdminClient, primary: str | None = None) -> list[SenderReport]:
-    """All live senders. ServiceFailed."""
+    """Return the parsed reports of all live senders. Raise AdminRequestFailed if a request fails."""
     return [_parse_sender(report) for report in read_reports(client, primary)]
 
 
 def read_reports(client: AdminClient, primary: str | None = None) -> list[dict[str, Any]]:
-    """Their reports as they came. ServiceFailed."""
+    """Return the unparsed reports of all live senders. Raise AdminRequestFailed if a request fails."""
     reports: list[dict[str, Any]] = []
     skip: object = 0
     while isinstance(skip, int):
         page = client.request("GET", "$pairing", primary=primary, **{"$skip": skip, "$top": PAGE_SIZE})
         reports += _objects_in(page, "reports")
-        following = page.get("next")
-        skip = following if isinstance(following, int) and following > skip else None
+        next_skip = page.get("next")
+        skip = next_skip if isinstance(next_skip, int) and next_skip > skip else None
     return reports
 
 
 def to_pair_statuses(reports: PairReports) -> list[PairStatus]:
-    """The pairs, in the order of their primaries' names."""
+    """Return the state of each pair, sorted by the name of the primary."""
     now = _parse_time(reports.now) or dt.datetime.now(dt.UTC)
     senders = [_parse_sender(report) for report in reports.sender_reports]
-    queues = [_parse_queue(one) for one in reports.queue_reports]
+    queues = [_parse_queue(item) for item in reports.queue_reports]
     named = [*(sender.primary for sender in senders), *(queue.primary for queue in queues)]
     names = {name.lower(): name for name in named}
     return [
         PairStatus(
             name,
             now,
-            tuple(sorted((one for one in senders if one.primary.lower() == key), key=lambda one: one.key)),
-            tuple(sorted((one for one in queues if one.primary.lower() == key), key=lambda one: one.index)),
+            tuple(sorted((item for item in senders if item.primary.lower() == key), key=lambda item: item.key)),
+            tuple(sorted((item for item in queues if item.primary.lower() == key), key=lambda item: item.index)),
         )
         for key, name in sorted(names.items())
     ]
 
 
-# --- reading ----------------------------------------------------------------------------------------------------------
+# --- parsing ----------------------------------------------------------------------------------------------------------
 
 
 def _parse_sender(report: dict[str, Any]) -> SenderReport:
@@ -239,11 +239,11 @@ def _parse_sender(report: dict[str, Any]) -> SenderReport:
         backlog_queues=int(_number_in(report, "backlog_queues")),
         healthy_count=int(_number_in(report, "healthy")),
         unhealthy_entities=tuple(
-            state for one in _objects_in(report, "entities") for state in _parse_entities(one, skew)
+            state for item in _objects_in(report, "entities") for state in _parse_entities(item, skew)
         ),
         omitted_entities=int(_number_in(report, "entities_not_shown")),
         unused_queues=_parse_unused_queues(_objects_in(report, "backlog")),
-        alarms=tuple(f"{_text_in(one, 'kind')}: {_text_in(one, 'reason')}" for one in _objects_in(report, "alarms")),
+        alarms=tuple(f"{_text_in(item, 'kind')}: {_text_in(item, 'reason')}" for item in _objects_in(report, "alarms")),
         spool=_parse_spool(report.get("spool"), skew),
     )
 
@@ -258,19 +258,19 @@ def _parse_spool(report: object, skew: dt.timedelta) -> SpoolReport | None:
 
 
 def _parse_unused_queues(queues: list[dict[str, Any]]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for one in queues:
-        found.setdefault(_text_in(one, "why_out"), []).append(_text_in(one, "path"))
-    return found
+    by_reason: dict[str, list[str]] = {}
+    for queue in queues:
+        by_reason.setdefault(_text_in(queue, "why_out"), []).append(_text_in(queue, "path"))
+    return by_reason
 
 
 def _parse_entities(entity: dict[str, Any], skew: dt.timedelta) -> Iterator[ReportedEntity]:
-    """An entity that is not healthy, and those of its fragments that are down by themselves."""
+    """Yield an entity that is not healthy, and its fragments that are down on their own."""
     if _text_in(entity, "state") != HEALTHY:
         yield _parse_entity(_text_in(entity, "path"), _text_in(entity, "state"), entity, skew)
-    for one in _objects_in(entity, "fragments_down"):
+    for fragment in _objects_in(entity, "fragments_down"):
         yield _parse_entity(
-            f"{_text_in(entity, 'path')}{FRAGMENT_SEPARATOR}{_text_in(one, 'fragment')}", DOWN, one, skew
+            f"{_text_in(entity, 'path')}{FRAGMENT_SEPARATOR}{_text_in(fragment, 'fragment')}", DOWN, fragment, skew
         )
 
 
@@ -288,8 +288,12 @@ def _parse_queue(report: dict[str, Any]) -> BacklogQueueReport:
         read_count=int(_number_in(report, "read")),
         oldest=_parse_time(report.get("oldest")),
         destinations=tuple(
-            ParkedDestination(_text_in(one, "path"), int(_number_in(one, "messages")), _parse_time(one.get("oldest")))
-            for one in _objects_in(report, "destinations")
+            ParkedDestination(
+                _text_in(destination, "path"),
+                int(_number_in(destination, "messages")),
+                _parse_time(destination.get("oldest")),
+            )
+            for destination in _objects_in(report, "destinations")
         ),
         without_destination=int(_number_in(report, "unknown")),
         is_available=report.get("is_available") is not False,
@@ -299,13 +303,13 @@ def _parse_queue(report: dict[str, Any]) -> BacklogQueueReport:
 
 def _merge_destinations(destinations: Iterable[ParkedDestination]) -> ParkedDestination:
     same = list(destinations)
-    oldest = min((one.oldest for one in same if one.oldest is not None), default=None)
-    return ParkedDestination(same[0].path, sum(one.messages for one in same), oldest)
+    oldest = min((destination.oldest for destination in same if destination.oldest is not None), default=None)
+    return ParkedDestination(same[0].path, sum(destination.messages for destination in same), oldest)
 
 
 def _objects_in(report: dict[str, Any], name: str) -> list[dict[str, Any]]:
     items = report.get(name)
-    return [one for one in items if isinstance(one, dict)] if isinstance(items, list) else []
+    return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
 
 
 def _text_in(report: dict[str, Any], name: str) -> str:
@@ -319,7 +323,7 @@ def _number_in(report: dict[str, Any], name: str) -> float:
 
 
 def _parse_time(value: object, skew: dt.timedelta = dt.timedelta(0)) -> dt.datetime | None:
-    """A time by a clock that is behind ours by `skew`; None if it is no time, or none that there can be."""
+    """Return the time plus `skew`, which is the lag of the sender's clock; None if the value is not a valid time."""
     try:
         moment = dt.datetime.fromisoformat(value) + skew if isinstance(value, str) else None
     except (ValueError, OverflowError):

@@ -1,6 +1,6 @@
-"""The state of a pair on a terminal, 80 columns or more.
+"""Output of `twinbus pair status`: the state of pairs on a terminal with 80 or more columns.
 
-Owns: the words and their places. Each pair is a headline, a paragraph for each sender, and two tables of its backlog.
+Owns the texts and the layout. Each pair has a headline, a paragraph per sender, and two tables about its backlog.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _DURATION_UNITS: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 
 def show(console: Console, pairs: list[PairStatus], address: str, primary: str | None = None) -> None:
-    """Print all pairs of a secondary, or those of one primary."""
+    """Print all pairs of a secondary, or the pairs of one primary."""
     if not pairs and primary is None:
         print_line(console, 0, f"No paired client reports to {address}, and it has no backlog queues.")
     elif not pairs:
         text = f"No paired client of '{primary}' reports to {address}, and it has no backlog queues of '{primary}'."
-        print_line(console, 0, text, " Without --primary, all primaries are shown.")
+        print_line(console, 0, text, " Leave out --primary to see all primaries.")
     for number, pair in enumerate(pairs):
         if number:
             console.print()
@@ -39,13 +39,15 @@ def show(console: Console, pairs: list[PairStatus], address: str, primary: str |
         else:
             print_line(console, 0, (f"{words},", "bold"))
             print_line(console, 2, (age.removeprefix(", "), "bold"))
-        for sender in sorted(pair.senders, key=lambda one: (not one.unhealthy_entities and not one.alarms, one.key)):
+        for sender in sorted(
+            pair.senders, key=lambda sender: (not sender.unhealthy_entities and not sender.alarms, sender.key)
+        ):
             _show_sender(console, sender, pair.now)
         _show_backlog(console, pair)
 
 
 def format_duration(seconds: float) -> str:
-    """A duration in its two largest units: 2 min 10 s."""
+    """Return a duration in its two largest units, for example "2 min 10 s"."""
     left = max(0, math.floor(seconds))
     parts: list[str] = []
     for name, size in _DURATION_UNITS:
@@ -58,13 +60,13 @@ def format_duration(seconds: float) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """1 sender, 2 senders."""
+    """Return a count with its noun, for example "1 sender" or "2 senders"."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def _headline(pair: PairStatus) -> tuple[str, str]:
-    """Senders and parked messages; and, where there are any, the age of these."""
-    failed = sum(any(one.is_failed_over for one in sender.unhealthy_entities) for sender in pair.senders)
+    """Return the headline of a pair, and the age of its oldest parked message if there is one."""
+    failed = sum(any(entity.is_failed_over for entity in sender.unhealthy_entities) for sender in pair.senders)
     words = plural(len(pair.senders), "sender") if pair.senders else "no live sender"
     words += f" ({failed:,} failed over)" if failed else ""
     parked = plural(pair.parked, "message") if pair.parked else "no message"
@@ -90,7 +92,7 @@ def _show_sender(console: Console, sender: SenderReport, now: dt.datetime) -> No
         print_line(console, 2, (sender.client, "bold"))
         print_line(console, 4, words)
     if not sender.is_protected:
-        print_line(console, 4, ("unprotected: it has no backlog queues", "bold red"))
+        print_line(console, 4, ("unprotected: no backlog queues exist", "bold red"))
     for entity in sender.unhealthy_entities:
         style = "yellow" if entity.state == SUSPECT else "bold red"
         _show_state(console, entity, style, _state_details(entity, sender, now))
@@ -98,9 +100,11 @@ def _show_sender(console: Console, sender: SenderReport, now: dt.datetime) -> No
             print_line(console, 6, entity.reason)
     if sender.omitted_entities:
         print_line(console, 4, (f"{sender.omitted_entities:,} more entities are not healthy", "bold red"))
-    for why, queues in sender.unused_queues.items():
-        some = queues[0] if len(queues) == 1 else f"{len(queues):,} of its {sender.backlog_queues:,} backlog queues"
-        print_line(console, 4, ("does not use ", "yellow"), f"{some}: {why}")
+    for reason, queues in sender.unused_queues.items():
+        described = (
+            queues[0] if len(queues) == 1 else f"{len(queues):,} of its {sender.backlog_queues:,} backlog queues"
+        )
+        print_line(console, 4, ("does not use ", "yellow"), f"{described}: {reason}")
     if sender.spool is not None and (sender.spool.messages or sender.spool.refused):
         _show_spool(console, sender.spool, now)
     for alarm in sender.alarms:
@@ -108,7 +112,7 @@ def _show_sender(console: Console, sender: SenderReport, now: dt.datetime) -> No
 
 
 def _show_spool(console: Console, spool: SpoolReport, now: dt.datetime) -> None:
-    """Print how many messages are on the disk of a sender."""
+    """Print the number, size and age of the messages in a sender's spool."""
     parts = []
     if spool.messages:
         oldest = f", the oldest for {_format_age(spool.oldest, now)}" if spool.oldest is not None else ""
@@ -119,7 +123,7 @@ def _show_spool(console: Console, spool: SpoolReport, now: dt.datetime) -> None:
 
 
 def _show_state(console: Console, entity: ReportedEntity, state_style: str, details: list[str]) -> None:
-    """Print the state in one line; on a narrow terminal, the details below it."""
+    """Print the state of an entity in one line, or in two lines if the terminal is narrow."""
     name = (entity.path, "bold"), "  ", (entity.state, state_style)
     if 4 + len(entity.path) + 2 + len(entity.state) + len("".join(details)) <= console.width:
         print_line(console, 4, *name, *details)
@@ -141,7 +145,7 @@ def _state_details(entity: ReportedEntity, sender: SenderReport, now: dt.datetim
 
 
 def _seconds_to_ping(next_ping: dt.datetime, interval_s: float, now: dt.datetime) -> float:
-    """Pings go out at fixed multiples of their interval: a report older than one tells of a ping that is past."""
+    """Return the time to the next ping. If the reported ping is past, add multiples of the ping interval."""
     left_s = (next_ping - now).total_seconds()
     return left_s % interval_s if left_s < 0 < interval_s else left_s
 
@@ -153,14 +157,16 @@ def _show_backlog(console: Console, pair: PairStatus) -> None:
     holding = [queue for queue in pair.queues if queue.parked or queue.dead_lettered or queue.error]
     for queue in pair.queues:
         if queue.error or not queue.is_available:
-            why = queue.error or "its store is unavailable, and its counts may be wrong"
-            print_line(console, 2, (f"{queue.path} could not be read: ", "bold red"), why)
+            reason = queue.error or "its store is unavailable, so its counts may be wrong"
+            print_line(console, 2, (f"{queue.path} could not be read: ", "bold red"), reason)
     if not holding:
         return
     least = "at least " if pair.is_sample else ""
     table = _table("parked for", "messages", "oldest")
-    for one in pair.destinations:
-        table.add_row(Text(one.path), f"{least}{one.messages:,}", _format_age(one.oldest, pair.now))
+    for destination in pair.destinations:
+        table.add_row(
+            Text(destination.path), f"{least}{destination.messages:,}", _format_age(destination.oldest, pair.now)
+        )
     unknown = sum(queue.without_destination for queue in pair.queues)
     if unknown:
         table.add_row(Text("(no valid destination)", style="red"), f"{least}{unknown:,}", "")
@@ -169,7 +175,7 @@ def _show_backlog(console: Console, pair: PairStatus) -> None:
         console.print(table)
     if pair.is_sample:
         read = sum(queue.read_count for queue in pair.queues)
-        text = f"Destinations are those of {read:,} messages, the oldest of each queue; {pair.parked:,} are parked."
+        text = f"Destinations are of {read:,} of {pair.parked:,} parked messages, the oldest of each queue."
         print_line(console, 2, text)
     table = _table("backlog queue", "messages", "dead-lettered", "oldest")
     for queue in holding:
@@ -183,12 +189,14 @@ def _show_backlog(console: Console, pair: PairStatus) -> None:
 
 
 def _show_dead_letters(console: Console, pair: PairStatus) -> None:
-    """Print what to do about dead letters, if there are any."""
+    """Print how to resend dead-lettered messages, if there are any."""
     if pair.dead_lettered:
         are = "1 message is" if pair.dead_lettered == 1 else f"{pair.dead_lettered:,} messages are"
-        text = f"{are} dead-lettered, each with the reason. Remove the cause, then `twinbus pair drain --dead-letters`"
+        text = (
+            f"{are} dead-lettered, each with a reason. Remove the cause, then run `twinbus pair drain --dead-letters`"
+        )
         console.print()
-        print_line(console, 1, (f"{text} sends them again.", "yellow"))
+        print_line(console, 1, (f"{text} to resend them.", "yellow"))
 
 
 def _table(first: str, *others: str) -> Table:
@@ -200,14 +208,14 @@ def _table(first: str, *others: str) -> Table:
 
 
 def print_line(console: Console, indent: int, *parts: str | tuple[str, str]) -> None:
-    """Print a line; if it does not fit, the rest in further lines, with the same indent."""
-    for one in Text.assemble(*parts).wrap(console, max(20, console.width - indent), overflow="fold"):
-        one.rstrip()
-        console.print(Text(" " * indent).append_text(one), soft_wrap=True)
+    """Print a line with an indent, wrapped to the width of the console."""
+    for line in Text.assemble(*parts).wrap(console, max(20, console.width - indent), overflow="fold"):
+        line.rstrip()
+        console.print(Text(" " * indent).append_text(line), soft_wrap=True)
 
 
 def _format_size(byte_count: int) -> str:
-    """Return a number of bytes for people: 1.2 MB."""
+    """Return a size in KB or MB, for example "1.2 MB"."""
     if byte_count >= 1_000_000:  # noqa: PLR2004
         return f"{byte_count / 1_000_000:,.1f} MB"
     return f"{byte_count / 1_000:,.1f} KB"

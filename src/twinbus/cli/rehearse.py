@@ -1,7 +1,7 @@
-"""`twinbus rehearse`: make an entity, or a whole namespace, refuse for a while, and tell what the senders saw.
+"""The command `twinbus rehearse`: simulate an outage of an entity or a namespace, and report how senders reacted.
 
-Owns: the options as they are typed, what is printed, and the exit codes: 1 if a namespace is not reached or refuses, 2
-for options that cannot be, 130 after Ctrl-C. The outage is switched off in every case.
+Owns the options, the output and the exit codes: 1 if a namespace cannot be reached or refuses, 2 for invalid options,
+130 after Ctrl-C. The outage is always switched off at the end.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 POLL_INTERVAL_S: Final = 1.0
 MAX_RECOVERY_S: Final = 120.0
-"""How long the senders have to come back, at the most."""
+"""Longest wait for the senders to recover."""
 RECOVERY_PING_INTERVALS: Final = 2
-"""... and so many of their ping intervals."""
+"""Number of ping intervals to wait for a sender to recover, up to MAX_RECOVERY_S."""
 
 
 @dataclass(slots=True)
 class FailoverRecord:
-    """One entity, as one sender saw it. Seconds from the beginning of the outage, as of the look that found it so."""
+    """One sender's reaction for one entity. Times are in seconds from the start of the outage to the next poll."""
 
     sender_key: tuple[str, str, str]
     client: str
@@ -44,21 +44,21 @@ class FailoverRecord:
     suspected_s: float | None = None
     failed_over_s: float | None = None
     recovered_s: float | None = None
-    """After it had failed over, or was suspect."""
+    """When the sender was healthy again after a failover or a suspicion."""
     sender_ended_s: float | None = None
-    """The sender reports no more."""
+    """When the sender stopped reporting."""
 
     @property
     def is_recovery_pending(self) -> bool:
-        """The sender has failed over, and may come back."""
+        """Whether the sender has failed over and may still recover."""
         return self.failed_over_s is not None and self.recovered_s is None and self.sender_ended_s is None
 
 
 class FailoverObserver:
-    """Sees who fails over and who comes back, by one look after the other."""
+    """Records which senders fail over and recover, from successive polls of their reports."""
 
     def __init__(self, path: str) -> None:
-        """`path` is that of the entity in question; or `EVERYTHING`."""
+        """Create an observer of one entity, or of all entities with `ALL_ENTITIES`."""
         self.records: dict[tuple[tuple[str, str, str], str], FailoverRecord] = {}
         self.senders: set[tuple[str, str, str]] = set()
         self._path = path.lower()
@@ -66,26 +66,26 @@ class FailoverObserver:
 
     @property
     def pending_recoveries(self) -> list[FailoverRecord]:
-        """Those of senders that have failed over, and have neither come back nor ended."""
-        return [one for one in self.records.values() if one.is_recovery_pending]
+        """Records of senders that have failed over and have neither recovered nor stopped reporting."""
+        return [record for record in self.records.values() if record.is_recovery_pending]
 
     @property
     def failed_over(self) -> set[tuple[str, str, str]]:
-        """Senders that did, with one entity at least."""
-        return {one.sender_key for one in self.records.values() if one.failed_over_s is not None}
+        """Senders that failed over for at least one entity."""
+        return {record.sender_key for record in self.records.values() if record.failed_over_s is not None}
 
     @property
     def suspected_only(self) -> set[tuple[str, str, str]]:
-        """Senders that saw failures, and did not fail over."""
-        return {one.sender_key for one in self.records.values()} - self.failed_over
+        """Senders that saw failures but did not fail over."""
+        return {record.sender_key for record in self.records.values()} - self.failed_over
 
     def observe(self, senders: list[SenderReport], elapsed_s: float) -> None:
-        """What was reported by now. The first look is for what was not healthy before."""
+        """Record the reports of one poll. The first poll only finds entities that were unhealthy before the outage."""
         unhealthy = {
-            (sender.key, one.path): (sender, one)
+            (sender.key, record.path): (sender, record)
             for sender in senders
-            for one in sender.unhealthy_entities
-            if self._path in (ALL_ENTITIES, one.entity_path.lower())
+            for record in sender.unhealthy_entities
+            if self._path in (ALL_ENTITIES, record.entity_path.lower())
         }
         live = {sender.key for sender in senders}
         self.senders |= live
@@ -95,31 +95,31 @@ class FailoverObserver:
         for key, (sender, entity) in unhealthy.items():
             if key not in self._unhealthy_before:
                 self._record_failure(key, sender, entity, elapsed_s)
-        for key, one in self.records.items():
-            if one.sender_key not in live:
-                one.sender_ended_s = elapsed_s if one.sender_ended_s is None else one.sender_ended_s
+        for key, record in self.records.items():
+            if record.sender_key not in live:
+                record.sender_ended_s = elapsed_s if record.sender_ended_s is None else record.sender_ended_s
             else:
-                one.sender_ended_s = None
-                if key not in unhealthy and one.recovered_s is None:
-                    one.recovered_s = elapsed_s
+                record.sender_ended_s = None
+                if key not in unhealthy and record.recovered_s is None:
+                    record.recovered_s = elapsed_s
 
     def _record_failure(
         self, key: tuple[tuple[str, str, str], str], sender: SenderReport, entity: ReportedEntity, elapsed_s: float
     ) -> None:
-        one = self.records.get(key)
-        if one is None:
-            one = self.records[key] = FailoverRecord(
+        record = self.records.get(key)
+        if record is None:
+            record = self.records[key] = FailoverRecord(
                 sender.key, sender.client, entity.path, entity.reason, sender.ping_interval_s
             )
-        one.recovered_s = None
+        record.recovered_s = None
         if not entity.is_failed_over:
-            one.suspected_s = elapsed_s if one.suspected_s is None else one.suspected_s
-        elif one.failed_over_s is None:
-            one.failed_over_s = elapsed_s
+            record.suspected_s = elapsed_s if record.suspected_s is None else record.suspected_s
+        elif record.failed_over_s is None:
+            record.failed_over_s = elapsed_s
 
 
 class Rehearsal:
-    """One outage, from before its beginning to when the senders are back."""
+    """One simulated outage, until the senders have recovered."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class Rehearsal:
         sleep: Callable[[float], None] = time.sleep,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Nothing is done yet. Without a secondary nobody is seen."""
+        """Set up an outage, which `run` starts. Without a secondary, no senders are observed."""
         self.observer = FailoverObserver(path)
         self.seconds = seconds
         self._primary = primary
@@ -143,9 +143,9 @@ class Rehearsal:
         self._now_s = now_s
 
     def run(self, on_progress: Callable[[str, float], None]) -> None:
-        """Do it; `on_progress` hears what is done, and for how long. ServiceFailed if it cannot begin.
+        """Run the outage. Call `on_progress` with the stage and the elapsed seconds after each poll.
 
-        KeyboardInterrupt ends it early: the outage is switched off all the same.
+        Raise AdminRequestFailed if the outage cannot be switched on. A KeyboardInterrupt also switches the outage off.
         """
         if self._secondary is not None:
             self.observer.observe(read_senders(self._secondary), 0.0)
@@ -157,13 +157,11 @@ class Rehearsal:
             self._switch_off()
         if self._secondary is not None:
             ended_s = self._now_s() - begun_s
-            self._watch(
-                "coming back", begun_s, lambda elapsed_s: self._is_recovery_over(elapsed_s - ended_s), on_progress
-            )
+            self._watch("recovery", begun_s, lambda elapsed_s: self._is_recovery_over(elapsed_s - ended_s), on_progress)
 
     def _is_recovery_over(self, since_outage_s: float) -> bool:
-        """So many seconds after the outage: nobody is awaited, or those who are have had their time."""
-        longest_s = max((one.ping_interval_s for one in self.observer.pending_recoveries), default=0.0)
+        """Return whether all senders have recovered, or have had enough time to."""
+        longest_s = max((record.ping_interval_s for record in self.observer.pending_recoveries), default=0.0)
         patience_s = min(MAX_RECOVERY_S, RECOVERY_PING_INTERVALS * (longest_s + POLL_INTERVAL_S))
         return not self.observer.pending_recoveries or since_outage_s >= patience_s
 
@@ -177,7 +175,7 @@ class Rehearsal:
         while True:
             elapsed_s = self._now_s() - started_s
             if self._secondary is not None:
-                with suppress(AdminRequestFailed):  # one look that fails: the next may not
+                with suppress(AdminRequestFailed):  # the next poll may succeed
                     self.observer.observe(read_senders(self._secondary), elapsed_s)
             on_progress(stage, elapsed_s)
             if is_done(elapsed_s):
@@ -188,7 +186,7 @@ class Rehearsal:
     def _switch_on(self) -> None:
         try:
             self._primary.request("PUT", "$outage", path=self._path, seconds=f"{self.seconds:g}", kind=self._kind)
-        except BaseException:  # its answer may be lost, and the outage on
+        except BaseException:  # the response may be lost, and the outage switched on
             with suppress(AdminRequestFailed):
                 self._primary.request("DELETE", "$outage", path=self._path)
             raise
@@ -207,54 +205,65 @@ _EXIT_INTERRUPTED = 130
 
 def rehearse(
     primary: Annotated[
-        str, typer.Argument(metavar="CONNECTION_STRING", help="Of the namespace, with the right to manage it.")
+        str,
+        typer.Argument(
+            metavar="CONNECTION_STRING", help="Connection string for administration of the namespace, with Manage."
+        ),
     ],
     *,
-    entity: Annotated[str | None, typer.Option(metavar="PATH", help="The queue or topic that is to refuse.")] = None,
-    namespace: Annotated[bool, typer.Option("--namespace", help="All entities are to refuse.")] = False,
-    seconds: Annotated[float, typer.Option("--for", metavar="SECONDS", help="How long: 1 to 3600.")] = 60.0,
+    entity: Annotated[str | None, typer.Option(metavar="PATH", help="Queue or topic to make unavailable.")] = None,
+    namespace: Annotated[bool, typer.Option("--namespace", help="Make all entities unavailable.")] = False,
+    seconds: Annotated[
+        float, typer.Option("--for", metavar="SECONDS", help="Duration of the outage, 1 to 3600 seconds.")
+    ] = 60.0,
     kind: Annotated[
-        OutageKind, typer.Option(help="What clients see: that it is unavailable, that it is busy, or nothing at all.")
+        OutageKind, typer.Option(help="What clients get: an unavailable error, a busy error, or no response.")
     ] = OutageKind.REFUSE,
     secondary: Annotated[
         str | None,
-        typer.Option(metavar="CONNECTION_STRING", help="Of the secondary, to which the senders report."),
+        typer.Option(
+            metavar="CONNECTION_STRING",
+            help="Connection string for administration of the secondary, to which senders report.",
+        ),
     ] = None,
     ca_file: Annotated[
-        list[Path] | None, typer.Option(metavar="FILE", help="An authority to trust, as in a ready file; repeatable.")
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="CA certificate to trust, such as ca_file of a ready file; repeatable."),
     ] = None,
 ) -> None:
-    """Rehearse an outage, and show which senders failed over and came back, and when."""
+    """Rehearse an outage, and show which senders failed over and recovered, and when."""
     if (entity is None) == (not namespace):
-        typer.echo("twinbus rehearse: say either --entity PATH or --namespace", err=True)
+        typer.echo("twinbus rehearse: give either --entity PATH or --namespace", err=True)
         raise typer.Exit(_EXIT_MISUSE)
     if not MIN_OUTAGE_S <= seconds <= MAX_OUTAGE_S:
-        typer.echo(f"twinbus rehearse: --for {seconds:g}: {MIN_OUTAGE_S:g} to {MAX_OUTAGE_S:g} seconds", err=True)
+        typer.echo(f"twinbus rehearse: --for {seconds:g}: use {MIN_OUTAGE_S:g} to {MAX_OUTAGE_S:g} seconds", err=True)
         raise typer.Exit(_EXIT_MISUSE)
     try:
-        first = AdminClient(primary, ca_file or ())
-        second = AdminClient(secondary, ca_file or ()) if secondary is not None else None
+        primary_client = AdminClient(primary, ca_file or ())
+        secondary_client = AdminClient(secondary, ca_file or ()) if secondary is not None else None
         path = ALL_ENTITIES if entity is None else entity
-        rehearsal = Rehearsal(first, second, path, kind=kind.value, seconds=seconds)
-        is_whole = _run_with_progress(rehearsal)
+        rehearsal = Rehearsal(primary_client, secondary_client, path, kind=kind.value, seconds=seconds)
+        is_complete = _run_with_progress(rehearsal)
     except AdminRequestFailed as error:
         exit_with_error("rehearse", error)
-    if second is not None:
+    if secondary_client is not None:
         _print_result(rehearsal.observer)
-    elif is_whole:
-        what = "all entities" if entity is None else f"'{entity}'"
-        typer.echo(f"The outage of {what} is over after {seconds:g} s. Give --secondary to see what senders reported.")
-    if not is_whole:
+    elif is_complete:
+        scope = "all entities" if entity is None else f"'{entity}'"
+        typer.echo(f"The outage of {scope} ended after {seconds:g} s. Give --secondary to see the reports of senders.")
+    if not is_complete:
         typer.echo("twinbus rehearse: interrupted; the outage is switched off", err=True)
         raise typer.Exit(_EXIT_INTERRUPTED)
 
 
 def _run_with_progress(rehearsal: Rehearsal) -> bool:
-    """False if it was interrupted."""
-    from rich.console import Console  # noqa: PLC0415  # `serve` starts sooner without
+    """Run the rehearsal with a progress bar; return False if it was interrupted."""
+    from rich.console import Console  # noqa: PLC0415  # `serve` starts faster
     from rich.progress import BarColumn, Progress, TextColumn  # noqa: PLC0415
 
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does: in good order
+    previous_handler = signal.signal(
+        signal.SIGTERM, signal.default_int_handler
+    )  # SIGTERM stops the rehearsal cleanly, like Ctrl-C
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:.0f} s"))
     try:
         with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
@@ -263,26 +272,28 @@ def _run_with_progress(rehearsal: Rehearsal) -> bool:
     except KeyboardInterrupt:
         return False
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous_handler)
     return True
 
 
 def _print_result(observer: FailoverObserver) -> None:
-    from rich.console import Console  # noqa: PLC0415  # `serve` starts sooner without
+    from rich.console import Console  # noqa: PLC0415  # `serve` starts faster
 
     from twinbus.cli.pair_view import plural, print_line  # noqa: PLC0415
 
     console = Console(highlight=False)
     failed, suspected = len(observer.failed_over), len(observer.suspected_only)
-    rest = len(observer.senders) - failed - suspected
-    counts = f"{failed} failed over, {suspected} became suspect and did not fail over, {rest} noticed nothing"
+    unaffected = len(observer.senders) - failed - suspected
+    counts = f"{failed} failed over, {suspected} became suspect and did not fail over, {unaffected} noticed nothing"
     print_line(
         console, 0, f"{plural(len(observer.senders), 'sender')} reported{f': {counts}' if observer.senders else ''}."
     )
-    for one in sorted(observer.records.values(), key=lambda one: (_first_change_s(one), one.client, one.path)):
-        print_line(console, 2, (one.client, "bold"))
-        print_line(console, 4, (one.path, "bold"), f"  {_describe(one)}")
-        print_line(console, 6, one.reason)
+    for record in sorted(
+        observer.records.values(), key=lambda record: (_first_change_s(record), record.client, record.path)
+    ):
+        print_line(console, 2, (record.client, "bold"))
+        print_line(console, 4, (record.path, "bold"), f"  {_describe(record)}")
+        print_line(console, 6, record.reason)
 
 
 def _first_change_s(record: FailoverRecord) -> float:
@@ -290,7 +301,7 @@ def _first_change_s(record: FailoverRecord) -> float:
 
 
 def _describe(record: FailoverRecord) -> str:
-    """What a sender went through, in words."""
+    """Describe the reaction of a sender in one line."""
     words = []
     if record.suspected_s is not None:
         words.append(f"suspect after {record.suspected_s:.0f} s")
@@ -302,5 +313,5 @@ def _describe(record: FailoverRecord) -> str:
     elif record.sender_ended_s is not None:
         words.append(f"the sender ended after {record.sender_ended_s:.0f} s")
     else:
-        words.append("not seen coming back" if record.failed_over_s is not None else "still suspect")
+        words.append("not recovered" if record.failed_over_s is not None else "still suspect")
     return ", ".join(words)

@@ -1,8 +1,8 @@
-"""`twinbus serve`: serve a namespace until told to stop.
+"""The command `twinbus serve`: serve a namespace until a signal stops it.
 
-Owns: the options as they are typed, their help, and the exit codes: 0 after a clean stop, 1 if the server cannot start
-or has failed, 2 for an option or a configuration file that cannot be. What is valid, and the defaults, are in
-`server.settings`; what a file says is for `server.config` to read. Options go before the file.
+Owns the options, their help, and the exit codes: 0 after a clean stop, 1 if the server cannot start or has failed, 2
+for an invalid option or configuration file. Validation and defaults are in `server.config.settings`, the parsing of
+files in `server.config`. Options override the file.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ _PARAMETER_NAMES: Final = {
     "sync": "unsafe_no_sync",
     "metering": "no_metering",
 }
-"""Fields of the settings whose options have other names."""
+"""Parameters of `serve`, for settings whose parameter has another name."""
 
 logger = logging.getLogger(__name__)
 
 
-def serve(  # noqa: PLR0913  # one for each option
+def serve(  # noqa: PLR0913  # one per option
     context: typer.Context,
     name: Annotated[
         str | None,
         typer.Argument(
             metavar="NAME",
-            help="Of the namespace: letters, digits and hyphens. --config can have it.",
+            help="Name of the namespace: letters, digits and hyphens. May also be set in --config.",
             show_default=False,
         ),
     ] = None,
@@ -61,7 +61,7 @@ def serve(  # noqa: PLR0913  # one for each option
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Directory that keeps everything; made at the first start. --config can have it.",
+            help="Data directory, created at the first start. May also be set in --config.",
             show_default=False,
         ),
     ] = None,
@@ -69,117 +69,128 @@ def serve(  # noqa: PLR0913  # one for each option
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="What to serve and which entities to make: .toml, or Config.json of Microsoft's emulator.",
+            help="Configuration file with settings and entities: .toml, or Config.json of Microsoft's emulator.",
             show_default=False,
         ),
     ] = None,
     emulator_key: Annotated[
         bool,
-        typer.Option("--emulator-key", help="The key of Microsoft's emulator is good too; on loopback addresses only."),
+        typer.Option("--emulator-key", help="Also accept the key of Microsoft's emulator; only on loopback addresses."),
     ] = False,
     allowed_host: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="With --emulator-key: a host name that clients and web pages may use; may be given several times.",
+            help="With --emulator-key: host name that clients and web pages may use; repeatable.",
             show_default="the server's own names",
         ),
     ] = None,
     host: Annotated[str, typer.Option(metavar="HOST", help="Address to listen on.")] = _DEFAULTS.host,
     amqp_port: Annotated[
         str,
-        typer.Option(metavar="PORT", help="AMQP without TLS. For this and the other ports: 0 is any, none closes it."),
+        typer.Option(
+            metavar="PORT", help="Port for AMQP without TLS. For all ports: 0 picks a free port, none disables it."
+        ),
     ] = str(_DEFAULTS.amqp_port),
-    amqps_port: Annotated[str, typer.Option(metavar="PORT", help="AMQP with TLS.")] = str(_DEFAULTS.amqps_port),
-    http_port: Annotated[str, typer.Option(metavar="PORT", help="HTTP without TLS.")] = str(_DEFAULTS.http_port),
+    amqps_port: Annotated[str, typer.Option(metavar="PORT", help="Port for AMQP with TLS.")] = str(
+        _DEFAULTS.amqps_port
+    ),
+    http_port: Annotated[str, typer.Option(metavar="PORT", help="Port for HTTP without TLS.")] = str(
+        _DEFAULTS.http_port
+    ),
     https_port: Annotated[
-        str, typer.Option(metavar="PORT", help="HTTP with TLS, which the SDKs' administration clients use.")
+        str,
+        typer.Option(metavar="PORT", help="Port for HTTP with TLS, used by the administration clients of the SDKs."),
     ] = str(_DEFAULTS.https_port),
     plaintext: Annotated[
         list[str] | None,
         typer.Option(
             metavar="amqp|http",
-            help="Open this port without TLS although --host is reached from other machines; may be given twice.",
+            help="Open this port without TLS although --host can be reached from other machines; repeatable.",
             show_default="on loopback addresses only",
         ),
     ] = None,
     workers: Annotated[
-        int, typer.Option(metavar="NUMBER", help="Processes that serve it; no more than there are stores.")
+        int, typer.Option(metavar="NUMBER", help="Number of worker processes; at most the number of stores.")
     ] = _DEFAULTS.workers,
     worker_timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Seconds after which a silent one of several processes is killed.")
+        float, typer.Option(metavar="SECONDS", help="Kill a worker process that does not respond for this long.")
     ] = _DEFAULTS.worker_timeout_s,
     stores: Annotated[
         int | None,
         typer.Option(
             metavar="NUMBER",
-            help="Databases that entities are spread over; more can be added later, none removed.",
-            show_default=f"as many as --data has; {DEFAULT_STORES} if it is new",
+            help="Number of databases for the entities; more can be added later, but none removed.",
+            show_default=f"as many as --data has; {DEFAULT_STORES} for a new one",
         ),
     ] = None,
     store_dir: Annotated[
         list[Path] | None,
         typer.Option(
             metavar="DIR",
-            help="Where to make stores; given several times, in turn. None is moved.",
+            help="Where to create new stores; several are used in turn. Existing stores are not moved.",
             show_default="in --data",
         ),
     ] = None,
     ready_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Written when it serves, with ports and connection strings.")
+        Path | None,
+        typer.Option(metavar="FILE", help="File to write when the server is ready, with ports and connection strings."),
     ] = None,
     show_connection_string: Annotated[
         bool,
-        typer.Option("--show-connection-string", help="Print the connection strings, key and all, when it serves."),
+        typer.Option(
+            "--show-connection-string", help="Print the connection strings, with the key, when the server is ready."
+        ),
     ] = False,
     min_free: Annotated[
         str,
-        typer.Option(metavar="SIZE", help="With less free on the disk of a store, sends to it are refused: 500MB, 0."),
+        typer.Option(
+            metavar="SIZE",
+            help="Refuse sends to a store with less free disk space than this, for example 500MB; 0: never.",
+        ),
     ] = "1GiB",
     store_timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Seconds after which a silent store counts as unavailable.")
+        float, typer.Option(metavar="SECONDS", help="Treat a store that does not respond for this long as unavailable.")
     ] = _DEFAULTS.store_timeout_s,
     max_connections: Annotated[
-        int, typer.Option(metavar="NUMBER", help="Connections at a time, over all ports of a process.")
+        int, typer.Option(metavar="NUMBER", help="Maximum number of connections per process, over all ports.")
     ] = _DEFAULTS.max_connections,
     max_unauthenticated: Annotated[
         int,
         typer.Option(
             metavar="NUMBER",
-            help="Connections of one address without a valid key or token; at most half of --max-connections.",
+            help="Maximum number of unauthenticated connections per address; at most half of --max-connections.",
         ),
     ] = _DEFAULTS.max_unauthenticated,
     tls_cert: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Your own certificate, with its chain.", show_default="one for development"),
+        typer.Option(metavar="FILE", help="TLS certificate with its chain.", show_default="a development certificate"),
     ] = None,
     tls_key: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The key of your own certificate, without a password.")
+        Path | None, typer.Option(metavar="FILE", help="Private key of --tls-cert, without a password.")
     ] = None,
     log_level: Annotated[
-        str, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")
+        str, typer.Option(metavar="LEVEL", help="Log level: debug, info, warning or error.")
     ] = _DEFAULTS.log_level,
     log_format: Annotated[
-        str, typer.Option(metavar="FORMAT", help="text or json, one line per record.")
+        str, typer.Option(metavar="FORMAT", help="Log format: text or json, one line per record.")
     ] = _DEFAULTS.log_format,
     measure_pauses: Annotated[
         bool,
-        typer.Option("--measure-pauses", help="Measure how long the loop cannot do anything; /health shows it."),
+        typer.Option("--measure-pauses", help="Measure how long the event loop is blocked; /health shows the result."),
     ] = False,
     no_metering: Annotated[
-        bool, typer.Option("--no-metering", help="Do not write down what clients use.", show_default=False)
+        bool, typer.Option("--no-metering", help="Do not record the usage of clients.", show_default=False)
     ] = False,
     usage_days: Annotated[
-        int, typer.Option(metavar="NUMBER", help="How long what clients used is kept; 0: for ever.")
+        int, typer.Option(metavar="NUMBER", help="Days to keep usage records; 0: forever.")
     ] = _DEFAULTS.usage_days,
     unsafe_no_sync: Annotated[
         bool,
-        typer.Option(
-            "--unsafe-no-sync", hidden=True, help="For tests and measurements: accepted messages can be lost."
-        ),
+        typer.Option("--unsafe-no-sync", hidden=True, help="For tests and benchmarks: accepted messages can be lost."),
     ] = False,
 ) -> None:
-    """Serve a namespace until told to stop (SIGTERM, Ctrl-C). SIGHUP reloads certificates, keys and log level."""
+    """Serve a namespace until SIGTERM or Ctrl-C. SIGHUP reloads certificates, keys and the log level."""
     try:
         options = {
             "name": name,
@@ -210,12 +221,12 @@ def serve(  # noqa: PLR0913  # one for each option
             "allowed_hosts": tuple(allowed_host or ()),
             "sync": not unsafe_no_sync,
         }
-        given = _explicit_options(context, options)
-        reread = partial(_load_settings, given, config)
+        explicit = _explicit_options(context, options)
+        reread = partial(_load_settings, explicit, config)
         try:
             raise typer.Exit(_run(reread(), _print_connection_strings if show_connection_string else None, reread))
         except InvalidSetting as error:
-            raise _error_at_source(error, given, config) from None
+            raise _error_at_source(error, explicit, config) from None
     except ConfigurationError as error:
         _exit_with_error(error, _EXIT_MISUSE)
     except StartError as error:
@@ -223,7 +234,7 @@ def serve(  # noqa: PLR0913  # one for each option
 
 
 def _explicit_options(context: typer.Context, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that were typed, and so are not defaults."""
+    """Return the options that were given on the command line, without the defaults."""
     sources = {field: context.get_parameter_source(_PARAMETER_NAMES.get(field, field)) for field in options}
     typed = {field for field, source in sources.items() if source is not None and source.name != "DEFAULT"}
     return {field: value for field, value in options.items() if field in typed}
@@ -232,27 +243,25 @@ def _explicit_options(context: typer.Context, options: Mapping[str, Any]) -> dic
 def _load_settings(explicit: Mapping[str, Any], config: Path | None) -> ServeSettings:
     from_file: Mapping[str, Any] = {}
     if config is not None:
-        # Not before it is needed: this reads filters, too.
+        # Imported late: this also imports the filter language.
         from twinbus.server.config.file import read_config  # noqa: PLC0415
 
         from_file = read_config(config, explicit.get("name"))
     chosen = {**from_file, **explicit}
     if "name" not in chosen:
-        raise ConfigurationError("NAME is missing: say which namespace to serve, or give a --config that does")
+        raise ConfigurationError("NAME is missing: give the name of the namespace, or a --config that has it")
     if "data" not in chosen:
-        raise ConfigurationError(
-            "--data is missing: say which directory keeps everything, or give a --config that does"
-        )
+        raise ConfigurationError("--data is missing: give the data directory, or a --config that has it")
     settings = ServeSettings(**chosen)
     settings.check_explicit_ports(chosen)
     return settings
 
 
 def _error_at_source(error: InvalidSetting, explicit: Mapping[str, Any], config: Path | None) -> ConfigurationError:
-    """The error at its key in the file, if the value came from there and not from an option."""
+    """Return the error with its location in the file, if the value came from the file and not from an option."""
     if config is None or config.suffix.lower() != ".toml":
         return error
-    from twinbus.server.config import toml  # noqa: PLC0415  # not before it is needed
+    from twinbus.server.config import toml  # noqa: PLC0415  # imported late for speed
     from twinbus.server.config.section import Location  # noqa: PLC0415
 
     field = toml.field_of_option(error.option)
@@ -263,7 +272,7 @@ def _run(
     settings: ServeSettings, on_ready: Callable[[ReadyFile], None] | None, reload_settings: Callable[[], ServeSettings]
 ) -> int:
     try:
-        # Not before it is needed: help and errors should not wait for all that a server needs.
+        # Imported late, so that help and errors appear fast.
         from twinbus.server.runtime.process import run  # noqa: PLC0415
 
         return run(settings, on_ready, reload_settings)
@@ -275,9 +284,9 @@ def _run(
 
 
 def _print_connection_strings(ready: ReadyFile) -> None:
-    typer.echo(f"Namespace {ready.namespace} is served. For the messaging clients of the Azure SDKs:")
+    typer.echo(f"Namespace {ready.namespace} is ready. Connection string for messaging clients of the Azure SDKs:")
     typer.echo(f"    {ready.connection_string or 'none: no AMQP port is open'}")
-    typer.echo(f"For their administration clients, which have to trust {ready.ca_file or 'your authority'}:")
+    typer.echo(f"For their administration clients, which must trust {ready.ca_file or 'your CA'}:")
     typer.echo(f"    {ready.admin_connection_string or 'none: the https port is not open'}")
 
 

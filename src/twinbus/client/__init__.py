@@ -5,8 +5,8 @@
     async with MessagingFactory.from_connection_string(text) as factory:
         await factory.create_queue_client("orders").send(BrokeredMessage("two pounds of apples"))
 
-Works with any Azure Service Bus. `twinbus.client.pairing` is what makes sends survive a namespace; for applications
-without asyncio there is `twinbus.client.sync`.
+The client works with twinbus and with Azure Service Bus. `twinbus.client.pairing` pairs two namespaces, so that sends
+succeed while the primary is down. `twinbus.client.sync` has the same classes for applications without asyncio.
 """
 
 from twinbus.client.browser import MessageBrowser

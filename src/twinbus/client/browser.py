@@ -1,9 +1,10 @@
-"""A queue read as a log: by sequence numbers, without taking anything.
+"""Browsing: reading an entity as a log, by sequence numbers, without locking or deleting messages.
 
     async with factory.create_message_browser("orders", from_sequence_number=1) as browser:
         async for message in browser: ...
 
-Owns: the browse link. twinbus only: `docs/browse.md` says what holds.
+Owns the browse link and the position in each fragment. Only twinbus supports browsing; `docs/browse.md` lists the
+guarantees.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _DEFAULT_PREFETCH: int = 500
 
 
 class MessageBrowser(MessageReceiver):
-    """Sees each active message of a range once, in order."""
+    """Receiver that sees each active message in a range once, in order."""
 
     consumes_messages = False
 
@@ -44,17 +45,17 @@ class MessageBrowser(MessageReceiver):
         fragment: int | None = None,
         prefetch: int = _DEFAULT_PREFETCH,
     ) -> None:
-        """Without `to_sequence_number` it goes on with what arrives."""
+        """Create a browser. Without `to_sequence_number`, it continues with messages that arrive later."""
         super().__init__(factory, path, ReceiveMode.RECEIVE_AND_DELETE, prefetch=prefetch)
         self._first_number = self._next_number = from_sequence_number
         self._last_number = to_sequence_number
         self._fragment = fragment
         self._last_number_by_fragment: dict[int, int] = {}
-        """The last number of each fragment that something was seen of."""
+        """Last sequence number seen in each fragment."""
         self._is_range_finished = False
 
     async def __aiter__(self) -> AsyncIterator[BrokeredMessage]:
-        """All messages up to the last that was asked for; without one, for as long as the browser is open."""
+        """Yield messages up to `to_sequence_number`, or, if that is None, until the browser is closed."""
         while (
             not self.is_closed
             and not self._is_range_finished
@@ -67,9 +68,12 @@ class MessageBrowser(MessageReceiver):
     async def receive_batch(
         self,
         max_count: int,
-        timeout: dt.timedelta | float | None = None,  # noqa: ASYNC109  # how long a message is waited for
+        timeout: dt.timedelta | float | None = None,  # noqa: ASYNC109  # how long to wait for a message
     ) -> list[BrokeredMessage]:
-        """As a receiver's; what a new link shows again is left out. None, and at once, when the range is over."""
+        """Return up to `max_count` new messages; return an empty list at once when the range is finished.
+
+        Messages that a new link repeats are left out.
+        """
         limit_s = self.factory.settings.operation_timeout_s if timeout is None else duration_s(timeout)
         deadline_s = asyncio.get_running_loop().time() + limit_s
         while True:
@@ -84,7 +88,7 @@ class MessageBrowser(MessageReceiver):
                 return fresh
 
     def _record_number(self, sequence_number: int) -> bool:
-        """Whether a message was not seen before."""
+        """Record a sequence number; return False if it was recorded before."""
         fragment = sequence_number >> FRAGMENT_SHIFT
         if sequence_number <= self._last_number_by_fragment.get(fragment, -1):
             return False
@@ -92,10 +96,13 @@ class MessageBrowser(MessageReceiver):
         return True
 
     def _source(self) -> Source:
-        """A link that is lost is attached anew behind what was seen; of several fragments, at the beginning."""
-        is_of_one = self._fragment is not None or self._last_number_by_fragment.keys() <= {0}
+        """Return the source of a new link, which starts after the last message seen.
+
+        With several fragments the link starts at the first number again; `receive_batch` drops repeated messages.
+        """
+        is_single_fragment = self._fragment is not None or self._last_number_by_fragment.keys() <= {0}
         limits: dict[str, object] = {
-            "twinbus:from-sequence-number": self._next_number if is_of_one else self._first_number
+            "twinbus:from-sequence-number": self._next_number if is_single_fragment else self._first_number
         }
         if self._last_number is not None:
             limits["twinbus:to-sequence-number"] = self._last_number
@@ -104,11 +111,11 @@ class MessageBrowser(MessageReceiver):
         return Source(address=self.path, distribution_mode=Symbol("copy"), filter=limits)
 
     def _link_properties(self) -> dict[str, object]:
-        """Of the last messages of a range some may be gone: the namespace says when it is over."""
+        """Ask the namespace to report the end of the range, since the last messages in the range may be gone."""
         return {} if self._last_number is None else {"twinbus:ends-with-range": True}
 
     async def positions(self) -> dict[str, int]:
-        """What the entity said when the link was attached: its id, its lowest number and the next one."""
+        """Return the entity's id, lowest sequence number and next sequence number, as of the attach."""
         link = await self._attached_link()
         names = ("entity-id", "low-sequence-number", "next-sequence-number")
         properties = link.attached.result().properties or {}
@@ -117,9 +124,9 @@ class MessageBrowser(MessageReceiver):
     async def complete_up_to(
         self, sequence_number: int, *, epoch: int | None = None, entity_id: int | None = None
     ) -> tuple[int, int]:
-        """Complete the active messages up to a number: how many were, and how many somebody has.
+        """Complete the active messages up to a sequence number; return how many were completed and how many are locked.
 
-        With `entity_id` (`positions`) nothing is completed in another entity that has the path by now: EntityNotFound.
+        With `entity_id` (from `positions`), raise EntityNotFound if the path now belongs to another entity.
         """
         body: dict[str, object] = {"sequence-number": sequence_number}
         if self._fragment is not None:
@@ -128,7 +135,7 @@ class MessageBrowser(MessageReceiver):
             body["epoch"] = epoch
         if entity_id is not None:
             body["entity-id"] = entity_id
-        answer = await self._request("twinbus:complete-up-to", body)
-        completed, skipped = int(str(answer.body.get("completed", 0))), int(str(answer.body.get("skipped", 0)))
+        response = await self._request("twinbus:complete-up-to", body)
+        completed, skipped = int(str(response.body.get("completed", 0))), int(str(response.body.get("skipped", 0)))
         self.factory.events.publish(SettledInBulk(self.path, "completed in bulk", completed))
         return completed, skipped

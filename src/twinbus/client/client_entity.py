@@ -1,6 +1,6 @@
-"""What everything that a factory makes has in common: it belongs to one entity, it is closed once, it asks.
+"""Base class of senders, receivers and clients: the entity path, closing, and requests to `$management`.
 
-Owns: whether it is closed. Its links are its subclass's.
+Owns the closed flag. Links belong to the subclasses.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 class ClientEntity:
-    """A sender, a receiver, or a client that has both."""
+    """Base class of senders, receivers and clients for one entity."""
 
     def __init__(self, factory: MessagingFactory, path: str) -> None:
-        """`path` is of the entity, as the application spells it."""
+        """Check the path and register with the factory, which closes this object when it closes itself."""
         if not path.strip("/"):
             raise ValueError("the path of an entity is empty")
         self.factory = factory
@@ -45,20 +45,20 @@ class ClientEntity:
         await self.close()
 
     def check_open(self) -> None:
-        """ObjectClosed if it cannot be used any more."""
+        """Raise ObjectClosed or FactoryFaulted if this object or its factory cannot be used any more."""
         self.factory.check_open()
         if self.is_closed:
-            raise ObjectClosed(f"{self!r} is used after it was closed")
+            raise ObjectClosed(f"{self!r} was used after it was closed")
 
     async def close(self) -> None:
-        """End it. May be called again."""
+        """Close this object and its links. Idempotent."""
         if not self.is_closed:
             self.is_closed = True
             self.factory.unregister(self)
             await self._close()
 
     async def _close(self) -> None:
-        """End its links."""
+        """Close the links; subclasses override this."""
 
     async def _request(
         self,
@@ -69,21 +69,21 @@ class ClientEntity:
         policy: RetryPolicy | None = None,
         link_name: str | None = None,
     ) -> Response:
-        """Ask the entity's `$management`, with retries.
+        """Send a request to the entity's `$management`, with retries, and return the response.
 
-        If `body` depends on whether an earlier attempt may have been carried out, it is called with that.
+        A callable `body` gets True if an earlier attempt may have been carried out.
         """
         self.check_open()
         limit_s = self.factory.settings.operation_timeout_s if timeout_s is None else timeout_s
-        doubt = OperationOutcome()
+        outcome = OperationOutcome()
 
         async def attempt() -> Response:
-            asked = body(doubt.may_have_happened) if callable(body) else body
+            request_body = body(outcome.may_have_happened) if callable(body) else body
             return await self.factory.request(
-                self.path, operation, asked, timeout_s=limit_s, link_name=link_name, outcome=doubt
+                self.path, operation, request_body, timeout_s=limit_s, link_name=link_name, outcome=outcome
             )
 
-        with doubt.adjusted_errors():
+        with outcome.adjusted_errors():
             return await self.factory.run_with_retries(
-                f"{operation} of '{self.path}'", attempt, timeout_s=timeout_s, policy=policy, outcome=doubt
+                f"{operation} of '{self.path}'", attempt, timeout_s=timeout_s, policy=policy, outcome=outcome
             )

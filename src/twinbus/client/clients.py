@@ -1,10 +1,10 @@
-"""Clients of a queue, a topic or a subscription: a sender and a receiver under one name.
+"""Clients for queues, topics and subscriptions: a sender and a receiver in one object.
 
     queue = factory.create_queue_client("orders")
     await queue.send(BrokeredMessage("two pounds of apples"))
     message = await queue.receive()
 
-Owns: which of them is made when. What they do is in `sender` and `receiver`.
+Owns the creation of the sender and the receiver. Sending and receiving are in `sender` and `receiver`.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
     from twinbus.model.message import BrokeredMessage
 
 _ALL_SESSIONS: Timestamp = Timestamp(253_402_300_800_000)
-"""The year 10000: sessions that have messages or a state."""
+"""A time in the year 10000, for which Azure lists all sessions that have messages or a state."""
 _PAGE_SIZE: int = 100
 
 
 class SendingClient(ClientEntity):
-    """What queues and topics have in common: one can send to them."""
+    """Base class of queue clients and topic clients: sends messages."""
 
     def __init__(self, factory: MessagingFactory, path: str) -> None:
-        """Made by a factory."""
+        """Create a client and its sender. Applications call the methods of MessagingFactory instead."""
         super().__init__(factory, path)
         self.sender: MessageSender = factory.create_message_sender(path)
-        """What sends. On a paired factory it parks what the primary does not take."""
+        """The sender of the client. The sender of a paired factory parks messages the primary cannot accept."""
 
     async def send(
         self,
@@ -48,7 +48,7 @@ class SendingClient(ClientEntity):
         transaction: Transaction | None = None,
         timeout: dt.timedelta | float | None = None,  # noqa: ASYNC109
     ) -> None:
-        """Send a message; it is safe when this returns."""
+        """Send a message; when this returns, the namespace has stored the message."""
         await self.sender.send(message, transaction=transaction, timeout=timeout)
 
     async def send_batch(
@@ -58,22 +58,22 @@ class SendingClient(ClientEntity):
         transaction: Transaction | None = None,
         timeout: dt.timedelta | float | None = None,  # noqa: ASYNC109
     ) -> None:
-        """Send messages together: all are taken, or none."""
+        """Send messages as one batch: the entity stores all of them or none."""
         await self.sender.send_batch(messages, transaction=transaction, timeout=timeout)
 
     def can_be_parked(self, messages: BrokeredMessage | Iterable[BrokeredMessage]) -> bool:
         """Return whether a message, or a batch, can also be sent while the entity is failed over.
 
-        That is so if each message is small enough to be parked. False if the factory is not paired.
+        True if each message is small enough to be parked. False if the factory is not paired.
         """
         return self.sender.can_be_parked(messages)
 
     async def schedule(self, message: BrokeredMessage, when: dt.datetime) -> int:
-        """Send a message that appears at `when`; the number by which it can be cancelled until then."""
+        """Schedule a message for `when`; return the sequence number with which it can be cancelled."""
         return await self.sender.schedule(message, when)
 
     async def cancel_scheduled(self, *sequence_numbers: int) -> None:
-        """Take back scheduled messages."""
+        """Cancel scheduled messages by their sequence numbers."""
         await self.sender.cancel_scheduled(*sequence_numbers)
 
     async def _close(self) -> None:
@@ -81,26 +81,26 @@ class SendingClient(ClientEntity):
 
 
 class ReceivingClient(ClientEntity):
-    """What queues and subscriptions have in common: one can receive from them."""
+    """Base class of queue clients and subscription clients: receives and settles messages."""
 
     def __init__(self, factory: MessagingFactory, path: str, mode: ReceiveMode) -> None:
-        """Made by a factory."""
+        """Create a client; its receiver is created on first use."""
         super().__init__(factory, path)
         self.mode = mode
         self.prefetch = 0
-        """Set it before the first receive."""
+        """Prefetch count of the receiver; set it before the first receive."""
         self._receiver: MessageReceiver | None = None
 
     @property
     def receiver(self) -> MessageReceiver:
-        """What receives; made when it is first asked for."""
+        """The receiver, created on first use."""
         self.check_open()
         if self._receiver is None:
             self._receiver = self.factory.create_message_receiver(self.path, self.mode, prefetch=self.prefetch)
         return self._receiver
 
     def dead_letter_receiver(self, mode: ReceiveMode | None = None) -> MessageReceiver:
-        """A receiver of its dead-letter queue."""
+        """Create a receiver for this entity's dead-letter queue."""
         path = self.path + SubQueue.DEAD_LETTER.value
         return self.factory.create_message_receiver(path, mode if mode is not None else self.mode)
 
@@ -108,7 +108,7 @@ class ReceivingClient(ClientEntity):
         self,
         timeout: dt.timedelta | float | None = None,  # noqa: ASYNC109
     ) -> BrokeredMessage | None:
-        """The next message; None if there was none in that time."""
+        """Receive the next message; return None if none arrives within the timeout."""
         return await self.receiver.receive(timeout)
 
     async def receive_batch(
@@ -116,15 +116,15 @@ class ReceivingClient(ClientEntity):
         max_count: int,
         timeout: dt.timedelta | float | None = None,  # noqa: ASYNC109
     ) -> list[BrokeredMessage]:
-        """Up to `max_count` messages, as soon as there are any."""
+        """Receive up to `max_count` messages, as soon as at least one is available."""
         return await self.receiver.receive_batch(max_count, timeout)
 
     def __aiter__(self) -> AsyncIterator[BrokeredMessage]:
-        """All messages, for as long as the client is open."""
+        """Receive messages one at a time until the client is closed."""
         return self.receiver.__aiter__()
 
     async def complete(self, message: BrokeredMessage, *, transaction: Transaction | None = None) -> None:
-        """It was dealt with, and is gone."""
+        """Complete a message, which deletes it from the entity."""
         await self.receiver.complete(message, transaction=transaction)
 
     async def abandon(
@@ -134,7 +134,7 @@ class ReceivingClient(ClientEntity):
         *,
         transaction: Transaction | None = None,
     ) -> None:
-        """It goes back, to be received again."""
+        """Abandon a message: unlock it for redelivery, with some properties changed."""
         await self.receiver.abandon(message, properties_to_modify, transaction=transaction)
 
     async def defer(
@@ -144,7 +144,7 @@ class ReceivingClient(ClientEntity):
         *,
         transaction: Transaction | None = None,
     ) -> None:
-        """It is put aside, for `receive_deferred`."""
+        """Defer a message, so that only `receive_deferred` returns it."""
         await self.receiver.defer(message, properties_to_modify, transaction=transaction)
 
     async def dead_letter(
@@ -155,23 +155,23 @@ class ReceivingClient(ClientEntity):
         *,
         transaction: Transaction | None = None,
     ) -> None:
-        """It goes to the dead-letter queue."""
+        """Move a message to the dead-letter queue."""
         await self.receiver.dead_letter(message, reason, description, transaction=transaction)
 
     async def renew_lock(self, message: BrokeredMessage) -> dt.datetime:
-        """Have a message for longer; until when."""
+        """Renew the lock of a message; return its new expiry time."""
         return await self.receiver.renew_lock(message)
 
     async def receive_deferred(self, *sequence_numbers: int) -> list[BrokeredMessage]:
-        """Deferred messages, by their numbers."""
+        """Receive deferred messages by their sequence numbers."""
         return await self.receiver.receive_deferred(*sequence_numbers)
 
     async def peek(self, from_sequence_number: int | None = None) -> BrokeredMessage | None:
-        """The next message, without a lock."""
+        """Return the next message without locking it, or None if there is none."""
         return await self.receiver.peek(from_sequence_number)
 
     async def peek_batch(self, max_count: int, from_sequence_number: int | None = None) -> list[BrokeredMessage]:
-        """Up to `max_count` messages, without locks."""
+        """Return up to `max_count` messages without locking them."""
         return await self.receiver.peek_batch(max_count, from_sequence_number)
 
     async def accept_session(
@@ -182,26 +182,26 @@ class ReceivingClient(ClientEntity):
         timeout: dt.timedelta | float | None = None,  # noqa: ASYNC109
         auto_renew: dt.timedelta | float | None = None,
     ) -> MessageSession:
-        """Take a session; without an id the next that nobody has. `auto_renew`: for how long to keep its lock."""
+        """Accept a session (default: the next free one). `auto_renew` is how long the session lock is renewed."""
         self.check_open()
         return await MessageSession.accept(
             self.factory, self.path, self.mode, session_id, prefetch=prefetch, timeout=timeout, auto_renew=auto_renew
         )
 
     async def get_message_sessions(self, updated_since: dt.datetime | None = None) -> list[str]:
-        """Ids of the sessions that have messages or a state; or whose state was set since a time."""
+        """Return the ids of sessions that have messages or a state, or whose state was set since `updated_since`."""
         from_time: object = _ALL_SESSIONS
         if updated_since is not None:
             from_time = to_wire(updated_since)
-        found: list[str] = []
+        session_ids: list[str] = []
         while True:
-            body = {"last-updated-time": from_time, "skip": Int(len(found)), "top": Int(_PAGE_SIZE)}
-            answer = await self._request("com.microsoft:get-message-sessions", body)
-            ids = answer.body.get("sessions-ids")
-            page = [str(one) for one in ids.items] if isinstance(ids, Array) else []
-            found += page
+            body = {"last-updated-time": from_time, "skip": Int(len(session_ids)), "top": Int(_PAGE_SIZE)}
+            response = await self._request("com.microsoft:get-message-sessions", body)
+            ids = response.body.get("sessions-ids")
+            page = [str(session_id) for session_id in ids.items] if isinstance(ids, Array) else []
+            session_ids += page
             if len(page) < _PAGE_SIZE:
-                return found
+                return session_ids
 
     async def _close(self) -> None:
         if self._receiver is not None:
@@ -209,10 +209,10 @@ class ReceivingClient(ClientEntity):
 
 
 class QueueClient(SendingClient, ReceivingClient):
-    """Sends to a queue and receives from it."""
+    """Client that sends to a queue and receives from it."""
 
     def __init__(self, factory: MessagingFactory, path: str, mode: ReceiveMode) -> None:
-        """Made by a factory."""
+        """Create a client and its sender; the receiver is created on first use."""
         ReceivingClient.__init__(self, factory, path, mode)
         self.sender = factory.create_message_sender(path)
 
@@ -223,14 +223,14 @@ class QueueClient(SendingClient, ReceivingClient):
 
 
 class TopicClient(SendingClient):
-    """Sends to a topic."""
+    """Client that sends to a topic."""
 
 
 class SubscriptionClient(ReceivingClient):
-    """Receives from a subscription."""
+    """Client that receives from a subscription."""
 
     def __init__(self, factory: MessagingFactory, topic: str, name: str, mode: ReceiveMode) -> None:
-        """Made by a factory."""
+        """Create a client; its receiver is created on first use."""
         super().__init__(factory, subscription_path(topic, name), mode)
         self.topic = topic
         self.name = name

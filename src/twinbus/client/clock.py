@@ -1,4 +1,4 @@
-"""Where the client reads the wall clock. What it waits for, it waits for on its loop, whose time never goes back."""
+"""The wall clock of the client. Timeouts use the event loop's monotonic clock instead."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """The wall clock."""
+    """A wall clock."""
 
     def wall_ms(self) -> int:
-        """Milliseconds since 1970."""
+        """Return the milliseconds since 1970."""
 
 
 class SystemClock:
-    """This machine's."""
+    """The wall clock of this machine."""
 
     def wall_ms(self) -> int:
-        """Milliseconds since 1970."""
+        """Return the milliseconds since 1970."""
         return time.time_ns() // 1_000_000

@@ -1,8 +1,8 @@
-"""Connection strings: one line that says where a namespace is and with which key to go there.
+"""Connection strings: the address of a namespace and the key or signature for it, in one line.
 
     Endpoint=sb://contoso.servicebus.windows.net/;SharedAccessKeyName=RootManageSharedAccessKey;SharedAccessKey=...
 
-Owns: how such a line is read. The key is never printed.
+Owns the parsing of connection strings and the default ports. A `repr` never shows the key or the signature.
 """
 
 from __future__ import annotations
@@ -28,73 +28,73 @@ _FIELD_NAMES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionString:
-    """What stands in one."""
+    """A parsed connection string."""
 
     host: str
     port: int | None = None
-    """As given; None: the usual one of whatever is spoken."""
+    """Port in the endpoint; None for the default port of the protocol."""
     key_name: str | None = None
     key: str | None = field(default=None, repr=False)
     signature: str | None = field(default=None, repr=False)
-    """A token that somebody else made, instead of a key."""
+    """Shared access signature, given instead of a key."""
     entity_path: str | None = None
-    """The one entity it is good for."""
+    """The entity to which the connection string is limited, if any."""
     is_emulator: bool = False
-    """Speak without TLS."""
+    """Whether to connect without TLS (UseDevelopmentEmulator)."""
 
     @classmethod
     def parse(cls, text: str) -> ConnectionString:
-        """Read one; ValueError says what is wrong with it."""
-        found: dict[str, str] = {}
+        """Parse a connection string. Raise ValueError if it is invalid."""
+        values: dict[str, str] = {}
         for part in text.strip().strip(";").split(";"):
             name, separator, value = part.partition("=")
-            known = _FIELD_NAMES.get(name.strip().lower())
-            if known is None or not separator:
-                known_ones = ", ".join(_FIELD_NAMES.values())
-                raise ValueError(f"the connection string has {name.strip()!r:.40}; it can have {known_ones}")
-            if known in found:
-                raise ValueError(f"the connection string has {known} twice")
-            found[known] = value.strip()
-        host, port = _host_and_port(found.get("Endpoint"))
-        has_key = "SharedAccessKeyName" in found and "SharedAccessKey" in found
-        if has_key == ("SharedAccessSignature" in found):
+            field_name = _FIELD_NAMES.get(name.strip().lower())
+            if field_name is None or not separator:
+                field_names = ", ".join(_FIELD_NAMES.values())
+                raise ValueError(f"unknown field {name.strip()!r:.40} in the connection string; use {field_names}")
+            if field_name in values:
+                raise ValueError(f"the connection string has {field_name} twice")
+            values[field_name] = value.strip()
+        host, port = _host_and_port(values.get("Endpoint"))
+        has_key = "SharedAccessKeyName" in values and "SharedAccessKey" in values
+        if has_key == ("SharedAccessSignature" in values):
             raise ValueError(
                 "the connection string needs either SharedAccessKeyName and SharedAccessKey, or SharedAccessSignature"
             )
         return cls(
             host=host,
             port=port,
-            key_name=found.get("SharedAccessKeyName"),
-            key=found.get("SharedAccessKey"),
-            signature=found.get("SharedAccessSignature"),
-            entity_path=found.get("EntityPath"),
-            is_emulator=found.get("UseDevelopmentEmulator", "").lower() == "true",
+            key_name=values.get("SharedAccessKeyName"),
+            key=values.get("SharedAccessKey"),
+            signature=values.get("SharedAccessSignature"),
+            entity_path=values.get("EntityPath"),
+            is_emulator=values.get("UseDevelopmentEmulator", "").lower() == "true",
         )
 
     @property
     def amqp_port(self) -> int:
-        """Where AMQP is spoken."""
+        """Port for AMQP."""
         return self.port or (AMQP_PORT if self.is_emulator else AMQPS_PORT)
 
     @property
     def http_port(self) -> int:
-        """Where management is spoken."""
+        """Port for management over HTTP."""
         return self.port or (HTTP_PORT if self.is_emulator else HTTPS_PORT)
 
     @property
     def http_base(self) -> str:
-        """What the addresses of management start with."""
+        """Base URL for management over HTTP."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'http' if self.is_emulator else 'https'}://{host}:{self.http_port}"
 
     @property
     def address(self) -> str:
-        """Host and port, for people."""
+        """Host and AMQP port, for logs and messages."""
         return f"{self.host}:{self.amqp_port}"
 
     @property
     def namespace(self) -> str | None:
-        """The first label of the host's name; None where the host is an address, or a name that anything can have."""
+        """First label of the host name; None if the host is an IP address or localhost."""
         try:
             ipaddress.ip_address(self.host)
         except ValueError:
@@ -104,8 +104,8 @@ class ConnectionString:
 
 def _host_and_port(endpoint: str | None) -> tuple[str, int | None]:
     if not endpoint:
-        raise ValueError("the connection string has no Endpoint: it starts with Endpoint=sb://")
+        raise ValueError("the connection string has no Endpoint: add Endpoint=sb://<host>/")
     parts = urlsplit(endpoint)
     if parts.scheme not in ("sb", "amqp", "amqps") or not parts.hostname:
-        raise ValueError(f"the connection string's Endpoint is {endpoint!r:.80}; it is like sb://<host>[:<port>]/")
+        raise ValueError(f"invalid Endpoint {endpoint!r:.80} in the connection string; use sb://<host>[:<port>]/")
     return parts.hostname, parts.port

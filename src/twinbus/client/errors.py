@@ -1,6 +1,6 @@
-"""What can go wrong on the client's side, and what a namespace's answers mean.
+"""Errors of the client, and the translation of error responses into exceptions.
 
-Owns: the errors that only a client knows, and the way from an AMQP condition back to the class in `model.errors`.
+Owns the exceptions that only a client raises, and the mapping from AMQP conditions to the classes in `model.errors`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from twinbus.model.errors import CallerError, ServiceBusError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from twinbus.amqp.performatives import Error
+    from twinbus.amqp.codec.performatives import Error
 
 
 class ConnectionFailed(ServiceBusError):
@@ -23,16 +23,16 @@ class ConnectionFailed(ServiceBusError):
 
 
 class ConnectionLost(ServiceBusError):
-    """The connection, or the link, ended before the answer came: what was asked for may have happened."""
+    """The connection or the link ended before the response arrived: the operation may have been carried out."""
 
     may_have_happened = True
 
 
 class TimedOut(model.OperationTimeout):
-    """No answer within the operation's time. `may_have_happened` says whether the request had left."""
+    """No response within the operation timeout. `may_have_happened` is True if the request was sent."""
 
     def __init__(self, message: str, *, may_have_happened: bool = True, was_sent: bool | None = None) -> None:
-        """`was_sent` is the older name of `may_have_happened`."""
+        """Create the error. `was_sent` is the older name of `may_have_happened`."""
         super().__init__(message, may_have_happened=may_have_happened if was_sent is None else was_sent)
 
     @property
@@ -42,15 +42,15 @@ class TimedOut(model.OperationTimeout):
 
 
 class ObjectClosed(CallerError):
-    """A factory, a client, a sender or a receiver is used after it was closed."""
+    """A factory, client, sender or receiver was used after it was closed."""
 
 
 class FactoryFaulted(CallerError):
-    """The factory has faulted; its `fault` says why. Make a new one."""
+    """The factory has faulted, with the cause in its `fault`. Create a new factory."""
 
 
 class MessageNotHeld(CallerError):
-    """The message is under no lock that this receiver could settle: it was settled, peeked, or received and deleted."""
+    """The message has no lock to settle: it was settled already, peeked, or received in receive-and-delete mode."""
 
 
 _ERROR_BY_CONDITION: Final[dict[str, type[ServiceBusError]]] = {
@@ -84,30 +84,30 @@ _ERROR_BY_CONDITION: Final[dict[str, type[ServiceBusError]]] = {
 }
 _CONNECTION_LOST_CONDITIONS: Final = frozenset({"amqp:connection:forced", "amqp:link:detach-forced"})
 _INFO_FRAGMENT: Final = "twinbus:fragment"
-"""In the info of an error of twinbus: the fragment of a partitioned entity that it is about."""
+"""Key in an error's info map: the failed fragment of a partitioned entity."""
 _INFO_ERROR_NAME: Final = "twinbus:error"
-"""... its name, where the condition is shared."""
+"""Key in the info map: the class name of the error, for classes that share an AMQP condition."""
 _INFO_STORED: Final = "twinbus:stored"
-"""... the positions of those messages of a batch that are stored, where others are not."""
+"""Key in the info map: the positions of the stored messages in a partly stored batch."""
 _INFO_UNSURE: Final = "twinbus:unsure"
-"""... and of those that may be stored, too."""
+"""Key in the info map: the positions of messages in the batch that may be stored."""
 _INFO_MAY_HAVE_HAPPENED: Final = "twinbus:may-have-happened"
-"""... and whether the operation may have been carried out, where the server knows more than the error's class says."""
+"""Key in the info map: whether the operation may have been carried out. Overrides the default of the error's class."""
 _WAIT_SECONDS_PATTERN: Final = re.compile(r"\bwait (\d+) seconds?\b", re.IGNORECASE)
-"""How Azure names a pause: "Error code : 50002. Please wait 4 seconds and try again."."""
+"""Pattern of the delay in Azure's texts: "Error code : 50002. Please wait 4 seconds and try again."."""
 _MIN_PAUSE_S: Final = 0.1
 
 
 class EntityNotFound(model.EntityNotFound, model.EntityDeleted):
-    """There is no such entity, or not any more: a namespace has one answer for both."""
+    """The entity does not exist or was deleted: a namespace reports both cases with the same condition."""
 
     def __init__(self, text: str) -> None:
-        """In the namespace's own words."""
+        """Create the error with the description that the namespace sent."""
         CallerError.__init__(self, text)
 
 
 def error_for_condition(condition: str | None, description: str | None) -> ServiceBusError:
-    """What a namespace's answer is here."""
+    """Return the exception for an AMQP condition and its description."""
     text = description or condition or "the peer gave no reason"
     if condition is None or condition in _CONNECTION_LOST_CONDITIONS:
         return ConnectionLost(text)
@@ -120,30 +120,30 @@ def error_for_condition(condition: str | None, description: str | None) -> Servi
 
 
 def server_busy(text: str, retry_after: str | None = None) -> model.ServerBusy:
-    """Return the error of a busy server, with the pause that it asks for: in a `Retry-After` header, or in its text."""
+    """Return ServerBusy with the delay from the `Retry-After` header, or else from the server's text."""
     busy = model.ServerBusy(text)
-    named = _WAIT_SECONDS_PATTERN.search(text)
-    seconds = retry_after if retry_after is not None and retry_after.isdecimal() else named and named[1]
+    match = _WAIT_SECONDS_PATTERN.search(text)
+    seconds = retry_after if retry_after is not None and retry_after.isdecimal() else match and match[1]
     if seconds:
         busy.retry_after_s = max(float(seconds), _MIN_PAUSE_S)
     return busy
 
 
 class UnknownAnswer(ServiceBusError):
-    """An error condition that this version does not know; its text begins with it."""
+    """The namespace sent an error condition, or a response, that this version does not understand."""
 
     may_have_happened = True
 
 
 def error_from_peer(error: Error | None) -> ServiceBusError:
-    """The same, of an AMQP error."""
+    """Return the exception for an AMQP error, or ConnectionLost if the peer sent none."""
     if error is None:
         return error_for_condition(None, None)
     return with_error_info(error_for_condition(str(error.condition), error.description), error.info or {})
 
 
 def with_error_info(error: ServiceBusError, info: Mapping[Any, object]) -> ServiceBusError:
-    """The same, with what twinbus says beside the condition."""
+    """Set the fields of the exception from twinbus's info map; return it, or a more specific exception."""
     fragment = info.get(_INFO_FRAGMENT)
     if isinstance(error, model.PartlyStored):
         error.stored = _positions(info.get(_INFO_STORED)) or ()
@@ -151,25 +151,24 @@ def with_error_info(error: ServiceBusError, info: Mapping[Any, object]) -> Servi
     if isinstance(error, model.InternalFault) and info.get(_INFO_ERROR_NAME) == model.DiskFull.__name__:
         error = model.DiskFull(str(error))
     if isinstance(fragment, int):
-        if isinstance(error, model.InternalFault):  # the condition that both have
+        if isinstance(error, model.InternalFault):  # the two classes share a condition
             error = model.FragmentUnavailable(str(error))
         error.fragment = int(fragment)
-    known = info.get(_INFO_MAY_HAVE_HAPPENED)
-    if isinstance(known, bool):
-        error.may_have_happened = known
+    reported = info.get(_INFO_MAY_HAVE_HAPPENED)
+    if isinstance(reported, bool):
+        error.may_have_happened = reported
     return error
 
 
 def _positions(value: object) -> list[int] | None:
-    return [int(place) for place in value if isinstance(place, int)] if isinstance(value, list) else None
+    return [int(position) for position in value if isinstance(position, int)] if isinstance(value, list) else None
 
 
 def may_have_happened(error: BaseException) -> bool:
-    """Whether an operation may have been carried out although it failed with this error: its outcome is uncertain.
+    """Return whether an operation that failed with this error may have been carried out nevertheless.
 
-    The response was lost, or a store failed meanwhile: nobody knows then what is on disk, and a store that does not
-    answer in time may do so later. An operation that was cancelled may have been carried out, too, and so may one that
-    `asyncio.timeout` or `asyncio.wait_for` has cancelled.
+    True if the response was lost, if a store failed or did not respond in time, or if the operation was cancelled (also
+    by `asyncio.timeout` or `asyncio.wait_for`).
     """
     if isinstance(error, ServiceBusError):
         return error.may_have_happened

@@ -1,10 +1,10 @@
-"""Events of a client: one way to publish them, and the events of single messages.
+"""Events of a client: the publisher, and the events about messages.
 
     end = factory.events.listen(count, {Sent, SendFailed})
 
-Owns: the list of listeners, and what senders and receivers publish. The events of a pair are published in the same way;
-`pairing.events` has their kinds. A listener is called in the loop and must not wait. Events that nobody listens for are
-not made.
+Owns the list of listeners and the events of senders and receivers. Pairs use the same publisher; the kinds of their
+events are in `pairing.observe.events`. Listeners are called in the event loop and must not block. An event without a
+listener is not created.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ if TYPE_CHECKING:
     from twinbus.model.message import BrokeredMessage
 
 Kind: TypeAlias = Enum | type
-"""What listeners ask for."""
+"""Kind of an event, by which listeners subscribe."""
 log: Final = logging.getLogger(__name__)
 
 FROM_SPOOL: Final = "from the spool"
-"""The reason of an event about a message that the application sent before: then it was spooled."""
+"""Reason in the event for a message that was spooled when the application sent it."""
 
 
 class PublishedEvent(Protocol):
-    """Whatever can be published."""
+    """An event that can be published."""
 
     @property
     def kind(self) -> Kind:
-        """By which listeners ask for it."""
+        """Kind of the event, by which listeners subscribe."""
 
 
 class EventPublisher:
-    """The listeners of one publisher."""
+    """Publishes events to listeners."""
 
     def __init__(self) -> None:
-        """Nobody listens."""
+        """Create a publisher without listeners."""
         self.listened_kinds: frozenset[Kind] = frozenset()
-        """The kinds that somebody listens for; empty if nobody listens."""
+        """Kinds of events that have a listener."""
         self._listeners: list[tuple[Callable[[Any], None], Collection[Kind]]] = []
 
     def is_wanted(self, kind: Kind) -> bool:
-        """Return whether an event of this kind has to be made: callers ask before each message moved."""
+        """Return whether events of this kind have a listener; if not, callers need not create the event."""
         return kind in self.listened_kinds
 
     def listen(self, listener: Callable[[Any], None], kinds: Collection[Kind]) -> Callable[[], None]:
@@ -61,43 +61,43 @@ class EventPublisher:
             self.listened_kinds = frozenset(kind for _, kinds in self._listeners for kind in kinds)
 
     def publish(self, event: PublishedEvent) -> None:
-        """Call the listeners of this kind of event. If one raises, the others are called all the same."""
+        """Call the listeners of this kind of event. If one raises, log the exception and call the other listeners."""
         for listener, kinds in list(self._listeners):
             if event.kind not in kinds:
                 continue
             try:
                 listener(event)
             except Exception:
-                log.exception("a listener failed with %s", getattr(event.kind, "value", event.kind))
+                log.exception("a listener raised an exception for %s", getattr(event.kind, "value", event.kind))
 
 
 class MessageEvent:
-    """Base of the events below. Listeners name the class: it is the kind."""
+    """Base class of the events about messages. The class of an event is its kind."""
 
     __slots__ = ()
     kind: ClassVar[Kind]
 
     def __init_subclass__(cls) -> None:
-        """Make the class the kind of its events."""
+        """Set the subclass as the kind of its events."""
         cls.kind = cls
 
 
 @dataclass(slots=True)
 class Sent(MessageEvent):
-    """An entity has messages: to be delivered later if they are scheduled, or once the transaction is committed."""
+    """An entity accepted messages, which it may deliver later: at their scheduled time, or after a commit."""
 
     path: str
     messages: Sequence[BrokeredMessage]
     scheduled_sequence_numbers: Sequence[int] = ()
-    """The sequence numbers of scheduled messages."""
+    """Sequence numbers of the messages, if they were scheduled."""
     transaction_key: str | None = None
     is_from_spool: bool = False
-    """The application sent them before, and they were kept on the local disk."""
+    """Whether the messages came from the spool, to which an earlier send wrote them."""
 
 
 @dataclass(slots=True)
 class SendFailed(MessageEvent):
-    """A send was given up."""
+    """A send failed."""
 
     path: str
     messages: Sequence[BrokeredMessage]
@@ -106,26 +106,26 @@ class SendFailed(MessageEvent):
 
 @dataclass(slots=True)
 class Settled(MessageEvent):
-    """A receiver settled a message, or, with `error`, the settlement failed."""
+    """A receiver settled a message, or failed to (with `error`)."""
 
     path: str
     message: BrokeredMessage
     settlement: str
-    """completed, abandoned..."""
+    """Settlement, for example `completed` or `abandoned`."""
     transaction_key: str | None = None
     error: BaseException | None = None
 
 
 @dataclass(slots=True)
 class ReceiverOpened(MessageEvent):
-    """A receiver begins to take messages of an entity."""
+    """A receiver is about to receive its first messages from an entity."""
 
     path: str
 
 
 @dataclass(slots=True)
 class SettledInBulk(MessageEvent):
-    """So many messages were deleted or completed by one request, which does not name them."""
+    """One request deleted or completed a number of messages without naming them."""
 
     path: str
     settlement: str
@@ -134,7 +134,7 @@ class SettledInBulk(MessageEvent):
 
 @dataclass(slots=True)
 class ScheduleCancelled(MessageEvent):
-    """Scheduled messages were taken back."""
+    """Scheduled messages were cancelled."""
 
     path: str
     sequence_numbers: Sequence[int]
@@ -142,7 +142,7 @@ class ScheduleCancelled(MessageEvent):
 
 @dataclass(slots=True)
 class TransactionEnded(MessageEvent):
-    """The sends and settlements of a transaction have happened, have not, or nobody knows."""
+    """A transaction was committed or rolled back, or its outcome is unknown."""
 
     transaction_key: str
     outcome: str

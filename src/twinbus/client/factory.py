@@ -1,11 +1,11 @@
-"""The messaging factory: one namespace, one connection, and all that is made on it.
+"""The messaging factory: the client's connection to one namespace, and the senders and receivers that share it.
 
     async with MessagingFactory.from_connection_string(text) as factory:
         orders = factory.create_queue_client("orders")
         await orders.send(BrokeredMessage("two pounds of apples"))
 
-Owns: the connection, which is made when it is first needed and again after it was lost; the factory's state; and who
-was made by it, since they end with it. What sends and receives is in `sender` and `receiver`.
+Owns the connection (opened on first use, reopened after a loss), the factory's state, and the list of open senders and
+receivers, which are closed with the factory. Sending and receiving are in `sender` and `receiver`.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ log: Final = logging.getLogger(__name__)
 T = TypeVar("T")
 CONNECT_TIMEOUT_S: Final = 30.0
 MIN_SILENCE_S: Final = 0.5
-"""A shorter silence says nothing."""
+"""Lowest limit for `drop_if_silent`: a shorter silence does not indicate a dead connection."""
 
 
 class MessagingFactory:
-    """One namespace, as an application uses it."""
+    """Connection to one namespace; creates senders, receivers, clients and transactions."""
 
     def __init__(
         self,
@@ -62,18 +62,18 @@ class MessagingFactory:
         *,
         token_provider: TokenProvider | None = None,
     ) -> None:
-        """Nothing is connected before it is needed. `from_connection_string` is the usual way."""
+        """Create a factory; the first operation connects. Applications usually call `from_connection_string`."""
         self.where = where
         self.settings = settings if settings is not None else FactorySettings()
         self.state = FactoryState.OPEN
         self.fault: BaseException | None = None
-        """Why it has faulted."""
+        """Error that caused the factory to fault."""
         self.ended: asyncio.Event = asyncio.Event()
-        """Set when it is closed or faulted."""
+        """Set when the factory is closed or has faulted."""
         self.pairing: Pairing | None = None
-        """The pair of which it is the primary."""
+        """The pair whose primary this factory is; None if the factory is not paired."""
         self.events = EventPublisher()
-        """What becomes of messages."""
+        """Publisher of message events: sends, failed sends, settlements."""
         self._token_provider = token_provider or token_provider_for(where, self.settings.clock)
         self._tls_context = None if where.is_emulator else self.settings.tls or tls_context(None)
         self._connection: AmqpConnection | None = None
@@ -85,10 +85,10 @@ class MessagingFactory:
 
     @classmethod
     def from_connection_string(cls, text: str, **options: Unpack[ClientOptions]) -> Self:
-        """A factory for the namespace that a connection string names. ValueError says what is wrong with the string.
+        """Create a factory for the namespace of a connection string. Raise ValueError if the string is invalid.
 
-        With `UseDevelopmentEmulator=true` it speaks without TLS; else the certificate is checked by `tls`, by the
-        authorities in `ca_file`, or by this machine's.
+        With `UseDevelopmentEmulator=true` the factory connects without TLS. Otherwise the factory verifies the
+        certificate with `tls`, with the certificate authorities in `ca_file`, or with those of this machine.
         """
         provider = options.get("token_provider")
         return cls(ConnectionString.parse(text), settings_from_options(options), token_provider=provider)
@@ -97,16 +97,16 @@ class MessagingFactory:
         return f"<MessagingFactory {self.address} {self.state.value}>"
 
     async def pair_namespace(self, options: SendAvailabilityPairedNamespaceOptions) -> Pairing:
-        """Pair this namespace, the primary, with a secondary: from now on sends survive its loss.
+        """Pair this namespace, the primary, with a secondary, so that sends succeed while the primary is down.
 
-        Only senders made from now on are covered. PairingRefused or InvalidArgument if the two cannot be paired;
-        PairingFailed if the secondary could not be prepared within the operation timeout: then nothing has changed, and
-        the call may be repeated. With `require_secondary=False` the call returns at once, and the secondary is prepared
-        in the background.
+        The pairing covers only senders created after this call. Raise PairingRefused or InvalidArgument if the two
+        namespaces cannot be paired. Raise PairingFailed if the secondary could not be prepared within the operation
+        timeout; nothing has changed then, and the call may be repeated. With `require_secondary=False` the call returns
+        at once, and the secondary is prepared in the background.
         """
         self.check_open()
         check_pair(self, options)
-        uncovered = sorted({one.path for one in self._entities if isinstance(one, MessageSender)})
+        uncovered = sorted({entity.path for entity in self._entities if isinstance(entity, MessageSender)})
         pairing = self.pairing = Pairing(self, options)
         try:
             await pairing.start()
@@ -116,7 +116,7 @@ class MessagingFactory:
             await pairing.observers.close()
             raise
         if uncovered:
-            log.warning("senders made before the pairing are not covered by it: %s", ", ".join(uncovered))
+            log.warning("the pairing does not cover senders created before it: %s", ", ".join(uncovered))
         return pairing
 
     async def __aenter__(self) -> Self:
@@ -127,26 +127,26 @@ class MessagingFactory:
     ) -> None:
         await self.close()
 
-    # --- what it makes ------------------------------------------------------------------------------------------------
+    # --- clients, senders and receivers -------------------------------------------------------------------------------
 
     def create_queue_client(self, path: str, mode: ReceiveMode = ReceiveMode.PEEK_LOCK) -> QueueClient:
-        """A client that sends to a queue and receives from it."""
+        """Create a client that sends to a queue and receives from it."""
         return QueueClient(self, path, mode)
 
     def create_topic_client(self, path: str) -> TopicClient:
-        """A client that sends to a topic."""
+        """Create a client that sends to a topic."""
         return TopicClient(self, path)
 
     def create_subscription_client(
         self, topic: str, name: str, mode: ReceiveMode = ReceiveMode.PEEK_LOCK
     ) -> SubscriptionClient:
-        """A client that receives from a subscription."""
+        """Create a client that receives from a subscription."""
         return SubscriptionClient(self, topic, name, mode)
 
     def create_message_sender(self, path: str, *, via: str | None = None) -> MessageSender:
-        """A sender to a queue or a topic. Of a paired factory it parks what the primary does not take.
+        """Create a sender for a queue or a topic. A paired factory's sender parks messages the primary cannot accept.
 
-        With `via` messages go to that entity first, and from there to `path`: for transactions.
+        With `via`, messages go to that entity first and from there to `path`; transactions need this.
         """
         return MessageSender(self, path, via=via) if self.pairing is None else self.pairing.make_sender(path, via)
 
@@ -161,11 +161,10 @@ class MessagingFactory:
         silence_limit: dt.timedelta | float | None = None,
         if_free: bool = False,
     ) -> MessageReceiver:
-        """A receiver of a queue, a subscription (`topic/Subscriptions/name`), or of a sub-queue of one of these.
+        """Create a receiver for a queue, a subscription (`topic/Subscriptions/name`), or a sub-queue of either.
 
-        With `epoch` it is the only one: `docs/browse.md` says how such a claim is taken over, what `silence_limit` is,
-        and what `if_free`. `auto_renew` is how long the locks of received messages are renewed while nothing was said
-        of them.
+        With `epoch` the receiver is exclusive; `docs/browse.md` describes takeover, `silence_limit` and `if_free`.
+        Locks of received messages are renewed until the messages are settled, but no longer than `auto_renew`.
         """
         return MessageReceiver(
             self,
@@ -186,7 +185,7 @@ class MessagingFactory:
         to_sequence_number: int | None = None,
         fragment: int | None = None,
     ) -> MessageBrowser:
-        """A reader of an entity as a log, which takes nothing. twinbus only."""
+        """Create a browser, which reads an entity as a log and neither locks nor deletes messages. twinbus only."""
         return MessageBrowser(
             self,
             path,
@@ -196,7 +195,7 @@ class MessagingFactory:
         )
 
     def transaction(self) -> Transaction:
-        """Operations that happen together, or not at all."""
+        """Create a transaction: its sends and settlements are committed together or rolled back together."""
         self.check_open()
         return Transaction(self)
 
@@ -204,35 +203,35 @@ class MessagingFactory:
 
     @property
     def address(self) -> str:
-        """Where the namespace is."""
+        """Host and port of the namespace."""
         return self.where.address
 
     @property
     def is_connected(self) -> bool:
-        """There is a connection now."""
+        """Whether the factory has an open connection."""
         return self._connection is not None and self._connection.is_open
 
     def watch(self, watcher: Callable[[MessagingFactory], None]) -> None:
-        """Have `watcher` called whenever `state` or `is_connected` has changed."""
+        """Call `watcher` whenever `state` or `is_connected` has changed."""
         self._watchers.append(watcher)
 
     def check_open(self) -> None:
-        """ObjectClosed or FactoryFaulted if it cannot be used any more."""
+        """Raise ObjectClosed or FactoryFaulted if the factory is closed or has faulted."""
         if self.state is FactoryState.FAULTED:
             raise FactoryFaulted(f"the factory for {self.address} has faulted: {self.fault}") from self.fault
         if self.state is FactoryState.CLOSED:
             raise ObjectClosed(f"the factory for {self.address} is closed")
 
     async def close(self) -> None:
-        """End everything made here, then the connection. May be called again."""
+        """Close all senders, receivers and clients of this factory, then the connection. Idempotent."""
         if self.state is not FactoryState.OPEN:
             return
         self._set_state(FactoryState.CLOSED)
-        await asyncio.gather(*[one.close() for one in list(self._entities)], return_exceptions=True)
+        await asyncio.gather(*[entity.close() for entity in list(self._entities)], return_exceptions=True)
         await self._disconnect()
 
     def abort(self, fault: BaseException) -> None:
-        """Fault: nothing works here any more, and whoever uses it is told why."""
+        """Put the factory into the faulted state and drop its connection. Later operations raise FactoryFaulted."""
         if self.state is not FactoryState.OPEN:
             return
         self.fault = fault
@@ -254,35 +253,35 @@ class MessagingFactory:
             try:
                 watcher(self)
             except Exception:
-                log.exception("a watcher of %r failed; the others are told all the same", self)
+                log.exception("a watcher of %r raised an exception; the other watchers are still called", self)
 
-    # --- the connection: for what is made here ------------------------------------------------------------------------
+    # --- the connection, for senders, receivers and clients -----------------------------------------------------------
 
     def register(self, entity: ClientEntity) -> None:
-        """Something was made that ends with the factory."""
+        """Add a sender, receiver or client that is closed with the factory."""
         self._entities.add(entity)
 
     def unregister(self, entity: ClientEntity) -> None:
-        """It has ended before."""
+        """Remove a sender, receiver or client that was closed."""
         self._entities.discard(entity)
 
     async def authorized_connection(self, path: str) -> AmqpConnection:
-        """The connection, with a token shown for an entity."""
+        """Return an open connection that is authorized for the entity `path`. Connect if necessary."""
         self.check_open()
-        conversation = self._connection
-        if conversation is None or not conversation.is_open:
+        connection = self._connection
+        if connection is None or not connection.is_open:
             try:
-                conversation = await self._connect_attempt.result()
+                connection = await self._connect_attempt.result()
             except ConnectionFailed:
-                self.check_open()  # it may have been closed meanwhile
+                self.check_open()  # the factory may have been closed in the meantime
                 raise
         assert self._authorizer is not None
         await self._authorizer.authorize(path)
-        return conversation
+        return connection
 
     async def _open_connection(self) -> AmqpConnection:
         settings, where = self.settings, self.where
-        conversation = await AmqpConnection.connect(
+        connection = await AmqpConnection.connect(
             host=where.host,
             port=where.amqp_port,
             tls=self._tls_context,
@@ -292,23 +291,24 @@ class MessagingFactory:
         )
         if self._authorizer is not None:
             self._authorizer.close()
-        self._connection, self._management_links = conversation, {}
-        self._authorizer = CbsAuthorizer(conversation, self._token_provider, where.host, settings.clock)
-        conversation.lost.add_done_callback(lambda _: self._notify_watchers())
+        self._connection, self._management_links = connection, {}
+        self._authorizer = CbsAuthorizer(connection, self._token_provider, where.host, settings.clock)
+        connection.lost.add_done_callback(lambda _: self._notify_watchers())
         self._notify_watchers()
-        return conversation
+        return connection
 
     def drop_if_silent(self, limit_s: float) -> None:
-        """Give up a connection on which nothing was heard for so long: whoever waits there is told now.
+        """Drop the connection if no frame arrived for `limit_s`; its pending operations fail at once.
 
-        Its peer is gone or stands still; if it comes back, TCP may take minutes to notice, and a new connection none.
+        The peer is gone or suspended. If the peer returns, TCP may take minutes to notice, while a new connection
+        works immediately.
         """
-        conversation = self._connection
+        connection = self._connection
         if limit_s < MIN_SILENCE_S:
             return
-        if conversation is not None and conversation.is_open and conversation.silence_s >= limit_s:
-            log.warning("nothing was heard from %s for %.1f s: the connection is given up", self.address, limit_s)
-            conversation.abort()
+        if connection is not None and connection.is_open and connection.silence_s >= limit_s:
+            log.warning("dropping the connection to %s: no data received for %.1f s", self.address, limit_s)
+            connection.abort()
         elif self._connect_attempt.elapsed_s >= limit_s:
             self._connect_attempt.cancel()
 
@@ -329,29 +329,29 @@ class MessagingFactory:
         link_name: str | None = None,
         outcome: OperationOutcome | None = None,
     ) -> Response:
-        """Ask an entity's `$management`; the answer if it is good (2xx), else its error.
+        """Send a request to an entity's `$management` and return the response. Raise an error unless the status is 2xx.
 
-        `doubt` is told if the operation may have been carried out although there is no good answer.
+        `outcome` records whether the operation may have been carried out although the request failed.
         """
-        conversation = await self.authorized_connection(path)
+        connection = await self.authorized_connection(path)
         links = self._management_links.get(path)
         if links is None or links.failure is not None:
             if links is not None:
                 links.detach()
-            links = self._management_links[path] = RequestResponseLinks(conversation, f"{path}/$management")
+            links = self._management_links[path] = RequestResponseLinks(connection, f"{path}/$management")
         await links.open()
         properties: dict[str, object] = {"operation": operation, "type": "entity-mgmt"}
         if link_name is not None:
             properties["associated-link-name"] = link_name
         try:
-            answer = await links.request(properties, dict(body), timeout_s=timeout_s, outcome=outcome)
-            if not answer.is_success:
-                raise answer.error
+            response = await links.request(properties, dict(body), timeout_s=timeout_s, outcome=outcome)
+            if not response.is_success:
+                raise response.error
         except ServiceBusError as error:
             if outcome is not None:
                 outcome.note_failure(error)
             raise
-        return answer
+        return response
 
     async def run_with_retries(
         self,
@@ -362,7 +362,7 @@ class MessagingFactory:
         policy: RetryPolicy | None = None,
         outcome: OperationOutcome | None = None,
     ) -> T:
-        """Try, and try again as the retry policy says, within the operation's time."""
+        """Run `attempt`, with retries according to the policy, until it succeeds or the timeout expires."""
         return await retry.run_with_retries(
             description,
             attempt,

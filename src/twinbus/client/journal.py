@@ -1,15 +1,15 @@
-"""The journal of a client: what became of every message it sent or settled, on this machine's disk, for the audit.
+"""The journal of a client: a record on the local disk of every message sent or settled, for the audit.
 
     journal = Journal("audit")
     journal.attach(factory)
     ...
     await journal.close()
 
-With `journal_dir` a pair keeps one for both its factories. Owns: the rows that wait, and the thread that writes them: a
-send costs a tuple at the end of a queue. Where the disk is slower than the application, sends do not wait for it: rows
-are lost, counted, and a row says how many, so that an audit knows what it cannot know. For the same reason a journal
-says when it began, that it is alive, where its receivers are, and that it has ended. How rows lie in files is in
-`journal_file`.
+A pair with `journal_dir` keeps one journal for both of its factories. Owns the queue of rows and the thread that writes
+them, so that a send only appends a tuple. If the disk is slower than the application, sends do not wait: rows are
+dropped and counted, and a row reports the number, so that an audit knows that its data is incomplete. For the same
+reason, a journal records when it starts and stops, that it is alive, and which entities have receivers. The file format
+is in `journal_file`.
 """
 
 from __future__ import annotations
@@ -52,33 +52,33 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger(__name__)
 
 BATCH_ROWS: Final = 10_000
-"""Rows that are written as soon as there are so many; fewer wait for a second."""
+"""Number of queued rows that are written at once; fewer rows wait for WRITE_INTERVAL_S."""
 WRITE_INTERVAL_S: Final = 1.0
 ALIVE_INTERVAL_S: Final = 30.0
-"""A journal that had nothing to write for so long says so: one that is silent for much longer has ended."""
+"""Idle time after which a journal writes an `alive` row, so that readers can tell idle journals from dead ones."""
 MAX_QUEUED_ROWS: Final = 100_000
 CLOSE_TIMEOUT_S: Final = 10.0
-"""How long a disk that does not take the last rows holds up the end."""
+"""How long `close` waits for the last rows to be written."""
 _SEND_OUTCOMES: Final = frozenset({"parked", "spooled"})
-"""Events that are the outcome of a send."""
+"""Kinds of pairing events that report the outcome of a send."""
 
 
 class Journal:
-    """Of one or several factories."""
+    """Journal of one or several factories."""
 
     def __init__(self, folder: Path | str, *, clock: Clock | None = None) -> None:
-        """Make the folder if it is not there. ImportError, with what to do, where pyarrow is missing."""
+        """Create the folder if it is missing, and start the writing thread."""
         self.clock = clock if clock is not None else SystemClock()
         self.lost = 0
-        """Rows that the disk was too slow for."""
+        """Number of rows dropped because the disk was too slow, a write failed, or the journal was closed."""
         self._reported_lost = 0
         self._lost_lock = threading.Lock()
         self._files = JournalFiles(folder, self.clock)
         self._queued_rows: deque[Row] = deque()
         self._unwritten_rows: list[Row] = []
-        """Rows that could not be written: they are tried again."""
+        """Rows whose write failed, to be retried."""
         self._unsubscribes: list[Callable[[], None]] = []
-        """Called to hear no more of a factory."""
+        """Functions that stop listening to the factories."""
         self._wake = threading.Event()
         self._is_closed = False
         self._last_write_s = time.monotonic()
@@ -89,45 +89,45 @@ class Journal:
         atexit.register(self.close_now)
 
     def attach(self, factory: MessagingFactory) -> FactoryJournal:
-        """Write down, from now on, what a factory's senders and receivers do."""
+        """Record the events of a factory's senders and receivers from now on."""
         settings = factory.settings
         rows = FactoryJournal(self, factory.address, settings.client_id, settings.clock)
         self._unsubscribes.append(factory.events.listen(rows.on_event, MESSAGE_EVENTS))
         return rows
 
     def write(self, row: Row) -> None:
-        """Have a row written soon."""
-        waiting = self._queued_rows
-        if len(waiting) >= MAX_QUEUED_ROWS or self._is_closed:
+        """Queue a row for writing; drop and count it if the queue is full."""
+        queued = self._queued_rows
+        if len(queued) >= MAX_QUEUED_ROWS or self._is_closed:
             with self._lost_lock:
                 self.lost += 1
             return
-        waiting.append(row)
-        if len(waiting) == BATCH_ROWS:
+        queued.append(row)
+        if len(queued) == BATCH_ROWS:
             self._wake.set()
 
     def flush_soon(self) -> None:
-        """Have what waits written at once."""
+        """Wake the writing thread to write the queued rows."""
         self._wake.set()
 
     async def close(self) -> None:
-        """Write what waits, and end. May be called again."""
-        for end in self._unsubscribes:
-            end()
+        """Stop listening, write the queued rows and close the file. Idempotent."""
+        for unsubscribe in self._unsubscribes:
+            unsubscribe()
         try:
             await asyncio.to_thread(self.close_now)
-        except RuntimeError:  # the process ends: there are no more threads, and no loop that would have to go on
+        except RuntimeError:  # at interpreter exit no thread can be started
             self.close_now()
 
     def close_now(self) -> None:
-        """The same, for a program that ends."""
+        """Write the queued rows and close the file, blocking; for interpreter exit."""
         if not self._is_closed:
             self._is_closed = True
             atexit.unregister(self.close_now)
             self._wake.set()
         self._thread.join(CLOSE_TIMEOUT_S)
 
-    # --- on the thread ------------------------------------------------------------------------------------------------
+    # --- on the writing thread ----------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         while not self._is_closed:
@@ -146,10 +146,10 @@ class Journal:
             try:
                 self._files.write(rows)
             except OSError as error:
-                log.error("%d rows of the journal are not written, and tried again: %s", len(rows), error)  # noqa: TRY400  # no traceback each second
+                log.error("could not write %d rows of the journal, retrying: %s", len(rows), error)  # noqa: TRY400  # no traceback each second
                 return
             except Exception:
-                log.exception("%d rows of the journal cannot be written", len(rows))
+                log.exception("could not write %d rows of the journal; they are lost", len(rows))
                 with self._lost_lock:
                     self.lost += len(rows)
                 self._unwritten_rows = []
@@ -158,8 +158,8 @@ class Journal:
             self._last_write_s = time.monotonic()
 
     def _next_rows(self) -> list[Row]:
-        waiting = self._queued_rows
-        rows = [waiting.popleft() for _ in range(min(len(waiting), BATCH_ROWS))]
+        queued = self._queued_rows
+        rows = [queued.popleft() for _ in range(min(len(queued), BATCH_ROWS))]
         missing = self.lost - self._reported_lost
         if missing:
             self._reported_lost += missing
@@ -167,15 +167,15 @@ class Journal:
         return rows
 
     def _journal_row(self, outcome: str, reason: str | None = None, count: int = 1) -> Row:
-        about_none = (None, None, None, None, None)
-        return (self.clock.wall_ms(), "journal", *about_none, outcome, reason, count, None, None, None, None)
+        no_message = (None, None, None, None, None)
+        return (self.clock.wall_ms(), "journal", *no_message, outcome, reason, count, None, None, None, None)
 
 
 class FactoryJournal:
-    """The rows of one factory."""
+    """Writes the rows for one factory."""
 
     def __init__(self, journal: Journal, namespace: str, client_id: str, clock: Clock) -> None:
-        """Made by `attach`."""
+        """Create a writer for a factory; `Journal.attach` does this."""
         self._write = journal.write
         self._flush_soon = journal.flush_soon
         self._namespace = namespace
@@ -183,7 +183,7 @@ class FactoryJournal:
         self._clock = clock
 
     def on_event(self, event: MessageEvent | PairingEvent) -> None:
-        """Write the rows of an event."""
+        """Write the rows for an event."""
         match event:
             case Sent():
                 self._write_sent(event)
@@ -192,7 +192,7 @@ class FactoryJournal:
             case SendFailed():
                 self._write_failed(event)
             case ReceiverOpened():
-                # At once: should the next rows be lost, it is known whose messages they may have been about.
+                # Written at once: if the next rows are lost, the audit knows which entity they may have been about.
                 self._write_row("receiver", event.path, "opened")
                 self._flush_soon()
             case SettledInBulk():
@@ -206,7 +206,7 @@ class FactoryJournal:
                 self._write_pairing_event(event)
 
     def _write_sent(self, event: Sent) -> None:
-        """Write a row for each message."""
+        """Write one row per message."""
         now_ms, outcome = self._clock.wall_ms(), "scheduled" if event.scheduled_sequence_numbers else "sent"
         namespace, client_id = self._namespace, self._client_id
         reason = None if event.transaction_key is None else f"transaction {event.transaction_key}"
@@ -214,7 +214,7 @@ class FactoryJournal:
             reason = FROM_SPOOL
         for at, message in enumerate(event.messages):
             number = event.scheduled_sequence_numbers[at] if event.scheduled_sequence_numbers else None
-            lives = message.time_to_live
+            time_to_live = message.time_to_live
             self._write(
                 (
                     now_ms,
@@ -229,13 +229,13 @@ class FactoryJournal:
                     1,
                     namespace,
                     client_id,
-                    None if lives is None else duration_ms(lives),
+                    None if time_to_live is None else duration_ms(time_to_live),
                     None,
                 )
             )
 
     def _write_failed(self, event: SendFailed) -> None:
-        """Write a row for each message: failed, or unknown where a namespace may have it all the same."""
+        """Write one row per message: `failed`, or `unknown` if a namespace may have stored the message."""
         outcome, reason = "unknown" if may_have_happened(event.error) else "failed", _reason_of(event.error)
         for message in event.messages:
             self._write_row(
@@ -243,7 +243,7 @@ class FactoryJournal:
             )
 
     def _write_settled(self, event: Settled) -> None:
-        """Write a row, with the reason if the settlement failed."""
+        """Write one row, with the reason if the settlement failed."""
         message, error = event.message, event.error
         reason = None if event.transaction_key is None else f"transaction {event.transaction_key}"
         self._write_row(
@@ -258,12 +258,12 @@ class FactoryJournal:
         )
 
     def _write_pairing_event(self, event: PairingEvent) -> None:
-        """Write a row for an event of a pair; where that is the outcome of a send, as one of a send."""
-        happened = event.kind.value
+        """Write one row for a pairing event; its kind is `send` if the event is the outcome of a send."""
+        outcome = event.kind.value
         self._write_row(
-            "send" if happened in _SEND_OUTCOMES else "event",
+            "send" if outcome in _SEND_OUTCOMES else "event",
             event.path,
-            happened,
+            outcome,
             event.reason,
             message_id=event.message_id,
             session_id=event.session_id,
@@ -273,7 +273,7 @@ class FactoryJournal:
             time_to_live_ms=event.time_to_live_ms,
         )
 
-    def _write_row(  # noqa: PLR0913  # as many as a row has columns
+    def _write_row(  # noqa: PLR0913  # one per column
         self,
         kind: str,
         path: str | None,
@@ -288,10 +288,10 @@ class FactoryJournal:
         time_to_live_ms: int | None = None,
         enqueued_ms: int | None = None,
     ) -> None:
-        where = (self._namespace, self._client_id)
-        about = (message_id, path, session_id, sequence_number, backlog_queue)
-        said = (outcome, reason and reason[:MAX_TEXT_LENGTH], count)
-        self._write((self._clock.wall_ms(), kind, *about, *said, *where, time_to_live_ms, enqueued_ms))
+        client = (self._namespace, self._client_id)
+        message = (message_id, path, session_id, sequence_number, backlog_queue)
+        result = (outcome, reason and reason[:MAX_TEXT_LENGTH], count)
+        self._write((self._clock.wall_ms(), kind, *message, *result, *client, time_to_live_ms, enqueued_ms))
 
 
 def _reason_of(error: BaseException) -> str:

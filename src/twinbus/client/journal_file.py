@@ -1,10 +1,11 @@
-"""The files of a journal: Arrow IPC streams, one for each hour, that any Arrow library reads as they are.
+"""Journal files: Arrow IPC streams, one per hour, readable by any Arrow library.
 
-Owns: the columns, the names of files, and what is on the disk when. A batch of rows is one write at the end of a file,
-so a file whose process was killed holds all batches but perhaps the last: `read` gives those. Knows nothing of threads.
+Owns the columns, the file names, and when rows reach the disk. Each batch of rows is appended with one write, so the
+file of a killed process holds all batches except perhaps the last; `read` returns the complete batches. This module
+knows nothing of threads.
 
-Version 2 has the columns `time_to_live` and `enqueued`, and rows of a journal's own life (`journal`); files of
-version 1 are read as they are.
+Version 2 added the columns `time_to_live` and `enqueued`, and rows about the journal itself (kind `journal`). Files of
+version 1 are still readable.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 try:
     import pyarrow as pa
 except ImportError as error:
-    raise ImportError("a journal is written with pyarrow: pip install twinbus[journal]") from error
+    raise ImportError("the journal needs pyarrow: pip install twinbus[journal]") from error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,13 +27,13 @@ if TYPE_CHECKING:
     from twinbus.client.clock import Clock
 
 VERSION: Final = 2
-"""Of the columns."""
+"""Version of the columns, written to the metadata of each file."""
 SUFFIX: Final = ".arrows"
-"""What the streaming format's files are usually called."""
+"""The usual file name suffix of the Arrow streaming format."""
 MAX_TEXT_LENGTH: Final = 1_000
 _VERSION_KEY: Final = b"twinbus.journal.version"
 _END_OF_STREAM: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
-"""How a stream ends."""
+"""The end-of-stream marker of the Arrow streaming format."""
 _HOUR_MS: Final = 3_600_000
 
 SCHEMA: Final = pa.schema(
@@ -70,14 +71,14 @@ Row: TypeAlias = tuple[
     int | None,
     int | None,
 ]
-"""As the columns."""
+"""The values of one row, in the order of the columns."""
 
 
 class JournalFiles:
-    """Those of one journal: a name has its own random part, so no two journals ever write to one file."""
+    """The files of one journal. File names have a random part, so that no two journals write to the same file."""
 
     def __init__(self, folder: Path | str, clock: Clock) -> None:
-        """Make the folder; a file is made with the first rows."""
+        """Create the folder if it is missing. The first `write` creates a file."""
         self._folder = Path(folder)
         self._folder.mkdir(parents=True, exist_ok=True)
         self._clock = clock
@@ -86,10 +87,10 @@ class JournalFiles:
         self._hour = -1
         self._file_count = 0
         self._whole_bytes = 0
-        """Bytes of the file that are whole batches."""
+        """Size of the complete batches in the current file."""
 
     def write(self, rows: Sequence[Row]) -> None:
-        """Append rows, all or none; OSError says why that cannot be: then the next go to another file."""
+        """Append rows, all or none. After an OSError the next rows go to a new file."""
         columns = [_column(values, field) for values, field in zip(zip(*rows, strict=True), SCHEMA, strict=True)]
         batch = pa.record_batch(columns, schema=SCHEMA).serialize()
         hour = self._clock.wall_ms() // _HOUR_MS
@@ -104,12 +105,12 @@ class JournalFiles:
             raise
 
     def close(self) -> None:
-        """End the file there is, in good order."""
+        """Finish the current file: write the end-of-stream marker and fsync."""
         if self._descriptor is not None:
             try:
                 self._append(_END_OF_STREAM)
                 os.fsync(self._descriptor)
-            except OSError:  # a reader does without an end
+            except OSError:  # readers accept a file without an end-of-stream marker
                 pass
             finally:
                 os.close(self._descriptor)
@@ -125,17 +126,17 @@ class JournalFiles:
 
     def _append(self, buffer: object) -> None:
         assert self._descriptor is not None
-        left = memoryview(buffer)  # type: ignore[arg-type]  # Arrow's buffers are such
+        left = memoryview(buffer)  # type: ignore[arg-type]  # Arrow buffers support the buffer protocol
         while left:
             left = left[os.write(self._descriptor, left) :]
         self._whole_bytes += memoryview(buffer).nbytes  # type: ignore[arg-type]
 
     def _abandon_file(self) -> None:
-        """Leave a file that cannot be written to, with whole batches only."""
+        """Close a file after a failed write, truncated to its complete batches."""
         if self._descriptor is not None:
             try:
                 os.ftruncate(self._descriptor, self._whole_bytes)
-            except OSError:  # a reader stops at what is not whole
+            except OSError:  # readers stop at an incomplete batch
                 pass
             finally:
                 os.close(self._descriptor)
@@ -143,13 +144,13 @@ class JournalFiles:
 
 
 def read(path: Path | str) -> pa.Table:
-    """All whole batches of a file, also of one that its process did not end. ValueError for a newer version's."""
+    """Return all complete batches of a file, even if it was not closed. Raise ValueError for a newer version."""
     found = list(batches(path))
     return pa.Table.from_batches(found, schema=found[0].schema) if found else SCHEMA.empty_table()
 
 
 def batches(path: Path | str) -> Iterator[pa.RecordBatch]:
-    """The same, one at a time."""
+    """Yield the complete batches of a file. Raise ValueError for a newer version."""
     with pa.OSFile(str(path)) as source:
         try:
             reader = pa.ipc.open_stream(source)
@@ -159,13 +160,13 @@ def batches(path: Path | str) -> Iterator[pa.RecordBatch]:
         while True:
             try:
                 batch = reader.read_next_batch()
-            except (StopIteration, pa.ArrowInvalid, OSError):  # its end, or where it was cut off
+            except (StopIteration, pa.ArrowInvalid, OSError):  # end of stream, or truncated
                 return
             yield batch
 
 
 def has_end(path: Path | str) -> bool:
-    """Whether its journal has ended it: nothing of it is missing then."""
+    """Return whether the file has an end-of-stream marker, that is, whether it is complete."""
     with Path(path).open("rb") as file:
         if file.seek(0, os.SEEK_END) <= len(_END_OF_STREAM):
             return False
@@ -174,24 +175,24 @@ def has_end(path: Path | str) -> bool:
 
 
 def _check_version(schema: pa.Schema, path: Path | str) -> None:
-    found = (schema.metadata or {}).get(_VERSION_KEY)
-    if found is None or int(found) > VERSION:
-        said = "none" if found is None else found.decode()
-        raise ValueError(f"{path} is of journal version {said}; this twinbus reads up to {VERSION}")
+    version = (schema.metadata or {}).get(_VERSION_KEY)
+    if version is None or int(version) > VERSION:
+        shown_version = "none" if version is None else version.decode()
+        raise ValueError(f"{path} has journal version {shown_version}; this twinbus reads versions up to {VERSION}")
 
 
 def _column(values: Sequence[object], field: pa.Field) -> pa.Array:
-    """Arrow's own way where it can: the thread that does this takes its time from the application's loop."""
+    """Return the values as an Arrow array, converted by Arrow if possible: the slow path delays the event loop."""
     if field.name != "message_id":
         try:
             return pa.array(values, field.type)
         except (pa.ArrowException, UnicodeError):
-            pass  # a text that is none
+            pass  # a value is not a valid string: convert each value below
     return pa.array([text_of(value) if field.type == pa.string() else value for value in values], field.type)
 
 
 def text_of(value: object) -> str | None:
-    """Of any kind of id, and such as Arrow takes."""
+    """Return an id of any type as a string that Arrow accepts, cut to MAX_TEXT_LENGTH."""
     if value is None:
         return None
     text = value if isinstance(value, str) else value.hex() if isinstance(value, bytes) else str(value)

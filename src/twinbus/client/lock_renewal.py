@@ -1,11 +1,11 @@
-"""Renewing the locks of messages that are being worked on.
+"""Automatic lock renewal for received messages.
 
-Owns: which messages those are, and when each is due. Renewals of one turn go in one request; a message whose lock is
-lost is no longer renewed, and whoever settles it is told then.
+Owns the list of messages to renew and their due times. Locks that are due together are renewed with one request. A lost
+lock is not renewed any more; the application gets the error when it settles the message.
 
-A lock ends by the namespace's clock, and what we have is this machine's. Where that is behind, messages tell so: they
-were enqueued before they came. Where it is ahead every lock seems to be over, and is renewed as often as the shortest
-lock there is would want it.
+Locks expire according to the namespace's clock, which this machine can only estimate. If the local clock is behind,
+received messages seem to be enqueued in the future, and the difference is the lag. If the local clock is ahead, every
+lock seems to have expired and is renewed at a fixed interval that suits the shortest possible lock.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ log: Final = logging.getLogger(__name__)
 
 _MIN_PAUSE_S: Final = 0.5
 _RENEW_AT_SHARE: Final = 0.5
-"""Of what is left of a lock, after which it is renewed."""
+"""Share of the remaining lock duration after which a lock is renewed."""
 _PAUSE_BETWEEN_RENEWALS_S: Final = 2.0
-"""Between two renewals: a lock lasts 5 seconds at least."""
+"""Delay between two renewals. The shortest lock duration is 5 seconds."""
 
 
 class LockRenewal:
-    """Of one receiver."""
+    """Renews the locks of one receiver's messages."""
 
     def __init__(self, receiver: MessageReceiver, max_duration_s: float) -> None:
-        """A message is renewed for `longest_s` at most."""
+        """Create a renewal without messages; each message is renewed for at most `max_duration_s`."""
         self._receiver = receiver
         self._max_duration_s = max_duration_s
         self._renew_until_s: dict[BrokeredMessage, float] = {}
-        """When a message is no longer renewed, by the loop's time."""
+        """When to stop renewing each message, in loop time."""
         self._clock_lag_ms = 0
-        """By how much this machine's clock is behind the namespace's, at least."""
+        """Minimum time by which this machine's clock is behind the namespace's clock."""
         self._task: asyncio.Task[None] | None = None
         self._added = asyncio.Event()
 
     def add(self, message: BrokeredMessage) -> None:
-        """A message was received."""
+        """Start renewing the lock of a received message."""
         loop = asyncio.get_running_loop()
         self._renew_until_s[message] = loop.time() + self._max_duration_s
         self._clock_lag_ms = max(self._clock_lag_ms, message.received.integer(ENQUEUED_TIME) - self._wall_ms())
@@ -54,11 +54,11 @@ class LockRenewal:
             self._task = loop.create_task(self._run())
 
     def remove(self, message: BrokeredMessage) -> None:
-        """It was settled."""
+        """Stop renewing the lock of a message."""
         self._renew_until_s.pop(message, None)
 
     def close(self) -> None:
-        """Renew no more."""
+        """Stop all renewals."""
         self._renew_until_s.clear()
         if self._task is not None:
             self._task.cancel()
@@ -99,7 +99,7 @@ class LockRenewal:
             await asyncio.gather(*[self._renew_one(message) for message in messages])
 
     async def _renew_one(self, message: BrokeredMessage) -> None:
-        """One of them was the reason why none was renewed; or the namespace does not answer, which is seen again."""
+        """Renew one lock after the renewal of a batch has failed, possibly because of another message's lost lock."""
         if message.received.lock is None:
             return
         try:
@@ -109,4 +109,4 @@ class LockRenewal:
                 await asyncio.sleep(_MIN_PAUSE_S)
                 return
             self.remove(message)
-            log.warning("the lock of %r of '%s' was not renewed: %s", message, self._receiver.path, error)
+            log.warning("could not renew the lock of %r of '%s': %s", message, self._receiver.path, error)

@@ -1,10 +1,10 @@
-"""A session: the messages with one session id, in order, for one receiver at a time; and the session's state.
+"""Sessions: the messages with one session id, in order, locked for one receiver, and the state of the session.
 
     async with await queue.accept_session() as session:
         async for message in session: ...
 
-Owns: the lock on the session. It goes with its link: when the connection is lost the session is free, and this object
-of no use any more.
+Owns the session lock, which ends with its link: after a lost connection another receiver may accept the session, and
+this object cannot be used any more.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ log: Final = logging.getLogger(__name__)
 SESSION_FILTER: Final = "com.microsoft:session-filter"
 _TICKS_AT_1970: Final = 621_355_968_000_000_000
 _RESPONSE_GRACE_S: Final = 5.0
-"""How long the namespace may take to say that no session was free in time."""
+"""Extra time for the namespace's response after the wait for a session has timed out."""
 _RENEWAL_PAUSE_S: Final = (0.5, 30.0)
-"""Between two renewals, at least and at most: this machine's clock may be ahead of the namespace's, or behind."""
+"""Shortest and longest delay between renewals, since the clocks of this machine and the namespace may differ."""
 
 
 class MessageSession(MessageReceiver):
-    """One session, held."""
+    """Receiver of one accepted session."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class MessageSession(MessageReceiver):
         epoch: int | None = None,
         silence_limit: dt.timedelta | float | None = None,
     ) -> None:
-        """`wanted` is the session's id; None: the next that nobody has. Made by `accept`."""
+        """Create a session receiver, which `accept` attaches. None requests the next free session."""
         self._requested_session_id = requested_session_id
         self._wait_s = wait_s
         super().__init__(factory, path, mode, prefetch=prefetch, epoch=epoch, silence_limit=silence_limit)
@@ -61,7 +61,7 @@ class MessageSession(MessageReceiver):
         self._renewal_task: asyncio.Task[None] | None = None
 
     @classmethod
-    async def accept(  # noqa: PLR0913  # each is a wish of its own
+    async def accept(  # noqa: PLR0913  # independent options
         cls,
         factory: MessagingFactory,
         path: str,
@@ -74,10 +74,11 @@ class MessageSession(MessageReceiver):
         epoch: int | None = None,
         silence_limit: dt.timedelta | float | None = None,
     ) -> MessageSession:
-        """Take a session; OperationTimeout if none was free in that time, SessionCannotBeLocked if somebody has it.
+        """Accept a session, or the next free one if `session_id` is None.
 
-        With `epoch` nobody else receives from the entity, whatever the session, until its holder has been silent for
-        `silence_limit`.
+        Raise OperationTimeout if no session was free within the timeout, SessionCannotBeLocked if another receiver
+        holds the requested session. With `epoch`, no other receiver gets messages from any session of the entity until
+        the holder has been silent for `silence_limit`.
         """
         wait_s = factory.settings.operation_timeout_s if timeout is None else duration_s(timeout)
         session = cls(
@@ -109,34 +110,34 @@ class MessageSession(MessageReceiver):
 
     @property
     def locked_until_utc(self) -> dt.datetime:
-        """When somebody else may have it, unless it is renewed."""
+        """Expiry time of the session lock, unless it is renewed."""
         return datetime_of(self.locked_until_ms)
 
     async def renew_session_lock(self) -> dt.datetime:
-        """Have it for longer; until when."""
-        answer = await self._request(
+        """Renew the session lock; return its new expiry time."""
+        response = await self._request(
             "com.microsoft:renew-session-lock", {"session-id": self.session_id}, link_name=self._link_name()
         )
-        expiration = answer.body.get("expiration")
+        expiration = response.body.get("expiration")
         if not isinstance(expiration, int):
-            raise UnknownAnswer(f"'{self.path}' renewed a session and did not say until when")
+            raise UnknownAnswer(f"the response of '{self.path}' has no expiry time for the renewed session lock")
         self.locked_until_ms = int(expiration)
         return self.locked_until_utc
 
     async def get_state(self) -> bytes | None:
-        """What was last kept for the session."""
-        answer = await self._request(
+        """Return the session state, or None if none is set."""
+        response = await self._request(
             "com.microsoft:get-session-state", {"session-id": self.session_id}, link_name=self._link_name()
         )
-        state = answer.body.get("session-state")
+        state = response.body.get("session-state")
         return state if isinstance(state, bytes) else None
 
     async def set_state(self, state: bytes | None) -> None:
-        """Keep something for the session; None: nothing any more."""
+        """Set the session state; None deletes it."""
         body = {"session-id": self.session_id, "session-state": state}
         await self._request("com.microsoft:set-session-state", body, link_name=self._link_name())
 
-    # --- inside -------------------------------------------------------------------------------------------------------
+    # --- implementation -----------------------------------------------------------------------------------------------
 
     def _source(self) -> Source:
         return Source(address=self.path, filter={SESSION_FILTER: self._requested_session_id})
@@ -149,7 +150,7 @@ class MessageSession(MessageReceiver):
         return (self.factory.settings.operation_timeout_s if self._wait_s is None else self._wait_s) + _RESPONSE_GRACE_S
 
     async def _try_accept(self) -> OperationTimeout | None:
-        """Take the session; or the word that none was free in time, which is no reason to ask again."""
+        """Attach the link. Return the OperationTimeout if no session was free, so that there is no retry."""
         try:
             await self._attached_link()
         except OperationTimeout as error:
@@ -165,30 +166,30 @@ class MessageSession(MessageReceiver):
         link = await super()._attach()
         attach = link.attached.result()
         source = attach.source
-        found = source.filter.get(SESSION_FILTER) if isinstance(source, Source) and source.filter is not None else None
-        found = getattr(found, "value", found)
-        if not isinstance(found, str):
+        value = source.filter.get(SESSION_FILTER) if isinstance(source, Source) and source.filter is not None else None
+        value = getattr(value, "value", value)
+        if not isinstance(value, str):
             link.detach()
-            raise UnknownAnswer(f"'{self.path}' gave a session and did not say which")
-        self.session_id = str(found)
+            raise UnknownAnswer(f"the attach of '{self.path}' has no id for the accepted session")
+        self.session_id = str(value)
         ticks = (attach.properties or {}).get(Symbol("com.microsoft:locked-until-utc"))
         self.locked_until_ms = (ticks - _TICKS_AT_1970) // 10_000 if isinstance(ticks, int) else 0
         return link
 
     async def _renew_for(self, max_duration_s: float) -> None:
         loop = asyncio.get_running_loop()
-        ends = loop.time() + max_duration_s
-        while loop.time() < ends and not self.is_closed:
+        end_s = loop.time() + max_duration_s
+        while loop.time() < end_s and not self.is_closed:
             left_s = (self.locked_until_ms - self.factory.settings.clock.wall_ms()) / 1000
             await asyncio.sleep(min(max(_RENEWAL_PAUSE_S[0], left_s / 2), _RENEWAL_PAUSE_S[1]))
             if self._link_name() is None:
-                return  # it went with its link
+                return  # the session lock ended with its link
             try:
                 await self.renew_session_lock()
             except CallerError:
-                return  # whoever receives or settles is told
+                return  # the next receive or settlement raises the error
             except ServiceBusError as error:
-                log.warning("session %r of '%s' was not renewed: %s", self.session_id, self.path, error)
+                log.warning("could not renew the lock of session %r of '%s': %s", self.session_id, self.path, error)
 
     async def _close(self) -> None:
         if self._renewal_task is not None:

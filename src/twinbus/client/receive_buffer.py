@@ -1,8 +1,8 @@
-"""The inbox of a receiver: its link, and what has come on it and was not handed out yet.
+"""The buffer of a receiver: its link, and the deliveries that arrived and were not handed out yet.
 
-Owns: how many messages may be on their way, and that none is left locked when nobody waits for it any more. With a
-prefetch of n at most n messages wait here; without, none: credit that a receive did not use is asked back before it
-returns. What a message is, and what becomes of it, is the receiver's.
+Owns the credit of the link, and releases messages that no caller waits for any more. With a prefetch of n the buffer
+holds at most n messages. Without prefetch the buffer holds none: each receive drains its unused credit before it
+returns. Decoding and settlement belong to the receiver.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from twinbus.client.retry import RetryPolicy
 
 DRAIN_TIMEOUT_S: Final = 5.0
-"""How long a server may take to give unused credit back. Then the link is ended, and its messages are free."""
+"""How long a server may take to respond to a drain before the link is detached, which unlocks its messages."""
 
 
 class ReceiveBuffer:
-    """Of one receiver."""
+    """Buffer and link of one receiver."""
 
     def __init__(
         self,
@@ -39,9 +39,12 @@ class ReceiveBuffer:
         policy: RetryPolicy,
         attach_limit_s: float,
     ) -> None:
-        """`attach` makes a link, now and after each loss. `is_settled`: what has come is nowhere else any more."""
+        """Create an empty buffer. `attach` creates a link, on first use and after each loss.
+
+        `is_presettled` is True if messages arrive settled, so that the buffer holds their only copy.
+        """
         self.link: ReceiverLink | None = None
-        """The last one; it may be over."""
+        """The last link attached; it may have ended."""
         self._attach = attach
         self._attach_attempt = SharedAttempt(f"attaching {description}", self._reattach, attach_limit_s)
         self._prefetch = prefetch
@@ -55,7 +58,7 @@ class ReceiveBuffer:
     # --- the link -----------------------------------------------------------------------------------------------------
 
     async def attached_link(self) -> ReceiverLink:
-        """The link; one attach for all who want it now."""
+        """Return the link. Attach it if necessary; concurrent callers share one attempt."""
         link = self.link
         return link if link is not None and link.failure is None else await self._attach_attempt.result()
 
@@ -70,10 +73,10 @@ class ReceiveBuffer:
         if self._arrival is not None and not self._arrival.done():
             self._arrival.set_result(None)
 
-    # --- taking -------------------------------------------------------------------------------------------------------
+    # --- receiving ----------------------------------------------------------------------------------------------------
 
     async def take(self, max_count: int, limit_s: float) -> list[tuple[ReceiverLink, IncomingDelivery]]:
-        """Up to `max_count` messages, as soon as there are any; none if none came in that time, or it was closed."""
+        """Return up to `max_count` deliveries, as soon as at least one arrives; empty after `limit_s` or `close`."""
         if not self._receive_lock.locked() and self._surplus_release is None:
             taken = self._take_buffered(max_count)
             if taken:
@@ -94,7 +97,7 @@ class ReceiveBuffer:
 
     def _take_buffered(self, max_count: int) -> list[tuple[ReceiverLink, IncomingDelivery]]:
         link = self.link
-        if link is None or (link.failure is not None and not self._is_presettled):  # then they are no longer ours
+        if link is None or (link.failure is not None and not self._is_presettled):  # their locks ended with the link
             return []
         arrived = link.arrived
         taken = [(link, arrived.popleft()) for _ in range(min(max_count, len(arrived)))]
@@ -104,19 +107,19 @@ class ReceiveBuffer:
 
     async def _receive_until(self, max_count: int, deadline: float) -> list[tuple[ReceiverLink, IncomingDelivery]]:
         loop = asyncio.get_running_loop()
-        last: ServiceBusError | None = None
-        pauses = Backoff(self._policy)
+        last_error: ServiceBusError | None = None
+        backoff = Backoff(self._policy)
         while not self._closing.is_set():
             try:
                 link = await self._wait_for_link(deadline)
                 if link is None:
-                    if last is not None:
-                        raise last
+                    if last_error is not None:
+                        raise last_error
                     return []
                 await self._wait_for_messages(link, max_count, deadline)
             except ServiceBusError as error:
-                last = error
-                await self._pause_before_retry(error, pauses, deadline)
+                last_error = error
+                await self._pause_before_retry(error, backoff, deadline)
                 continue
             taken = [] if self._closing.is_set() else self._take_buffered(max_count)
             if taken or loop.time() >= deadline:
@@ -124,7 +127,7 @@ class ReceiveBuffer:
         return []
 
     async def _pause_before_retry(self, error: ServiceBusError, backoff: Backoff, deadline: float) -> None:
-        """Wait before the next try; raise the error if there is none."""
+        """Wait before the next attempt; raise the error if there is no retry."""
         if self._closing.is_set():
             return
         pause_s = backoff.next_pause_s(error, deadline - asyncio.get_running_loop().time())
@@ -137,19 +140,19 @@ class ReceiveBuffer:
             pass
 
     async def _wait_for_link(self, deadline: float) -> ReceiverLink | None:
-        """The link, when there is time enough for it. If there is not, it is there for the next who asks."""
+        """Return the link, or None at the deadline. The attach continues for the next caller."""
         try:
             async with asyncio.timeout_at(deadline):
                 if self._surplus_release is not None:
                     await asyncio.shield(self._surplus_release)
                 if self._is_presettled and self.link is not None and self.link.arrived:
-                    return self.link  # also if it is over: what came on it is nowhere else
+                    return self.link  # even if the link has ended: the buffer holds the only copy of its messages
                 return await self.attached_link()
         except TimeoutError:
             return None
 
     async def _wait_for_messages(self, link: ReceiverLink, max_count: int, deadline: float) -> None:
-        """Have something in `link.arrived`, or nothing and the time over; then no more credit out than prefetched."""
+        """Wait until messages arrive or the deadline passes, then drain the credit beyond the prefetch."""
         if not link.arrived:
             wanted = max(max_count, self._prefetch)
             if link.credit < wanted:
@@ -170,10 +173,10 @@ class ReceiveBuffer:
         except TimeoutError:
             pass
 
-    # --- giving back --------------------------------------------------------------------------------------------------
+    # --- releasing ----------------------------------------------------------------------------------------------------
 
     async def _drain_credit(self, link: ReceiverLink) -> None:
-        """Get unused credit back: what came with it is received, what comes later is for others."""
+        """Drain unused credit. Messages that arrive during the drain are received; later ones go to other receivers."""
         if not link.is_draining and not link.drain():
             return
         loop = asyncio.get_running_loop()
@@ -186,7 +189,7 @@ class ReceiveBuffer:
             link.detach()
 
     def _release_surplus_soon(self) -> None:
-        """Whoever waited has given up: what was asked for comes all the same, and is not to stay locked here."""
+        """Start releasing messages after a cancelled receive: they still arrive, and must not stay locked here."""
         link = self.link
         if link is None or link.failure is not None or self._closing.is_set() or self._surplus_release is not None:
             return
@@ -203,7 +206,7 @@ class ReceiveBuffer:
             self._surplus_release = None
 
     async def close(self) -> None:
-        """Whoever waits gets nothing; what waits here under locks is free for others."""
+        """Detach: waiting callers get an empty list, and buffered messages are released for other receivers."""
         self._closing.set()
         self._wake_waiter()
         self._attach_attempt.cancel()

@@ -1,11 +1,11 @@
-"""Receivers: messages from a queue, a subscription, or a sub-queue of one.
+"""Receivers: receive and settle messages from a queue, a subscription, or a sub-queue.
 
     async for message in receiver:
         handle(message.body)
         await receiver.complete(message)
 
-Owns: what is said of each message. A message received under a lock can be settled as long as the lock lasts, also when
-the connection was lost meanwhile. How messages come is its `inbox`'s affair.
+Owns settlement, lock renewal, peeking and deferral. A message received under a lock can be settled until the lock
+expires, even if the connection was lost meanwhile. Credit and buffering are in `receive_buffer`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import uuid
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
+from twinbus.amqp.codec.performatives import Error
 from twinbus.amqp.outcomes import ACCEPTED, RELEASED, Modified, Rejected
-from twinbus.amqp.performatives import Error
 from twinbus.amqp.terminus import Source, Target
 from twinbus.amqp.types import Array, Int, Symbol, UInt
 from twinbus.client.amqp.lease import silence_limit_property
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import AsyncIterator, Mapping, Sequence
 
-    from twinbus.amqp.composite import Composite
+    from twinbus.amqp.codec.composite import Composite
     from twinbus.amqp.delivery import IncomingDelivery
     from twinbus.client.amqp.receiver_link import ReceiverLink
     from twinbus.client.factory import MessagingFactory
@@ -50,7 +50,7 @@ _SETTLEMENT_NAMES: Final = {
     "release": "released",
     "delete": "received and deleted",
 }
-"""How an event names each settlement."""
+"""Name of each settlement in events."""
 _DISPOSITION_STATUSES: Final = {
     "complete": "completed",
     "abandon": "abandoned",
@@ -60,21 +60,21 @@ _DISPOSITION_STATUSES: Final = {
 
 
 class ReceiveMode(Enum):
-    """What receiving a message does to it."""
+    """Effect of receiving a message."""
 
     PEEK_LOCK = "peek-lock"
-    """It is the receiver's for a time, and gone when it is completed."""
+    """The message is locked for the receiver, and deleted when the receiver completes it."""
     RECEIVE_AND_DELETE = "receive-and-delete"
-    """It is gone: also if the receiver fails before it has worked on it."""
+    """The message is deleted as it is sent to the receiver, and lost if the receiver fails before processing it."""
 
 
 class MessageReceiver(ClientEntity):
-    """Receives from one entity."""
+    """Receiver of messages from one entity."""
 
     session_id: str | None = None
-    """Of a `MessageSession`."""
+    """Id of the accepted session; only a `MessageSession` has one."""
     consumes_messages = True
-    """A message that is received without a lock is gone: not so for one who browses."""
+    """Whether receiving without a lock deletes the message; False for a browser."""
 
     def __init__(
         self,
@@ -88,14 +88,15 @@ class MessageReceiver(ClientEntity):
         silence_limit: dt.timedelta | float | None = None,
         if_free: bool = False,
     ) -> None:
-        """Made by a factory.
+        """Create a receiver; the first receive attaches it.
 
-        `prefetch` messages are asked for ahead. `auto_renew` is how long the locks of received messages are renewed,
-        while nothing was said of them. With an `epoch`: after how much silence another receiver may have the entity
-        (`silence_limit`), and whether it is claimed only if nobody has it (`if_free`).
+        `prefetch` is the number of messages to receive ahead. Locks of received messages are renewed until the messages
+        are settled, but no longer than `auto_renew`. With `epoch` the receiver is exclusive: `silence_limit` is the
+        silence after which another receiver may take the entity over, and `if_free` claims the entity only if no other
+        receiver holds it.
         """
         if not 0 <= prefetch <= MAX_PREFETCH:
-            raise InvalidArgument(f"prefetch is {prefetch}; it can be 0 to {MAX_PREFETCH}")
+            raise InvalidArgument(f"prefetch is {prefetch}; it must be 0 to {MAX_PREFETCH}")
         super().__init__(factory, path)
         self.mode = mode
         self.prefetch = prefetch
@@ -117,9 +118,9 @@ class MessageReceiver(ClientEntity):
 
     async def receive(
         self,
-        timeout: dt.timedelta | float | None = None,  # noqa: ASYNC109  # how long a message is waited for
+        timeout: dt.timedelta | float | None = None,  # noqa: ASYNC109  # how long to wait for a message
     ) -> BrokeredMessage | None:
-        """The next message; None if there was none in that time (the factory's operation timeout, if not said)."""
+        """Receive the next message; None after the timeout (default: the factory's operation timeout)."""
         received = await self.receive_batch(1, timeout)
         return received[0] if received else None
 
@@ -128,7 +129,7 @@ class MessageReceiver(ClientEntity):
         max_count: int,
         timeout: dt.timedelta | float | None = None,  # noqa: ASYNC109
     ) -> list[BrokeredMessage]:
-        """Up to `max_count` messages: as soon as there are any, those that there are. None after the timeout."""
+        """Receive up to `max_count` messages, as soon as at least one is available; empty after the timeout."""
         if max_count < 1:
             raise InvalidArgument(f"max_count is {max_count}; it must be at least 1")
         self.check_open()
@@ -136,11 +137,11 @@ class MessageReceiver(ClientEntity):
         taken = await self._buffer.take(max_count, limit_s)
         settled = [delivery for _, delivery in taken if delivery.settled]
         if settled:
-            taken[0][0].mark_taken(settled)  # they came on one link
+            taken[0][0].mark_taken(settled)  # all messages came on one link
         return [self._decode_delivery(link, delivery) for link, delivery in taken]
 
     async def __aiter__(self) -> AsyncIterator[BrokeredMessage]:
-        """All messages, for as long as the receiver is open. One at a time: whoever stops leaves none locked."""
+        """Yield messages until the receiver is closed, received one at a time so that a break leaves none locked."""
         while not self.is_closed:
             message = await self.receive()
             if message is not None:
@@ -161,20 +162,20 @@ class MessageReceiver(ClientEntity):
     # --- settling -----------------------------------------------------------------------------------------------------
 
     async def complete(self, message: BrokeredMessage, *, transaction: Transaction | None = None) -> None:
-        """It was dealt with, and is gone. In a transaction: once that is committed."""
+        """Complete a message, which deletes it from the entity (in a transaction: at the commit)."""
         await self._settle("complete", message, ACCEPTED, {}, transaction)
 
     async def complete_batch(self, messages: Sequence[BrokeredMessage]) -> None:
-        """The same for several; the first error, if some cannot be, after all others are."""
-        said: list[tuple[BrokeredMessage, ReceiverLink | None, asyncio.Future[None] | None]] = []
+        """Complete several messages; if some fail, complete the others and then raise the first error."""
+        dispositions: list[tuple[BrokeredMessage, ReceiverLink | None, asyncio.Future[None] | None]] = []
         errors: list[ServiceBusError] = []
         try:
             for message in messages:
                 try:
-                    said.append((message, *self._settle_on_link(*self._locked_delivery(message), ACCEPTED)))
+                    dispositions.append((message, *self._settle_on_link(*self._locked_delivery(message), ACCEPTED)))
                 except ServiceBusError as error:
                     errors.append(error)
-            for message, link, future in said:
+            for message, link, future in dispositions:
                 try:
                     await self._await_confirmation("complete", message, {}, link, future)
                 except ServiceBusError as error:
@@ -183,7 +184,7 @@ class MessageReceiver(ClientEntity):
                 else:
                     self._publish_settled("complete", message)
         finally:
-            for _, link, future in said:
+            for _, link, future in dispositions:
                 self._cancel_confirmation(link, future)
         if errors:
             raise errors[0]
@@ -195,7 +196,7 @@ class MessageReceiver(ClientEntity):
         *,
         transaction: Transaction | None = None,
     ) -> None:
-        """It goes back, to be received again, with some properties changed."""
+        """Abandon a message: unlock it for redelivery, with some properties changed."""
         state = _modified_state(properties_to_modify, undeliverable_here=False)
         await self._settle("abandon", message, state, _modify_request(properties_to_modify), transaction)
 
@@ -206,7 +207,7 @@ class MessageReceiver(ClientEntity):
         *,
         transaction: Transaction | None = None,
     ) -> None:
-        """It is put aside, and received by its sequence number only: `receive_deferred`."""
+        """Defer a message: from now on only `receive_deferred` returns it, by its sequence number."""
         state = _modified_state(properties_to_modify, undeliverable_here=True)
         await self._settle("defer", message, state, _modify_request(properties_to_modify), transaction)
 
@@ -218,7 +219,7 @@ class MessageReceiver(ClientEntity):
         *,
         transaction: Transaction | None = None,
     ) -> None:
-        """It goes to the dead-letter queue, with the reason among its properties."""
+        """Move a message to the dead-letter queue, with the reason and description as properties."""
         info: dict[str, object] = {}
         if reason is not None:
             info["DeadLetterReason"] = reason
@@ -229,7 +230,7 @@ class MessageReceiver(ClientEntity):
         await self._settle("dead_letter", message, state, body, transaction)
 
     async def release(self, message: BrokeredMessage) -> None:
-        """It goes back as if it had never been received: not counted as a delivery."""
+        """Release a message: unlock it without increasing its delivery count."""
         link, delivery = self._locked_delivery(message)
         if link is not None and delivery is not None and link.failure is None:
             link.release([delivery], RELEASED)
@@ -261,8 +262,8 @@ class MessageReceiver(ClientEntity):
         error: BaseException | None = None,
     ) -> None:
         if (events := self.factory.events).listened_kinds:
-            how, key = _SETTLEMENT_NAMES[operation], None if transaction is None else transaction.key
-            events.publish(Settled(self.path, message, how, key, error))
+            settlement, key = _SETTLEMENT_NAMES[operation], None if transaction is None else transaction.key
+            events.publish(Settled(self.path, message, settlement, key, error))
 
     async def _send_settlement(
         self,
@@ -287,7 +288,10 @@ class MessageReceiver(ClientEntity):
     def _settle_on_link(
         self, link: ReceiverLink | None, delivery: IncomingDelivery | None, state: Composite
     ) -> tuple[ReceiverLink | None, asyncio.Future[None] | None]:
-        """Say on its link what becomes of a message, where there is one; the link, and its confirmation."""
+        """Send the disposition on the message's link; return the link and a future for the confirmation.
+
+        Return None for both if the link has ended.
+        """
         if link is None or delivery is None or link.failure is not None or delivery.settled:
             return None, None
         future = link.settle(delivery, state)
@@ -295,7 +299,7 @@ class MessageReceiver(ClientEntity):
         return link, future
 
     def _cancel_confirmation(self, link: ReceiverLink | None, future: asyncio.Future[None] | None) -> None:
-        """Nobody waits for a confirmation any more."""
+        """Stop waiting for a confirmation."""
         if link is not None and future is not None:
             link.deadlines.remove(future, self.factory.settings.operation_timeout_s)
             future.cancel()
@@ -308,8 +312,8 @@ class MessageReceiver(ClientEntity):
         link: ReceiverLink | None,
         future: asyncio.Future[None] | None,
     ) -> None:
-        """Wait for what was told on its link; tell it by its lock where that was lost, or is silent."""
-        is_again = link is not None and future is not None
+        """Wait for the confirmation of a disposition. If the link is lost or silent, settle by the lock token."""
+        is_retry = link is not None and future is not None
         if future is not None:
             try:
                 await future
@@ -317,16 +321,16 @@ class MessageReceiver(ClientEntity):
                 if self.session_id is not None:
                     raise
             except TimeoutError:
-                pass  # asked again, by its lock
+                pass  # settled by the lock token below
             else:
                 self.mark_settled(message)
                 return
         try:
             await self._settle_by_lock(operation, message, body)
-        except ServiceBusError as error:  # if the first try was carried out, its lock is gone
-            if not is_again or error.may_have_happened:
+        except ServiceBusError as error:  # if the first attempt was carried out, the lock is gone
+            if not is_retry or error.may_have_happened:
                 raise
-            text = f"an earlier attempt got no answer and may have been carried out; then {error}"
+            text = f"an earlier attempt got no response and may have been carried out; then {error}"
             raise error.copy_with(may_have_happened=True, text=text) from error
         self.mark_settled(message)
 
@@ -345,41 +349,41 @@ class MessageReceiver(ClientEntity):
         self.check_open()
         if message.received.lock is None:
             raise MessageNotHeld(
-                f"{message!r} is under no lock: it was settled, peeked, or deleted when it was received"
+                f"{message!r} has no lock: it was settled, peeked, or received in receive-and-delete mode"
             )
         handle = message.received.handle
         return handle if isinstance(handle, tuple) else (None, None)
 
     def mark_settled(self, message: BrokeredMessage) -> None:
-        """Nothing more can be said of it."""
+        """Mark a message as settled: drop its lock token and stop renewing its lock."""
         message.received.lock = message.received.handle = None
         if self._lock_renewal is not None:
             self._lock_renewal.remove(message)
 
-    # --- asking -------------------------------------------------------------------------------------------------------
+    # --- lock renewal, deferred messages, peeking ---------------------------------------------------------------------
 
     async def renew_lock(self, message: BrokeredMessage) -> dt.datetime:
-        """Have a message for longer; until when. MessageLockLost if it is too late."""
+        """Renew the lock of a message; return its new expiry time. Raise MessageLockLost if the lock has expired."""
         return (await self.renew_locks([message]))[0]
 
     async def renew_locks(self, messages: Sequence[BrokeredMessage]) -> list[dt.datetime]:
-        """The same for several: if one is lost, none is renewed."""
+        """Renew the locks of several messages; return the new expiry times. If one lock is lost, none is renewed."""
         for message in messages:
             self._locked_delivery(message)
         tokens = [token for message in messages if (token := message.lock_token) is not None]
-        answer = await self._request(
+        response = await self._request(
             "com.microsoft:renew-lock", {"lock-tokens": _lock_token_array(tokens)}, link_name=self._link_name()
         )
-        expirations = answer.body.get("expirations")
+        expirations = response.body.get("expirations")
         if not isinstance(expirations, Array) or len(expirations.items) != len(messages):
-            raise UnknownAnswer(f"'{self.path}' renewed locks and did not say until when")
+            raise UnknownAnswer(f"the response of '{self.path}' has no expiry times for the renewed locks")
         for message, expiration in zip(messages, expirations.items, strict=True):
             assert isinstance(expiration, int)
             message.received.locked_until_ms = int(expiration)
         return [message.locked_until_utc for message in messages]
 
     async def receive_deferred(self, *sequence_numbers: int) -> list[BrokeredMessage]:
-        """Deferred messages, by their numbers; MessageNotFound if one is not deferred, or somebody has it."""
+        """Receive deferred messages by sequence number. Raise MessageNotFound if one is not deferred or is locked."""
         self._publish_opened()
         body: dict[str, object] = {
             "sequence-numbers": Array(int, list(sequence_numbers)),
@@ -387,9 +391,9 @@ class MessageReceiver(ClientEntity):
         }
         if self.session_id is not None:
             body["session-id"] = self.session_id
-        answer = await self._request("com.microsoft:receive-by-sequence-number", body, link_name=self._link_name())
+        response = await self._request("com.microsoft:receive-by-sequence-number", body, link_name=self._link_name())
         received = []
-        for entry in _message_entries(answer.body.get("messages")):
+        for entry in _message_entries(response.body.get("messages")):
             token = entry.get("lock-token")
             lock = token.bytes_le if isinstance(token, uuid.UUID) and self.mode is ReceiveMode.PEEK_LOCK else None
             message = BrokeredMessage.decode(_payload_of(entry), lock=lock)
@@ -401,12 +405,12 @@ class MessageReceiver(ClientEntity):
         return received
 
     async def peek(self, from_sequence_number: int | None = None) -> BrokeredMessage | None:
-        """The next message, without a lock: from a number on, or after the last that was peeked at."""
+        """Return the next message without locking it: from a sequence number, or after the last message peeked."""
         peeked = await self.peek_batch(1, from_sequence_number)
         return peeked[0] if peeked else None
 
     async def peek_batch(self, max_count: int, from_sequence_number: int | None = None) -> list[BrokeredMessage]:
-        """Up to `max_count` messages, whatever their state, in the order of their numbers."""
+        """Return up to `max_count` messages in any state, by sequence number, without locking them."""
         start = self._peeked_up_to + 1 if from_sequence_number is None else from_sequence_number
         peeked = await self._peek(max_count, start, {})
         if peeked:
@@ -414,9 +418,9 @@ class MessageReceiver(ClientEntity):
         return peeked
 
     async def peek_deferred(self, max_count: int, from_sequence_number: int) -> tuple[list[BrokeredMessage], int]:
-        """The deferred ones among the next `max_count` messages, and the number to go on from; 0 if these were all.
+        """Return the deferred messages among the next `max_count`, and the number to continue from (0: no more).
 
-        twinbus looks at deferred messages only; another server gives all, of which most are none of them.
+        twinbus returns only deferred messages; other servers return messages of all states, filtered here.
         """
         peeked = await self._peek(max_count, from_sequence_number, {"twinbus:state": "deferred"})
         deferred = [message for message in peeked if message.state == "deferred"]
@@ -426,22 +430,22 @@ class MessageReceiver(ClientEntity):
         body: dict[str, object] = {"from-sequence-number": start, "message-count": Int(max_count), **options}
         if self.session_id is not None:
             body["session-id"] = self.session_id
-        answer = await self._request("com.microsoft:peek-message", body)
+        response = await self._request("com.microsoft:peek-message", body)
         return [
             BrokeredMessage.decode(_payload_of(entry), is_peeked=True)
-            for entry in _message_entries(answer.body.get("messages"))
+            for entry in _message_entries(response.body.get("messages"))
         ]
 
     async def delete_batch(self, max_count: int, before: dt.datetime | None = None) -> int:
-        """Delete up to `max_count` of the oldest messages that nobody has; how many were."""
+        """Delete up to `max_count` of the oldest unlocked messages; return how many were deleted."""
         body: dict[str, object] = {"message-count": Int(max_count)}
         if before is not None:
             body["enqueued-time-utc"] = to_wire(before)
         if self.session_id is not None:
             body["session-id"] = self.session_id
-        answer = await self._request("com.microsoft:batch-delete-messages", body)
-        found = answer.body.get("message-count", 0)
-        count = int(found) if isinstance(found, int) else 0
+        response = await self._request("com.microsoft:batch-delete-messages", body)
+        value = response.body.get("message-count", 0)
+        count = int(value) if isinstance(value, int) else 0
         self.factory.events.publish(SettledInBulk(self.path, "deleted in bulk", count))
         return count
 
@@ -452,15 +456,15 @@ class MessageReceiver(ClientEntity):
     # --- the link -----------------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Attach now instead of with the first receive: what is wrong with the entity is known then."""
+        """Attach now instead of at the first receive, to get the entity's errors early."""
         await self.link()
 
     async def link(self) -> ReceiverLink:
-        """Its link, attached: for a pump, which takes messages as they come."""
+        """Return the attached link, for pumps that handle deliveries themselves."""
         self.check_open()
-        what = f"opening a receiver of '{self.path}'"
+        description = f"opening a receiver of '{self.path}'"
         return await self.factory.run_with_retries(
-            what, self._attached_link, timeout_s=None, outcome=OperationOutcome()
+            description, self._attached_link, timeout_s=None, outcome=OperationOutcome()
         )
 
     async def _attached_link(self) -> ReceiverLink:
@@ -468,20 +472,20 @@ class MessageReceiver(ClientEntity):
         try:
             return await self._buffer.attached_link()
         except ConnectionFailed:
-            self.check_open()  # it may have been closed meanwhile
+            self.check_open()  # the receiver may have been closed in the meantime
             raise
 
     def _publish_opened(self) -> None:
-        """Publish that a receiver may soon settle messages."""
+        """Publish ReceiverOpened once, before this receiver can settle a message."""
         if self.consumes_messages and not self._has_published_opened:
             self._has_published_opened = True
             self.factory.events.publish(ReceiverOpened(self.path))
 
     async def _attach(self) -> ReceiverLink:
         self._publish_opened()
-        conversation = await self.factory.authorized_connection(self.path)
+        connection = await self.factory.authorized_connection(self.path)
         properties: dict[str, object] = {"com.microsoft:receiver-name": self.factory.settings.client_id}
-        link = conversation.attach_receiver(
+        link = connection.attach_receiver(
             self.path,
             source=self._source(),
             target=Target(address=self.factory.settings.client_id),
@@ -509,7 +513,7 @@ class MessageReceiver(ClientEntity):
 def _exclusive_link_properties(
     epoch: int | None, silence_limit: dt.timedelta | float | None, *, if_free: bool
 ) -> dict[str, object]:
-    """The properties of a link that claims its entity."""
+    """Return the link properties of an exclusive receiver; none without `epoch`."""
     if epoch is None:
         return {}
     properties: dict[str, object] = {"com.microsoft:epoch": epoch}
@@ -536,12 +540,12 @@ def _lock_token_array(tokens: Sequence[uuid.UUID]) -> Array:
 
 
 def _message_entries(value: object) -> list[dict[object, object]]:
-    """The messages of an answer, each a map."""
+    """Return the messages in a response, each as a map."""
     return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
 
 
 def _payload_of(entry: Mapping[object, object]) -> bytes:
     payload = entry.get("message")
     if not isinstance(payload, bytes):
-        raise UnknownAnswer("an answer has a message that is no binary")
+        raise UnknownAnswer("a message in the response is not binary")
     return payload

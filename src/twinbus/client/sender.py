@@ -1,9 +1,9 @@
-"""Senders: messages to a queue or a topic.
+"""Senders: send messages to a queue or a topic.
 
     await sender.send(BrokeredMessage("two pounds of apples"))
 
-`send` returns when the message is safe with the namespace, and raises when it is not known to be. Owns: the link, which
-is attached when it is first needed and again after it was lost.
+`send` returns once the namespace has stored the message, and raises otherwise. Owns the sender's link, which is
+attached on first use and again after a loss. Senders of paired namespaces are in `pairing.sender`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Iterable, Sequence
 
-    from twinbus.amqp.composite import Composite
+    from twinbus.amqp.codec.composite import Composite
     from twinbus.client.amqp.sender_link import SenderLink
     from twinbus.client.factory import MessagingFactory
     from twinbus.client.retry import RetryPolicy
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 
 class MessageSender(ClientEntity):
-    """Sends to one entity."""
+    """Sender of messages to one entity."""
 
     def __init__(self, factory: MessagingFactory, path: str, *, via: str | None = None) -> None:
-        """Made by a factory. With `via` messages go there first, and from there to `path`: for transactions."""
+        """Create a sender; the first send attaches it. With `via`, messages go through that entity to `path`."""
         super().__init__(factory, path)
         self.via = via
         self._link: SenderLink | None = None
@@ -51,7 +51,7 @@ class MessageSender(ClientEntity):
         transaction: Transaction | None = None,
         timeout: dt.timedelta | float | None = None,  # noqa: ASYNC109  # for the operation with all its retries
     ) -> None:
-        """Send a message; it is safe when this returns. In a transaction: once that is committed."""
+        """Send a message; when this returns, the namespace has stored it (in a transaction: at the commit)."""
         payload = message.encode(self.factory.settings.clock.wall_ms())
         try:
             await self._send_encoded(
@@ -68,7 +68,7 @@ class MessageSender(ClientEntity):
         transaction: Transaction | None = None,
         timeout: dt.timedelta | float | None = None,  # noqa: ASYNC109
     ) -> None:
-        """Send messages together: all are taken, or none. MessageTooLarge if they are too much for one batch."""
+        """Send messages as one batch, stored together or not at all. Raise MessageTooLarge if they do not fit."""
         batch = list(messages)
         if not batch:
             return
@@ -83,7 +83,7 @@ class MessageSender(ClientEntity):
             raise
 
     async def schedule(self, message: BrokeredMessage, when: dt.datetime) -> int:
-        """Send a message that appears at `when`; the number by which it can be cancelled until then."""
+        """Schedule a message for `when`; return the sequence number with which it can be cancelled."""
         scheduled = message.clone()
         scheduled.scheduled_enqueue_time_utc = when
         try:
@@ -104,7 +104,7 @@ class MessageSender(ClientEntity):
     ) -> list[int]:
         now_ms = self.factory.settings.clock.wall_ms()
 
-        def body(is_again: bool) -> dict[str, object]:  # noqa: FBT001  # as `_ask` calls it
+        def body(is_again: bool) -> dict[str, object]:  # noqa: FBT001  # the signature that `_request` calls
             entries = []
             for message in messages:
                 keys = {"session-id": message.session_id, "partition-key": message.partition_key}
@@ -115,44 +115,44 @@ class MessageSender(ClientEntity):
                 entries.append(entry)
             return {"messages": entries}
 
-        answer = await self._request("com.microsoft:schedule-message", body, timeout_s=timeout_s, policy=policy)
-        numbers = answer.body.get("sequence-numbers")
+        response = await self._request("com.microsoft:schedule-message", body, timeout_s=timeout_s, policy=policy)
+        numbers = response.body.get("sequence-numbers")
         if not isinstance(numbers, Array) or len(numbers.items) != len(messages):
-            raise UnknownAnswer(f"'{self.path}' scheduled messages and gave no numbers for them")
-        given = [number for number in numbers.items if isinstance(number, int)]
-        self.factory.events.publish(Sent(self.path, messages, given))
-        return given
+            raise UnknownAnswer(f"the response of '{self.path}' has no sequence numbers for the scheduled messages")
+        scheduled = [number for number in numbers.items if isinstance(number, int)]
+        self.factory.events.publish(Sent(self.path, messages, scheduled))
+        return scheduled
 
     async def cancel_scheduled(self, *sequence_numbers: int) -> None:
-        """Take back scheduled messages; MessageNotFound, and none is taken back, if one of them is not there."""
+        """Cancel scheduled messages. Raise MessageNotFound, and cancel none, if one of them does not exist."""
         await self._request(
             "com.microsoft:cancel-scheduled-message", {"sequence-numbers": Array(int, list(sequence_numbers))}
         )
         self.factory.events.publish(ScheduleCancelled(self.path, sequence_numbers))
 
     async def open(self) -> None:
-        """Attach now instead of with the first send: what is wrong with the entity is known then."""
+        """Attach now instead of at the first send, to get the entity's errors early."""
         await self.link()
 
     async def link(self, policy: RetryPolicy | None = None) -> SenderLink:
-        """Its link, attached: for a pump, which sends without waiting for each message."""
-        what = f"opening a sender to '{self.path}'"
+        """Return the attached link, for pumps that send without waiting for each message."""
+        description = f"opening a sender to '{self.path}'"
         return await self.factory.run_with_retries(
-            what, self._attached_link, timeout_s=None, policy=policy, outcome=OperationOutcome()
+            description, self._attached_link, timeout_s=None, policy=policy, outcome=OperationOutcome()
         )
 
     async def max_message_bytes(self) -> int | None:
-        """The largest message, or batch, that the entity takes; None where it does not say."""
+        """Return the size of the largest message or batch that the entity accepts; None if the entity sets no limit."""
         return (await self.link()).max_message_bytes
 
     def can_be_parked(self, messages: BrokeredMessage | Iterable[BrokeredMessage]) -> bool:  # noqa: ARG002
         """Return whether a message, or a batch, can also be sent while the entity is failed over (Q08).
 
-        That is so if each message is small enough to be parked. False if the factory is not paired.
+        True if each message is small enough to be parked. False if the factory is not paired.
         """
         return False
 
-    # --- inside -------------------------------------------------------------------------------------------------------
+    # --- implementation -----------------------------------------------------------------------------------------------
 
     async def _send_encoded(
         self,
@@ -168,7 +168,7 @@ class MessageSender(ClientEntity):
             try:
                 await self.deliver(payload, message_format, timeout_s=timeout_s)
             except PartlyStored as error:
-                self.publish_sent([messages[place] for place in error.stored])
+                self.publish_sent([messages[position] for position in error.stored])
                 raise
         self.publish_sent(messages, transaction)
 
@@ -179,7 +179,7 @@ class MessageSender(ClientEntity):
         *,
         is_from_spool: bool = False,
     ) -> None:
-        """Publish that the entity has them."""
+        """Publish a Sent event: the entity has stored the messages."""
         if (events := self.factory.events).listened_kinds:
             key = None if transaction is None else transaction.key
             events.publish(Sent(self.path, messages, (), key, is_from_spool))
@@ -187,7 +187,7 @@ class MessageSender(ClientEntity):
     def _publish_failed(self, messages: Sequence[BrokeredMessage], error: BaseException) -> None:
         if (events := self.factory.events).listened_kinds:
             stored = frozenset(getattr(error, "stored", ()))
-            others = [message for place, message in enumerate(messages) if place not in stored]
+            others = [message for position, message in enumerate(messages) if position not in stored]
             events.publish(SendFailed(self.path, others, error))
 
     async def deliver(
@@ -198,8 +198,8 @@ class MessageSender(ClientEntity):
         timeout_s: float | None = None,
         policy: RetryPolicy | None = None,
     ) -> None:
-        """Send encoded bytes, and try again as the policy says."""
-        link, first = self._link, None
+        """Send an encoded message or batch, with retries according to the policy."""
+        link, first_failure = self._link, None
         if self.is_closed:
             self.check_open()
         limit_s = self.factory.settings.operation_timeout_s if timeout_s is None else timeout_s
@@ -217,13 +217,13 @@ class MessageSender(ClientEntity):
             except ServiceBusError as error:
                 if not error.is_retriable:
                     raise
-                first = error
+                first_failure = error
             else:
                 return
             finally:
                 link.deadlines.remove(future, limit_s)
         left_s = max(0.0, deadline_s - asyncio.get_running_loop().time())
-        await self._deliver_with_retries(payload, message_format, first, left_s, policy)
+        await self._deliver_with_retries(payload, message_format, first_failure, left_s, policy)
 
     async def _deliver_with_retries(
         self,
@@ -233,48 +233,48 @@ class MessageSender(ClientEntity):
         timeout_s: float,
         policy: RetryPolicy | None,
     ) -> None:
-        """Send where there is no link yet, or where it failed `first`: in what is left of the operation's time."""
-        failed, doubt = (
+        """Send within the time left, if there is no link yet or the first attempt failed with `first_failure`."""
+        failed, outcome = (
             first_failure,
             OperationOutcome(may_have_happened=first_failure is not None and first_failure.may_have_happened),
         )
 
         async def attempt() -> None:
             nonlocal failed
-            if failed is not None:  # it counts as the first try
+            if failed is not None:  # the failed send counts as the first attempt
                 failure, failed = failed, None
                 raise failure
             link = await self._attached_link()
             copies = [payload]
-            if doubt.may_have_happened:
+            if outcome.may_have_happened:
                 copies = self._resend_payloads(payload, message_format, link.max_message_bytes)
-            for number, one in enumerate(copies):
-                future = link.send(one, message_format)
+            for number, part in enumerate(copies):
+                future = link.send(part, message_format)
                 try:
                     await future
                 except asyncio.CancelledError:
-                    doubt.may_have_happened = not link.withdraw(future) or doubt.may_have_happened
+                    outcome.may_have_happened = not link.withdraw(future) or outcome.may_have_happened
                     raise
                 except ServiceBusError as error:
-                    if doubt.may_have_happened and isinstance(error, PartlyStored):
+                    if outcome.may_have_happened and isinstance(error, PartlyStored):
                         _adjust_positions(error, copies[:number])
-                    doubt.note_failure(error)
+                    outcome.note_failure(error)
                     raise
 
         try:
             await self.factory.run_with_retries(
-                f"a send to '{self.path}'", attempt, timeout_s=timeout_s, policy=policy, outcome=doubt
+                f"a send to '{self.path}'", attempt, timeout_s=timeout_s, policy=policy, outcome=outcome
             )
         except ServiceBusError as error:
-            told = adjusted_send_error(error, may_have_happened=doubt.may_have_happened)
-            if told is error:
+            adjusted = adjusted_send_error(error, may_have_happened=outcome.may_have_happened)
+            if adjusted is error:
                 raise
-            raise told from error
+            raise adjusted from error
 
     def _resend_payloads(self, payload: bytes, message_format: int, max_bytes: int | None) -> list[bytes]:  # noqa: ARG002
-        """What to send after an attempt that may have arrived, in order; `most` is how large a message can be.
+        """Return the payloads to send, in order, after an attempt that may have succeeded. `max_bytes` limits each.
 
-        An ordinary sender sends the same again: its message id is how a receiver, or the entity, knows a duplicate.
+        An ordinary sender repeats the payload: receivers and duplicate detection recognise it by its message id.
         """
         return [payload]
 
@@ -283,12 +283,12 @@ class MessageSender(ClientEntity):
         return TimedOut(text, may_have_happened=has_left)
 
     async def send_in_transaction(self, state: Composite, payload: bytes, message_format: int) -> None:
-        """Send in a transaction: without retries, since that is over when its connection is."""
+        """Send in a transaction, without retries: a transaction ends with its connection."""
         link = await self._attached_link()
         await link.send(payload, message_format, state)
 
     async def _attached_link(self) -> SenderLink:
-        """The link; one attach for all who want it now."""
+        """Return the link. Attach it if necessary; concurrent callers share one attempt."""
         self.check_open()
         link = self._link
         if link is not None and link.failure is None:
@@ -296,17 +296,17 @@ class MessageSender(ClientEntity):
         try:
             return await self._attach_attempt.result()
         except ConnectionFailed:
-            self.check_open()  # it may have been closed meanwhile
+            self.check_open()  # the sender may have been closed in the meantime
             raise
 
     async def _attach(self) -> SenderLink:
         entity = self.via or self.path
-        conversation = await self.factory.authorized_connection(entity)
+        connection = await self.factory.authorized_connection(entity)
         properties: dict[str, object] = {}
         if self.via is not None:
             await self.factory.authorized_connection(self.path)
             properties["com.microsoft:transfer-destination-address"] = self.path
-        link = conversation.attach_sender(
+        link = connection.attach_sender(
             entity,
             target=Target(address=entity),
             source=Source(address=self.factory.settings.client_id),
@@ -323,10 +323,11 @@ class MessageSender(ClientEntity):
 
 
 def _adjust_positions(error: PartlyStored, stored_parts: Sequence[bytes]) -> None:
-    """Let the error of a part of a batch that was sent again speak of the whole batch: parts `before` it are stored.
+    """Convert the positions in the error of one part to positions in the whole batch, which was sent again in parts.
 
-    Any other message of the batch may have been stored by the attempt that got no answer.
+    The messages of `stored_parts`, which were sent before, are stored. Every other message of the batch may have been
+    stored by the attempt that got no response.
     """
     first = sum(len(Message(part).data) for part in stored_parts)
-    error.stored = [*range(first), *(first + place for place in error.stored)]
+    error.stored = [*range(first), *(first + position for position in error.stored)]
     error.unsure = None

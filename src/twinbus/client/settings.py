@@ -1,6 +1,6 @@
-"""What a factory is told: times, tries, and how to trust the namespace; and what it can be.
+"""Settings of a factory (timeouts, retries, TLS, identity), and its states.
 
-Owns: the options and their defaults, and the states.
+Owns the options, their defaults and their validation. The users of the settings are in other modules.
 """
 
 from __future__ import annotations
@@ -27,60 +27,60 @@ CLIENT_ID_MAX_CHARACTERS: Final = 128
 
 
 class FactoryState(Enum):
-    """What a factory can be."""
+    """State of a factory."""
 
     OPEN = "open"
-    """It can be used; whether it is connected is another question."""
+    """The factory can be used, whether or not it is connected."""
     CLOSED = "closed"
     FAULTED = "faulted"
-    """It gave up, or was given up; `fault` says why."""
+    """The factory was aborted after an error, which is in its `fault`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FactorySettings:
-    """One factory's."""
+    """Settings of one factory."""
 
     operation_timeout_s: float = OPERATION_TIMEOUT_S
-    """For an operation with all its retries. Partitioned entities want more than 15 s (R102)."""
+    """Timeout of an operation with all its retries. Partitioned entities need more than 15 s (R102)."""
     retry_policy: RetryPolicy = field(default_factory=RetryPolicy)
     tls: ssl.SSLContext | None = None
-    """How the namespace's certificate is checked; None: by this machine's authorities."""
+    """TLS context that verifies the namespace's certificate; None for the certificate authorities of this machine."""
     idle_timeout_s: float = 60.0
-    """A connection on which nothing was heard for twice as long is given up."""
+    """A connection that received nothing for twice this time is dropped."""
     client_id: str = field(default_factory=lambda: f"twinbus-{uuid.uuid4()}")
-    """What the namespace calls this factory, and counts its usage under."""
+    """Name under which the namespace lists this factory and meters its usage."""
     clock: Clock = field(default_factory=SystemClock)
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense."""
+        """Raise ValueError for invalid values."""
         if self.operation_timeout_s <= 0:
-            raise ValueError(f"operation_timeout is {self.operation_timeout_s:g} s; it must be more than nothing")
+            raise ValueError(f"operation_timeout is {self.operation_timeout_s:g} s; it must be positive")
         if not 0 < len(self.client_id) <= CLIENT_ID_MAX_CHARACTERS:
-            most = CLIENT_ID_MAX_CHARACTERS
-            raise ValueError(f"client_id has {len(self.client_id)} characters; it can have 1 to {most}")
+            limit = CLIENT_ID_MAX_CHARACTERS
+            raise ValueError(f"client_id has {len(self.client_id)} characters; it must have 1 to {limit}")
         if self.idle_timeout_s < 0:
-            raise ValueError(f"idle_timeout is {self.idle_timeout_s:g} s; it cannot be negative (0: never given up)")
+            raise ValueError(f"idle_timeout is {self.idle_timeout_s:g} s; it must not be negative (0: no idle timeout)")
 
 
 class ClientOptions(TypedDict, total=False):
-    """What `from_connection_string` of a factory or a manager can be told beside the string."""
+    """Keyword arguments for the `from_connection_string` of a factory or a manager."""
 
     operation_timeout: dt.timedelta | float
-    """For an operation with all its retries; 60 s if not given."""
+    """Timeout of an operation with all its retries (default: 60 s)."""
     retry_policy: RetryPolicy | None
     ca_file: str | Path | None
-    """The authorities that the namespace's certificate is checked by; else this machine's."""
+    """File of certificate authorities for the namespace's certificate (default: those of this machine)."""
     tls: ssl.SSLContext | None
-    """How it is checked, instead."""
+    """TLS context that verifies the namespace's certificate, instead of `ca_file`."""
     token_provider: TokenProvider | None
-    """Who gives tokens, instead of the key or the token in the string."""
+    """Source of tokens, instead of the key or the signature in the connection string."""
     client_id: str | None
-    """What the namespace calls the client, and counts its usage under; another one each time if not given."""
+    """Name under which the namespace lists the client and meters its usage (default: a random name)."""
     clock: Clock | None
 
 
 def settings_from_options(options: ClientOptions) -> FactorySettings:
-    """The settings that these come to."""
+    """Return the settings for keyword arguments, with defaults for missing arguments."""
     ca_file, tls = options.get("ca_file"), options.get("tls")
     settings = FactorySettings(
         operation_timeout_s=duration_s(options.get("operation_timeout", OPERATION_TIMEOUT_S)),
@@ -93,5 +93,5 @@ def settings_from_options(options: ClientOptions) -> FactorySettings:
 
 
 def tls_context(ca_file: str | Path | None) -> ssl.SSLContext:
-    """A context that takes certificates of the authorities in `ca_file`, or of this machine's."""
+    """Return a TLS context that trusts the certificate authorities in `ca_file` (default: those of this machine)."""
     return ssl.create_default_context(cafile=ca_file)

@@ -1,6 +1,7 @@
-"""Tokens: what a connection shows at `$cbs` for each entity, and shows anew before it expires.
+"""Tokens: the client sends one to `$cbs` for each entity that it uses, and renews the token before it expires.
 
-Owns: where tokens come from, and which are in use on one connection. A token is for one audience: an entity's path.
+Owns the token providers and the set of tokens that one connection has sent. Each token is for one audience, the URI of
+an entity. This module knows nothing of senders and receivers.
 """
 
 from __future__ import annotations
@@ -27,57 +28,57 @@ SAS_TOKEN_TYPE: Final = "servicebus.windows.net:sastoken"  # noqa: S105  # a typ
 JWT_TOKEN_TYPE: Final = "jwt"  # noqa: S105
 PUT_TOKEN_TIMEOUT_S: Final = 30.0
 _RENEW_AT_SHARE: Final = 0.75
-"""Of its life, after which a token is shown anew."""
+"""Share of a token's lifetime after which the token is renewed."""
 _RENEWAL_RETRY_S: Final = 10.0
 _MIN_RENEWAL_S: Final = 1.0
-"""A token that is nearly over is not shown on and on."""
+"""Shortest interval between renewals, for tokens that are about to expire."""
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """What is shown. Never printed."""
+    """A security token, whose `repr` leaves out the text."""
 
     text: str
     kind: str
     expires_s: float
-    """Seconds since 1970."""
+    """Expiry time, in seconds since 1970."""
 
     def __repr__(self) -> str:
         return f"Token({self.kind}, expires {self.expires_s:.0f})"
 
 
 class TokenProvider(Protocol):
-    """Where tokens come from: a key, or whatever an application has (Microsoft Entra among them)."""
+    """A source of tokens: a shared access key, or the application's own (for example Microsoft Entra)."""
 
     async def token(self, audience: str) -> Token:
-        """One for an audience like `sb://contoso.servicebus.windows.net/orders`."""
+        """Return a token for an audience such as `sb://contoso.servicebus.windows.net/orders`."""
 
 
 class SharedKeyTokenProvider:
-    """Made with a shared access key."""
+    """Token provider that signs tokens with a shared access key."""
 
     def __init__(self, key_name: str, key: str, clock: Clock) -> None:
-        """The key is kept, and never shown."""
+        """Create a provider that signs with `key`."""
         self._key_name = key_name
         self._key = key
         self._clock = clock
 
     async def token(self, audience: str) -> Token:
-        """One that is good for an hour."""
+        """Return a shared access signature that is valid for one hour."""
         expires_s = self._clock.wall_ms() // 1000 + TOKEN_LIFETIME_S
         return Token(make_token(audience, self._key_name, self._key, expires_s), SAS_TOKEN_TYPE, expires_s)
 
 
 class StaticTokenProvider:
-    """The one that stands in a connection string; nobody here can make another."""
+    """Token provider that returns the shared access signature of a connection string."""
 
     def __init__(self, text: str, clock: Clock) -> None:
-        """`text` is a whole shared access signature."""
+        """Create a provider for the shared access signature `text`."""
         self._text = text
         self._clock = clock
 
-    async def token(self, audience: str) -> Token:  # noqa: ARG002  # it is for what it is for
-        """That one."""
+    async def token(self, audience: str) -> Token:  # noqa: ARG002  # the signature has its own audience
+        """Return the signature, with the expiry time from its `se` field."""
         parameters = dict(part.partition("=")[::2] for part in self._text.split(" ", 1)[-1].split("&"))
         expiry = parameters.get("se", "")
         expires_s = int(expiry) if expiry.isdigit() else self._clock.wall_ms() // 1000 + TOKEN_LIFETIME_S
@@ -85,7 +86,7 @@ class StaticTokenProvider:
 
 
 def token_provider_for(connection_string: ConnectionString, clock: Clock) -> TokenProvider:
-    """What a connection string gives."""
+    """Return the provider for a connection string: by signature if it has one, else by key."""
     if connection_string.signature is not None:
         return StaticTokenProvider(connection_string.signature, clock)
     assert connection_string.key_name is not None
@@ -94,41 +95,41 @@ def token_provider_for(connection_string: ConnectionString, clock: Clock) -> Tok
 
 
 class CbsAuthorizer:
-    """Those of one connection."""
+    """Sends the tokens of one connection to `$cbs` and renews them."""
 
     def __init__(self, connection: AmqpConnection, provider: TokenProvider, host: str, clock: Clock) -> None:
-        """Nothing is shown yet."""
+        """Create an authorizer that has sent no token yet."""
         self._connection = connection
         self._provider = provider
         self._host = host
         self._clock = clock
         self._cbs_links: RequestResponseLinks | None = None
         self._authorizations: dict[str, asyncio.Task[Token]] = {}
-        """By audience; not done while it is being shown for the first time."""
+        """The first put-token request of each audience; its task is not done until `$cbs` has responded."""
         self._renewal_due_s: dict[str, float] = {}
-        """When each is to be shown anew, by the loop's time."""
+        """When the token of each audience is to be renewed, in loop time."""
         self._renewal_task: asyncio.Task[None] | None = None
         self._due_changed = asyncio.Event()
-        """There is another one to be renewed."""
+        """Set when a renewal was scheduled, so that the renewal task looks at the due times again."""
         connection.on_unauthorized = self._invalidate_all
 
     async def authorize(self, path: str) -> None:
-        """Have a valid token shown for an entity; Unauthorized where the namespace does not take it."""
+        """Send a token for an entity unless one was sent. Raise Unauthorized if the namespace rejects the token."""
         audience = f"sb://{self._host}/{path}"
-        shown = self._authorizations.get(audience)
-        if shown is None:
-            shown = self._authorizations[audience] = asyncio.ensure_future(self._put_token(audience))
-            shown.add_done_callback(lambda task: self._remove_failed(audience, task))
+        authorization = self._authorizations.get(audience)
+        if authorization is None:
+            authorization = self._authorizations[audience] = asyncio.ensure_future(self._put_token(audience))
+            authorization.add_done_callback(lambda task: self._remove_failed(audience, task))
         try:
-            await asyncio.shield(shown)
+            await asyncio.shield(authorization)
         except asyncio.CancelledError:
             waiter = asyncio.current_task()
-            if shown.cancelled() and (waiter is None or not waiter.cancelling()):  # not we, but it
-                raise ConnectionFailed("the connection ended while a token was shown") from None
+            if authorization.cancelled() and (waiter is None or not waiter.cancelling()):  # the caller is not cancelled
+                raise ConnectionFailed("the connection ended before '$cbs' accepted the token") from None
             raise
 
     def close(self) -> None:
-        """Renew no more."""
+        """Cancel pending put-token requests and stop renewing tokens."""
         for task in (self._renewal_task, *self._authorizations.values()):
             if task is not None:
                 task.cancel()
@@ -142,16 +143,16 @@ class CbsAuthorizer:
             async with asyncio.timeout(PUT_TOKEN_TIMEOUT_S):
                 await links.open()
         except TimeoutError:
-            raise TimedOut(f"'$cbs' was not there after {PUT_TOKEN_TIMEOUT_S:g} s", may_have_happened=False) from None
+            raise TimedOut(f"'$cbs' did not attach within {PUT_TOKEN_TIMEOUT_S:g} s", may_have_happened=False) from None
         properties = {
             "operation": "put-token",
             "type": token.kind,
             "name": audience,
             "expiration": Timestamp(round(token.expires_s * 1000)),
         }
-        answer = await links.request(properties, token.text, timeout_s=PUT_TOKEN_TIMEOUT_S)
-        if not answer.is_success:
-            raise answer.error
+        response = await links.request(properties, token.text, timeout_s=PUT_TOKEN_TIMEOUT_S)
+        if not response.is_success:
+            raise response.error
         self._schedule_renewal(audience, token.expires_s - self._clock.wall_ms() / 1000)
         return token
 
@@ -160,17 +161,17 @@ class CbsAuthorizer:
             self._authorizations.pop(audience, None)
 
     def _invalidate_all(self) -> None:
-        """Show every token again at its next use: the namespace may have dropped some, as when a key is revoked.
+        """Send each token again at its next use: the namespace may have dropped tokens, as when a key is revoked.
 
         Otherwise a client whose key is valid again would be refused until it renews its tokens, up to 45 minutes later.
         """
-        for audience in [audience for audience, shown in self._authorizations.items() if shown.done()]:
+        for audience in [audience for audience, authorization in self._authorizations.items() if authorization.done()]:
             del self._authorizations[audience]
 
     # --- renewal ------------------------------------------------------------------------------------------------------
 
     def _schedule_renewal(self, audience: str, left_s: float) -> None:
-        """A token was shown that is good for so long."""
+        """Schedule the renewal of a token that expires in `left_s` seconds."""
         loop = asyncio.get_running_loop()
         self._renewal_due_s[audience] = loop.time() + max(
             _MIN_RENEWAL_S, min(left_s, TOKEN_LIFETIME_S) * _RENEW_AT_SHARE
@@ -180,7 +181,7 @@ class CbsAuthorizer:
             self._renewal_task = asyncio.ensure_future(self._run_renewals())
 
     async def _run_renewals(self) -> None:
-        """Show each token anew in time, for as long as the connection is there."""
+        """Renew each token when it is due, until the connection is lost."""
         loop = asyncio.get_running_loop()
         while not self._connection.lost.done():
             self._due_changed.clear()
@@ -195,8 +196,6 @@ class CbsAuthorizer:
     async def _renew_token(self, audience: str) -> None:
         try:
             await self._put_token(audience)
-        except Exception as error:  # noqa: BLE001  # a provider is the application's, and may fail in its own way
+        except Exception as error:  # noqa: BLE001  # an application's provider may raise anything
             if not self._connection.lost.done():
-                log.warning(
-                    "the token for %s could not be renewed, tried again in %g s: %s", audience, _RENEWAL_RETRY_S, error
-                )
+                log.warning("could not renew the token for %s, retrying in %g s: %s", audience, _RENEWAL_RETRY_S, error)

@@ -1,11 +1,12 @@
-"""Transactions: sends and settlements that happen together, or not at all.
+"""Transactions: sends and settlements that are committed together or rolled back together.
 
     async with factory.transaction() as transaction:
         await orders.send(message, transaction=transaction)
         await requests.complete(request, transaction=transaction)
 
-Leaving the block commits; an exception rolls back. Owns: the link to the coordinator, and whether it is over. What may
-be part of one is the broker's affair: one entity, or others `via` it (`docs/transactions.md`).
+Leaving the block commits; an exception rolls back. Owns the link to the coordinator and the state of the transaction.
+The broker decides which operations one transaction may contain: operations on one entity, and sends `via` that entity
+(`docs/transactions.md`).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable
     from types import TracebackType
 
-    from twinbus.amqp.composite import Composite
+    from twinbus.amqp.codec.composite import Composite
     from twinbus.amqp.delivery import IncomingDelivery
     from twinbus.client.amqp.receiver_link import ReceiverLink
     from twinbus.client.amqp.sender_link import SenderLink
@@ -41,30 +42,30 @@ T = TypeVar("T")
 
 
 class TransactionState(Enum):
-    """What became of it."""
+    """State of a transaction."""
 
     NEW = "new"
     ACTIVE = "active"
     COMMITTED = "committed"
     ROLLED_BACK = "rolled back"
     IN_DOUBT = "in doubt"
-    """It was to be committed, and the answer got lost: all of it has happened, or nothing."""
+    """The response to the commit was lost: either all operations were carried out, or none."""
 
 
 class Transaction:
-    """One transaction. It is declared with its first operation."""
+    """A transaction, declared to the coordinator with its first operation."""
 
     def __init__(self, factory: MessagingFactory) -> None:
-        """Made by a factory."""
+        """Create a transaction. Applications call `MessagingFactory.transaction` instead."""
         self.factory = factory
         self.key = uuid.uuid4().hex
-        """Its name in events."""
+        """Name of the transaction in events."""
         self.state = TransactionState.NEW
         self._coordinator: SenderLink | None = None
         self._transaction_id = b""
         self._declare_lock = asyncio.Lock()
         self._failure: BaseException | None = None
-        """Of an operation: then nothing of the others is to happen either."""
+        """Error of a failed operation, after which the transaction can only be rolled back."""
         self._settlements: list[tuple[MessageReceiver, BrokeredMessage]] = []
 
     async def __aenter__(self) -> Self:
@@ -81,9 +82,9 @@ class Transaction:
             await self._roll_back_quietly()
 
     async def commit(self) -> None:
-        """All of it, now; TransactionRolledBack, and nothing of it, if that cannot be.
+        """Commit all operations. Raise TransactionRolledBack if the transaction was rolled back instead.
 
-        If the answer got lost, the error's `may_have_happened` says so, and the transaction's state is IN_DOUBT.
+        If the response is lost, the error's `may_have_happened` is True and the state is IN_DOUBT.
         """
         if self._failure is not None:
             await self._roll_back_quietly()
@@ -113,7 +114,7 @@ class Transaction:
         self.state = TransactionState.COMMITTED
 
     async def rollback(self) -> None:
-        """Nothing of it: what was settled in it is locked as before."""
+        """Roll back all operations. Messages settled in the transaction are locked as before."""
         if self.state is not TransactionState.NEW:
             self._check_active()
             self.state = TransactionState.ROLLED_BACK
@@ -124,7 +125,7 @@ class Transaction:
     # --- for senders and receivers ------------------------------------------------------------------------------------
 
     async def send(self, sender: MessageSender, payload: bytes, message_format: int) -> None:
-        """Send as part of it."""
+        """Send an encoded message or batch as part of the transaction."""
         async with self._operation(sender.via or sender.path):
             await sender.open()
             self._check_connected()
@@ -140,7 +141,7 @@ class Transaction:
         delivery: IncomingDelivery,
         outcome: Composite,
     ) -> None:
-        """Settle as part of it."""
+        """Settle a message as part of the transaction."""
         async with self._operation(receiver.path):
             await self._with_timeout(
                 link.settle(delivery, TransactionalState(txn_id=self._transaction_id, outcome=outcome))
@@ -158,13 +159,13 @@ class Transaction:
             self._failure = error
             if not error.may_have_happened:
                 raise
-            # Whatever became of it: the transaction cannot be committed any more, and so nothing of it will happen.
+            # The transaction cannot be committed any more, so this operation will not take effect either.
             raise error.copy_with(may_have_happened=False) from error
         except BaseException as error:
             self._failure = error
             raise
 
-    # --- inside -------------------------------------------------------------------------------------------------------
+    # --- implementation -----------------------------------------------------------------------------------------------
 
     def _check_active(self) -> None:
         if self.state is not TransactionState.ACTIVE:
@@ -183,17 +184,17 @@ class Transaction:
             raise TransactionRolledBack(f"the transaction was lost with its connection: {self._coordinator.failure}")
 
     async def _declare(self, path: str) -> None:
-        conversation = await self.factory.authorized_connection(path)
-        coordinator = conversation.attach_sender("coordinator", target=Coordinator(), source=Source(address=path))
+        connection = await self.factory.authorized_connection(path)
+        coordinator = connection.attach_sender("coordinator", target=Coordinator(), source=Source(address=path))
         try:
             await self._with_timeout(coordinator.wait_attached())
             declared = await self._with_timeout(coordinator.send(build(body=value(Declare()))))
         except BaseException:
-            coordinator.detach()  # what was declared on it ends with it
+            coordinator.detach()  # a transaction declared on this link ends with the link
             raise
         if not isinstance(declared, Declared):
             coordinator.detach()
-            raise UnknownAnswer("a transaction was asked for, and no id was given for it")
+            raise UnknownAnswer("the coordinator accepted a declare without a transaction id")
         self._coordinator, self._transaction_id = coordinator, declared.txn_id
         self.state = TransactionState.ACTIVE
 
@@ -209,7 +210,7 @@ class Transaction:
             coordinator.detach()
 
     async def _roll_back_quietly(self) -> None:
-        """Something failed, and that is what the caller hears. What is not discharged is rolled back, too."""
+        """Roll back and ignore errors: the server rolls back undischarged transactions, too, when their link ends."""
         with contextlib.suppress(ServiceBusError):
             await self.rollback()
 
@@ -219,4 +220,4 @@ class Transaction:
             async with asyncio.timeout(limit_s):
                 return await awaitable
         except TimeoutError:
-            raise TimedOut(f"a transaction's operation took longer than {limit_s:g} s") from None
+            raise TimedOut(f"an operation of a transaction took longer than {limit_s:g} s") from None

@@ -1,6 +1,6 @@
-"""What things are: descriptions of entities, BrokeredMessage, errors, limits.
+"""Data model of a namespace: descriptions of entities, messages (BrokeredMessage), errors, limits.
 
-Owns: the nouns of a namespace and what is valid about each. An error carries its AMQP condition, its HTTP status,
-whether to retry, and which class of failure it is: unavailable, throttled or the caller's fault.
-Knows nothing of what a namespace does with them: no fragments, stores, sockets or clocks.
+Owns the properties of each object and the rules for valid values. An error carries its AMQP condition, its HTTP status,
+whether to retry, and its failure class: unavailable, throttled or caller's fault. Must not know how a namespace uses
+these objects: no fragments, stores, sockets or clocks.
 """

@@ -1,6 +1,6 @@
-"""Names that Service Bus gives to a message's annotations, and pairing to the properties of a parked message.
+"""Names of message annotations in Service Bus, and of application properties on parked messages.
 
-Owns: each name, once. Compiled files get the text of a `Final` name from here as if it was written there.
+Owns these names. mypyc inlines the `Final` constants into compiled modules.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ SCHEDULED_TIME: Final = "x-opt-scheduled-enqueue-time"
 ENQUEUED_TIME: Final = "x-opt-enqueued-time"
 SEQUENCE_NUMBER: Final = "x-opt-sequence-number"
 ENQUEUED_SEQUENCE_NUMBER: Final = "x-opt-enqueue-sequence-number"
-"""The sequence number in the entity that a message came from: its topic, or where it was forwarded."""
+"""Sequence number in the entity that the message came from: its topic, or the entity that forwarded it."""
 LOCKED_UNTIL: Final = "x-opt-locked-until"
-LOCK_TOKEN: Final = "x-opt-lock-token"  # noqa: S105  # a name
-"""A delivery annotation."""
+LOCK_TOKEN: Final = "x-opt-lock-token"  # noqa: S105  # not a secret
+"""Name of a delivery annotation."""
 MESSAGE_STATE: Final = "x-opt-message-state"
 DEADLETTER_SOURCE: Final = "x-opt-deadletter-source"
 PARTITION_ID: Final = "x-opt-partition-id"
 
 DEFERRED_STATE: Final = 1
 SCHEDULED_STATE: Final = 2
-"""Values of `MESSAGE_STATE`; that of an active message is 0."""
+"""Value of `MESSAGE_STATE` for scheduled messages; `DEFERRED_STATE` is for deferred messages, and 0 means active."""
 
 # --- application properties of a parked message -----------------------------------------------------------------------
 
@@ -36,6 +36,6 @@ SCHEDULED_TIME_ALIAS: Final = "x-ms-scheduledenqueuetimeutc"
 PARKED_AT: Final = "x-ms-parked-at"
 PARKED_FOR: Final = "x-ms-parked-for"
 PARKED_FOR_MS: Final = "x-ms-parked-for-ms"
-"""The same as a long of milliseconds: few SDKs can read .NET's duration."""
+"""Same value as `PARKED_FOR`, as a long in milliseconds: few SDKs can read .NET's duration type."""
 BACKLOG_QUEUE_INFIX: Final = "x-servicebus-transfer"
-"""Stands between the name of the primary and the number of a backlog queue in the path of that queue."""
+"""Infix in the path of a backlog queue, between the name of the primary and the number of the queue."""

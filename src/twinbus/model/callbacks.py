@@ -1,11 +1,11 @@
-"""Callbacks that do nothing: for callers that do not wait for an answer."""
+"""No-op callbacks, for callers that do not wait for a result."""
 
 from __future__ import annotations
 
 
 def do_nothing() -> None:
-    """Be called when something is done."""
+    """Ignore a completion without a result."""
 
 
 def ignore(_outcome: object) -> None:
-    """Take an outcome: an error or None, a count, an answer."""
+    """Ignore the result of an operation: an error or None, a count, or a reply."""

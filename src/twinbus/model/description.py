@@ -1,7 +1,7 @@
-"""What descriptions of entities have in common: values that mean "never", and the checks.
+"""Validation common to all entity descriptions, and the duration that means "never".
 
-Owns: what is valid in any description. Durations are milliseconds; `FOREVER_MS` is .NET's largest time span, which
-Service Bus means by "never".
+Owns the valid values of descriptions. Durations are in milliseconds; `FOREVER_MS` is .NET's largest time span, which
+Service Bus uses for "never".
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 FOREVER_MS: Final = 922_337_203_685_477
-"""P10675199DT2H48M5.4775807S."""
+"""Largest .NET time span, P10675199DT2H48M5.4775807S."""
 STATUSES: Final = ("Active", "Disabled", "SendDisabled", "ReceiveDisabled")
 SIZES_MB: Final = (1024, 2048, 3072, 4096, 5120)
 FRAGMENT_COUNT: Final = 16
-"""Of a partitioned entity, each of the size that was asked for."""
+"""Number of fragments in a partitioned entity; each fragment has the requested size."""
 FRAGMENT_SHIFT: Final = 48
-"""The bits of a sequence number above these are its fragment."""
+"""Number of low bits of a sequence number below its fragment number."""
 PARTITIONED_SIZES_MB: Final = tuple(FRAGMENT_COUNT * size_mb for size_mb in SIZES_MB)
-"""What such an entity is shown with, and may be described by."""
+"""Total sizes of partitioned entities, which are reported and also accepted in descriptions."""
 SETTABLE_RANGES: Final = {
     "lock_duration_ms": (limits.LOCK_DURATION_MIN_MS, limits.LOCK_DURATION_MAX_MS),
     "default_time_to_live_ms": (1_000, FOREVER_MS),
@@ -32,26 +32,27 @@ SETTABLE_RANGES: Final = {
     "auto_delete_on_idle_ms": (limits.AUTO_DELETE_MIN_MS, FOREVER_MS),
     "max_message_kb": (1, 102_400),
 }
-"""What whoever describes an entity may choose."""
+"""Ranges of values that a description may request."""
 _STORED_RANGES: Final = {
     **SETTABLE_RANGES,
     "duplicate_window_ms": (limits.EMULATOR_WINDOW_MIN_MS, limits.DUPLICATE_WINDOW_MAX_MS),
 }
-"""What an entity can have: a configuration file of the emulator may have given it a shorter window."""
+"""Ranges of values that an entity can have: the emulator's configuration file may set a shorter duplicate detection
+window."""
 
 
 def fragment_size_mb(max_size_mb: int) -> int:
-    """What one fragment can hold of an entity that is described, or shown, with this size."""
+    """Return the size of one fragment of an entity with the given requested or total size."""
     return max_size_mb // FRAGMENT_COUNT if max_size_mb in PARTITIONED_SIZES_MB else max_size_mb
 
 
 def partitioned_size_mb(max_size_mb: int) -> int:
-    """What all fragments of a partitioned entity can hold together."""
+    """Return the total size of all fragments of a partitioned entity."""
     return FRAGMENT_COUNT * fragment_size_mb(max_size_mb)
 
 
 def check_description(values: Mapping[str, object]) -> None:
-    """Refuse what no entity can be: ArgumentOutOfRange or InvalidArgument, naming the value."""
+    """Raise ArgumentOutOfRange or InvalidArgument, with the name of the value, if a description is invalid."""
     for name, (lowest, highest) in _STORED_RANGES.items():
         value = values.get(name, lowest)
         if isinstance(value, int) and not lowest <= value <= highest:
@@ -63,12 +64,12 @@ def check_description(values: Mapping[str, object]) -> None:
         raise InvalidArgument(f"status is {values['status']!r:.60}; it can be {', '.join(STATUSES)}")
     metadata = values.get("user_metadata")
     if isinstance(metadata, str) and len(metadata) > limits.USER_METADATA_MAX_CHARACTERS:
-        most = limits.USER_METADATA_MAX_CHARACTERS
-        raise ArgumentOutOfRange(f"user_metadata has {len(metadata)} characters; it can have {most}")
+        max_characters = limits.USER_METADATA_MAX_CHARACTERS
+        raise ArgumentOutOfRange(f"user_metadata has {len(metadata)} characters; it can have {max_characters}")
 
 
 def check_duplicate_window(description: object, current: object = None) -> None:
-    """ArgumentOutOfRange if a description asks for a window that only the emulator has; one that is there may stay."""
+    """Raise ArgumentOutOfRange if a description sets a new window that only the emulator may have."""
     name = "duplicate_window_ms"
     window_ms = getattr(description, name, None)
     if window_ms is not None and window_ms < SETTABLE_RANGES[name][0] and window_ms != getattr(current, name, None):

@@ -1,8 +1,8 @@
-"""What can go wrong in a namespace, one class per kind.
+"""Errors of a namespace, one class per kind.
 
-Each carries its AMQP condition, its HTTP status, whether the same call may succeed later, which of three classes of
-failure it is, and whether the operation may have been carried out although it failed (`may_have_happened`). A message
-says what was wrong, with what, and what to do. `docs/errors.md` lists them.
+Each class has an AMQP condition, an HTTP status, a failure class, and two flags: whether the same call may succeed
+later (`is_retriable`), and whether the operation may have been carried out although it failed (`may_have_happened`).
+Error messages say what failed, with which value, and what to do. `docs/errors.md` lists all errors.
 """
 
 from __future__ import annotations
@@ -16,74 +16,75 @@ if TYPE_CHECKING:
 
 
 class FailureClass(Enum):
-    """What a sender should make of a failure."""
+    """Reaction that a failure requires from the sender."""
 
     UNAVAILABLE = "unavailable"
-    """The entity cannot be reached now: a paired client fails over."""
+    """The entity cannot be reached now; a paired client fails over."""
     THROTTLED = "throttled"
-    """There is too much at once: wait, and try again."""
+    """The server is overloaded; wait and try again."""
     CALLER = "caller's fault"
     """The same call will fail again."""
 
 
 ERROR_NAME_HEADER: Final = "x-twinbus-error"
-"""The header of an HTTP response that names an error whose status others have, too."""
+"""HTTP response header with the name of an error whose status is shared by other errors."""
 
 
 class ServiceBusError(Exception):
-    """Anything a namespace answers other than success."""
+    """Base class of all errors that a namespace returns."""
 
     condition: ClassVar[str] = "amqp:internal-error"
     status: ClassVar[int] = 500
     failure_class: ClassVar[FailureClass] = FailureClass.UNAVAILABLE
     fragment: int | None = None
-    """Of a partitioned entity: the fragment that is meant, where it is not all of the entity."""
+    """Failed fragment in a partitioned entity, or None if the error concerns the whole entity."""
     may_have_happened: bool = False
-    """The operation may have been carried out although it failed: its outcome is uncertain. A class has the value that
-    holds unless more is known; an instance may have its own."""
+    """True if the operation may have been carried out although it failed, so that its outcome is uncertain. The class
+    attribute is the default; an instance may override it."""
 
     def __init__(self, *args: object, may_have_happened: bool | None = None) -> None:
-        """`may_have_happened` (default: that of the class) tells whether the operation may have been carried out."""
+        """Create an error; `may_have_happened` (default: that of the class) overrides the class attribute."""
         super().__init__(*args)
         if may_have_happened is not None:
             self.may_have_happened = may_have_happened
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Copy and pickle whatever the arguments of a subclass are."""
+        """Support copy and pickle, whatever arguments a subclass takes."""
         return _rebuild, (type(self), self.args, self.__dict__)
 
     def copy_with(self, *, may_have_happened: bool, text: str | None = None) -> Self:
-        """Return a copy that says whether the operation may have been carried out, in other words if `text` has some.
+        """Return a copy with another `may_have_happened` and, if `text` is given, another text.
 
-        A copy, because one error can be raised to many callers: all that used a connection get the same when it fails.
+        A copy is needed because one error can be raised to many callers, for example to all users of a failed
+        connection.
         """
-        told = copy.copy(self)
-        told.may_have_happened = may_have_happened
+        error = copy.copy(self)
+        error.may_have_happened = may_have_happened
         if text is not None:
-            told.args = (text,)
-        return told
+            error.args = (text,)
+        return error
 
     @property
     def is_retriable(self) -> bool:
-        """The same call may succeed later."""
+        """True if the same call may succeed later."""
         return self.failure_class is not FailureClass.CALLER
 
 
-def _rebuild(kind: type[ServiceBusError], args: tuple[object, ...], state: dict[str, object]) -> ServiceBusError:
-    error = kind.__new__(kind, *args)  # not its __init__: some make their texts themselves
+def _rebuild(cls: type[ServiceBusError], args: tuple[object, ...], state: dict[str, object]) -> ServiceBusError:
+    error = cls.__new__(cls, *args)  # skip __init__, which in some subclasses takes other arguments
     error.__dict__.update(state)
     return error
 
 
 class StoreUnavailable(ServiceBusError):
-    """The store that holds the entity, or this fragment of it, does not work."""
+    """The store that holds the entity, or the fragment concerned, does not work."""
 
     status = 503
     may_have_happened = True
 
 
 class FragmentUnavailable(StoreUnavailable):
-    """The fragment that a message's key leads to does not work; others of the entity may, and so may other keys."""
+    """The fragment for the message's key does not work; other fragments, and so other keys, may work."""
 
 
 class DiskFull(StoreUnavailable):
@@ -91,23 +92,23 @@ class DiskFull(StoreUnavailable):
 
 
 class InternalFault(ServiceBusError):
-    """A fault of the server's own; its log says more."""
+    """The server has an internal error; see its log."""
 
     may_have_happened = True
 
 
 class ServerBusy(ServiceBusError):
-    """More is waiting to be written than the server holds in memory."""
+    """The server has more pending writes than it can hold in memory."""
 
     condition = "com.microsoft:server-busy"
     status = 503
     failure_class = FailureClass.THROTTLED
     retry_after_s: float | None = None
-    """The pause that the server asks for; None if it names none."""
+    """Delay that the server asks for, or None."""
 
 
 class OperationTimeout(ServiceBusError):
-    """The answer did not come in time; what was asked for may have happened all the same."""
+    """The response did not arrive in time; the operation may have been carried out."""
 
     condition = "com.microsoft:timeout"
     status = 408
@@ -115,79 +116,79 @@ class OperationTimeout(ServiceBusError):
 
 
 class CallerError(ServiceBusError):
-    """The same call will fail again."""
+    """Base class of errors that the same call will cause again."""
 
     failure_class = FailureClass.CALLER
 
 
 class EntityNotFound(CallerError):
-    """There is no such entity."""
+    """The entity does not exist."""
 
     condition = "amqp:not-found"
     status = 404
 
     def __init__(self, path: str) -> None:
-        """Said in the words by which the Azure SDKs know it."""
+        """Create the error with the text by which the Azure SDKs recognize it."""
         super().__init__(f"The messaging entity '{path}' could not be found.")
 
 
 class EntityAlreadyExists(CallerError):
-    """The name is taken."""
+    """An entity with this name already exists."""
 
     condition = "com.microsoft:entity-already-exists"
     status = 409
 
 
 class EntityDeleted(CallerError):
-    """The entity was deleted while it was in use. Who says so uses the words of EntityNotFound, for the SDKs."""
+    """The entity was deleted while it was in use. The text is that of EntityNotFound, which the Azure SDKs know."""
 
     condition = "amqp:not-found"
     status = 404
 
 
 class Unauthorized(CallerError):
-    """No valid key or token, or one without the right that this needs."""
+    """The request has no valid key or token, or the key lacks the required right."""
 
     condition = "amqp:unauthorized-access"
     status = 401
 
 
 class NotAllowed(CallerError):
-    """The operation does not fit the entity."""
+    """The entity does not support the operation."""
 
     condition = "amqp:not-allowed"
     status = 400
 
 
 class InvalidArgument(CallerError):
-    """A value that cannot be."""
+    """A value is invalid."""
 
     condition = "com.microsoft:argument-error"
     status = 400
 
 
 class ArgumentOutOfRange(InvalidArgument):
-    """A value outside its range."""
+    """A value is out of range."""
 
     condition = "com.microsoft:argument-out-of-range"
 
 
 class MalformedMessage(CallerError):
-    """The bytes of a message do not add up."""
+    """The bytes of a message cannot be decoded."""
 
     condition = "amqp:decode-error"
     status = 400
 
 
 class NotImplementedHere(CallerError):
-    """An operation that this server does not know."""
+    """The server does not implement the operation."""
 
     condition = "amqp:not-implemented"
     status = 501
 
 
 class MessageTooLarge(CallerError):
-    """A message, or its properties, above the limit."""
+    """A message or its properties exceed the size limit."""
 
     condition = "amqp:link:message-size-exceeded"
     status = 403
@@ -201,33 +202,33 @@ class QuotaExceeded(CallerError):
 
 
 class PartlyStored(CallerError):
-    """A batch of several keys was stored in part: the text names the messages that are stored."""
+    """A batch with several partition keys was only partly stored; the text names the stored messages."""
 
     condition = "amqp:precondition-failed"
     status = 412
     may_have_happened = True
     stored: Sequence[int] = ()
-    """The positions of these in the batch."""
+    """Positions of the stored messages in the batch."""
     unsure: Sequence[int] | None = None
-    """The positions of messages that may be stored, too; None: the server did not say."""
+    """Positions of messages that may be stored as well, or None if the server did not say."""
 
 
 class MessageLockLost(CallerError):
-    """The lock has expired, was given up, or is of an earlier life of the server."""
+    """The lock has expired, was released, or dates from before a restart of the server."""
 
     condition = "com.microsoft:message-lock-lost"
     status = 410
 
 
 class SessionLockLost(CallerError):
-    """The session's lock has expired, or was never the caller's."""
+    """The session's lock has expired, or never belonged to the caller."""
 
     condition = "com.microsoft:session-lock-lost"
     status = 410
 
 
 class SessionCannotBeLocked(CallerError):
-    """Another receiver has the session."""
+    """Another receiver holds the session's lock."""
 
     condition = "com.microsoft:session-cannot-be-locked"
     status = 410
@@ -241,63 +242,63 @@ class MessageNotFound(CallerError):
 
 
 class EntityDisabled(CallerError):
-    """The entity's status does not allow this."""
+    """The entity's status does not allow the operation."""
 
     condition = "com.microsoft:entity-disabled"
     status = 400
 
 
 class EntityClaimed(CallerError):
-    """Someone has an exclusive claim on the entity, or receives from it while a claim is asked for."""
+    """The entity has an exclusive receiver, or has other receivers while an exclusive one attaches."""
 
     condition = "amqp:resource-locked"
     status = 409
 
 
 class LinkStolen(CallerError):
-    """A newer claim on the entity displaced this one."""
+    """A newer exclusive receiver displaced this one."""
 
     condition = "amqp:link:stolen"
     status = 410
 
 
 class RangeSeen(CallerError):
-    """A browse link has shown all that there will ever be of the range it asked for."""
+    """A browse link has delivered everything in the requested range, and nothing can be added to that range."""
 
     condition = "twinbus:range-seen"
     status = 410
 
 
 class InvalidOperation(CallerError):
-    """An operation that does not belong into the transaction."""
+    """The operation is not allowed in a transaction or in this state, or its session id and partition key differ."""
 
     condition = "amqp:not-allowed"
     status = 400
 
 
 class TransactionTooLarge(CallerError):
-    """More in one transaction than there may be."""
+    """The transaction has more messages than allowed."""
 
     condition = "amqp:resource-limit-exceeded"
     status = 403
 
 
 class TransactionUnknown(CallerError):
-    """No transaction of the connection has that id, or it is over."""
+    """The connection has no open transaction with that id."""
 
     condition = "amqp:transaction:unknown-id"
     status = 404
 
 
 class TransactionRolledBack(CallerError):
-    """The transaction cannot be committed: nothing of it was done."""
+    """The transaction cannot be committed; none of its operations took effect."""
 
     condition = "amqp:transaction:rollback"
     status = 409
 
 
 class TransactionTimeout(CallerError):
-    """The transaction took too long, and was rolled back."""
+    """The transaction took too long and was rolled back."""
 
     condition = "amqp:transaction:timeout"
     status = 408

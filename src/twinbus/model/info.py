@@ -1,6 +1,6 @@
-"""What is known of the entities of a namespace: what each is told to be, and what it holds now.
+"""Entities and namespaces as management operations return them: settings and current contents.
 
-Owns: the answers to those who manage a namespace, on both sides of HTTP.
+Owns the results of management calls, for both the server and the client.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueInfo:
-    """A queue as it is now."""
+    """Settings and current contents of a queue."""
 
     path: str
-    """As it was spelled when the queue was created."""
+    """Path as spelled when the queue was created."""
     description: QueueDescription
     runtime: QueueRuntime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicInfo:
-    """A topic as it is now."""
+    """Settings and current contents of a topic."""
 
     path: str
     description: TopicDescription
@@ -34,10 +34,10 @@ class TopicInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionInfo:
-    """A subscription as it is now."""
+    """Settings and current contents of a subscription."""
 
     path: str
-    """`<topic>/Subscriptions/<name>`."""
+    """Path of the form `<topic>/Subscriptions/<name>`."""
     topic: str
     name: str
     description: SubscriptionDescription
@@ -50,14 +50,14 @@ Description: TypeAlias = "QueueDescription | TopicDescription | SubscriptionDesc
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamespaceInfo:
-    """A namespace. Times are milliseconds of the wall clock."""
+    """Properties of a namespace. Times are wall-clock milliseconds."""
 
     name: str
     created_ms: int
     modified_ms: int
     sku: str = "Standard"
-    """Its tier: Basic, Standard or Premium."""
+    """Tier: Basic, Standard or Premium."""
     messaging_units: int | None = None
-    """What it has of a Premium namespace's."""
+    """Number of messaging units in a Premium namespace, or None."""
     alias: str | None = None
-    """The name that it shares with its geo-disaster recovery peer."""
+    """Alias that the namespace shares with its geo-disaster recovery peer, or None."""

@@ -1,6 +1,6 @@
-"""What a namespace allows: settings, with the defaults of Service Bus.
+"""Limits of a namespace, with the defaults of Service Bus.
 
-Owns: the numbers of messages and entities. What one connection may do is in `amqp.settings`.
+Owns the limits on messages and entities. `amqp.settings` has the limits on a connection.
 """
 
 from __future__ import annotations
@@ -16,37 +16,39 @@ SUBSCRIPTION_NAME_MAX_CHARACTERS: Final = 50
 USER_METADATA_MAX_CHARACTERS: Final = 1024
 DUPLICATE_WINDOW_MIN_MS: Final = 20_000
 EMULATOR_WINDOW_MIN_MS: Final = 5_000
-"""The shortest window of Microsoft's emulator: its configuration file may ask for less than Service Bus allows."""
+"""Shortest duplicate detection window in Microsoft's emulator, whose configuration file may set less than Service Bus
+allows."""
 DUPLICATE_WINDOW_MAX_MS: Final = 604_800_000
 AUTO_DELETE_MIN_MS: Final = 300_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamespaceLimits:
-    """The numbers of one namespace."""
+    """Limits of one namespace."""
 
     max_message_bytes: int = 262_144
-    """One message, or one batch of them, as it is encoded."""
+    """Maximum encoded size of a message or of a batch of messages."""
     max_batch_messages: int = 10_000
-    """In one batch: what a batch costs should be bounded by more than its size."""
+    """Maximum number of messages in a batch, which bounds the cost of a batch of tiny messages."""
     max_properties_bytes: int = 65_536
-    """All properties and annotations of a message."""
+    """Maximum size of all properties and annotations of a message together."""
     max_property_bytes: int = 32_768
-    """One of them."""
+    """Maximum size of a single property or annotation."""
     max_id_characters: int = 128
-    """MessageId, SessionId, PartitionKey."""
+    """Maximum length of MessageId, SessionId and PartitionKey."""
     max_entities: int = 10_000
     max_partitioned: int = 100
-    """Partitioned queues and topics; each counts as one of the entities, too."""
+    """Maximum number of partitioned queues and topics, which also count as entities."""
     max_rules: int = 2_000
-    """Of one subscription."""
+    """Maximum number of rules per subscription."""
     max_rule_cost: int = 10_000
-    """Of one rule, for the largest message: about microseconds. A rule is evaluated without a pause."""
+    """Maximum cost of one rule for the largest message, roughly in microseconds: nothing else runs while a rule is
+    evaluated."""
     max_topic_rule_cost: int = 500_000
-    """Of all rules of one topic together."""
+    """Maximum cost of all rules on a topic together."""
     max_topic_actions: int = 100
-    """Rules of one topic that have an action: each may make a copy of a message, which is not shared."""
+    """Maximum number of rules with an action on a topic: each may create a copy of a message that is not shared."""
     max_locks: int = 10_000
-    """Messages of one fragment that are out under a lock at the same time."""
+    """Maximum number of locked messages per fragment."""
     max_pending_bytes: int = 268_435_456
-    """What waits to be written to one store; above it sends are answered with ServerBusy."""
+    """Maximum size of pending writes to a store; above it, sends fail with ServerBusy."""

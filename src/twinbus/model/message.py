@@ -1,10 +1,10 @@
-"""Messages, as an application has them.
+"""Messages as applications see them.
 
     message = BrokeredMessage(b"two pounds of apples", message_id="order-17", time_to_live=timedelta(hours=1))
     message.properties["priority"] = 3
 
-Owns: what a message is made of, and how that lies in the sections of an AMQP message. A received one keeps the bytes it
-came as, and what is in them is read when it is asked for. Sending and settling are a sender's and a receiver's.
+Owns the properties of a message and their mapping to the sections of an AMQP message. A received message keeps its
+encoded bytes and decodes them on demand. Senders send messages and receivers settle them, not this module.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import uuid
 from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp import message as sections
+from twinbus.amqp.codec.field_numbers import CONTENT_TYPE, DELIVERY_COUNT, LARGEST_TTL_MS, MESSAGE_ID, TTL
+from twinbus.amqp.codec.message_layout import data_of, layout_of
 from twinbus.amqp.errors import DecodeError, EncodeError
-from twinbus.amqp.field_numbers import CONTENT_TYPE, DELIVERY_COUNT, LARGEST_TTL_MS, MESSAGE_ID, TTL
 from twinbus.amqp.message import Header, Message, Properties, Section
-from twinbus.amqp.message_layout import data_of, layout_of
 from twinbus.amqp.types import Timestamp
 from twinbus.model.annotations import (
     DEADLETTER_SOURCE,
@@ -39,18 +39,18 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 BATCH_FORMAT: Final = 0x80013700
-"""The message format of a batch: each data section of the body is a whole message."""
+"""Message format of a batch: each data section of the body is a complete message."""
 PING_CONTENT_TYPE: Final = "application/vnd.ms-servicebus-ping"
-"""An empty message of this type asks whether an entity is there, and nobody receives it."""
+"""Content type of a ping: an empty message that checks whether an entity is available, and that no receiver gets."""
 POSSIBLE_DUPLICATE: Final = "x-ms-possible-duplicate"
-"""The application property, true, of every copy of a message that may not be the only one."""
+"""Application property that is true on every copy of a message if there may be several copies."""
 MAX_ID_CHARACTERS: Final = 128
 _ID_BYTES: Final = 16
 _STATE_NAMES: Final = ("active", "deferred", "scheduled")
 
 
 def is_ping(message: Message) -> bool:
-    """It has the content type of a ping, and says nothing."""
+    """Return whether a message has the content type of a ping and an empty body."""
     if message.field(Section.PROPERTIES, CONTENT_TYPE) != PING_CONTENT_TYPE:
         return False
     section = message.body_section
@@ -60,7 +60,7 @@ def is_ping(message: Message) -> bool:
 
 
 def message_id_text(message: Message) -> str | None:
-    """Return the id of an encoded message as text, or None. Ids may be numbers, uuids or bytes in AMQP."""
+    """Return the message id of an encoded message as text, or None. AMQP ids may be numbers, UUIDs or bytes."""
     try:
         return id_text(message.field(Section.PROPERTIES, MESSAGE_ID))
     except DecodeError:
@@ -77,7 +77,7 @@ def id_text(value: object) -> str | None:
 
 
 class BrokeredMessage:
-    """A message to be sent, or one that was received."""
+    """Message to be sent, or received message."""
 
     __slots__ = (
         "_amqp_message",
@@ -98,7 +98,7 @@ class BrokeredMessage:
         "via_partition_key",
     )
 
-    def __init__(  # noqa: PLR0913  # as many as a message has properties
+    def __init__(  # noqa: PLR0913  # one per property of a message
         self,
         body: object = b"",
         *,
@@ -116,38 +116,41 @@ class BrokeredMessage:
         scheduled_enqueue_time_utc: dt.datetime | None = None,
         properties: Mapping[str, object] | None = None,
     ) -> None:
-        """`body`: bytes or text go as data, anything else as an AMQP value. A message without an id is given one."""
+        """Create a message, with a random id if `message_id` is None.
+
+        A `body` of type bytes or str is sent as a data section, any other as an AMQP value.
+        """
         self._body = body
         self._amqp_message: Message | None = None
-        """The sections of one that was received, once they were looked for; or of the one it is a clone of."""
+        """Decoded sections of a received message, or of the message that this message was cloned from."""
         self._received: Received | None = None
         self.message_id = os.urandom(_ID_BYTES).hex() if message_id is None else message_id
-        """What duplicates are known by: text, a number, bytes or a UUID."""
+        """Id for duplicate detection: text, a number, bytes or a UUID."""
         self.session_id = session_id
         self.partition_key = partition_key
         self.via_partition_key = via_partition_key
         self.correlation_id = correlation_id
         self.content_type = content_type
         self.label = label
-        """What other clients call the subject."""
+        """Label of the message, called subject by other clients."""
         self.to = to
         self.reply_to = reply_to
         self.reply_to_session_id = reply_to_session_id
         self.time_to_live = time_to_live
-        """How long it is good for; None: as the entity says."""
+        """Time to live, or None for the entity's default."""
         self.scheduled_enqueue_time_utc = scheduled_enqueue_time_utc
         self.properties: dict[str, object] = dict(properties) if properties is not None else {}
-        """The application's own."""
+        """Application properties."""
 
     def __repr__(self) -> str:
         number = f" number {self._received.sequence_number}" if self._received is not None else ""
         return f"<BrokeredMessage {self.message_id!r}{number}>"
 
-    # --- the body -----------------------------------------------------------------------------------------------------
+    # --- body ---------------------------------------------------------------------------------------------------------
 
     @property
     def body(self) -> object:
-        """Data as bytes; a value as it is; sequences as a list of lists."""
+        """Body: bytes for data sections, a list of lists for sequences, or the AMQP value."""
         message = self._amqp_message
         if message is None:
             if self._received is None:
@@ -164,7 +167,7 @@ class BrokeredMessage:
 
     @property
     def text(self) -> str:
-        """The body as text, if it is bytes in UTF-8 or a text."""
+        """Body as text, if it is a string or UTF-8 bytes; otherwise raises TypeError or UnicodeDecodeError."""
         body = self.body
         if isinstance(body, bytes):
             return body.decode()
@@ -172,16 +175,16 @@ class BrokeredMessage:
             return body
         raise TypeError(f"the body is {type(body).__name__}, not text")
 
-    # --- out ----------------------------------------------------------------------------------------------------------
+    # --- encoding -----------------------------------------------------------------------------------------------------
 
     def encode(self, now_ms: int) -> bytes:
-        """The message as it is sent; InvalidArgument where something in it cannot be."""
+        """Return the encoded message, or raise InvalidArgument if a value is invalid."""
         self.check()
         ttl_ms = None if self.time_to_live is None else duration_ms(self.time_to_live)
         if ttl_ms is not None and ttl_ms >= FOREVER_MS:
             ttl_ms = None
-        annotations, own = self._annotations(), self.properties
-        is_mortal = ttl_ms is not None
+        annotations, application_properties = self._annotations(), self.properties
+        expires = ttl_ms is not None
         try:
             properties = sections.section_of(
                 Properties,
@@ -195,26 +198,30 @@ class BrokeredMessage:
                     self.content_type,
                     None,
                     None if ttl_ms is None else now_ms + ttl_ms,
-                    now_ms if is_mortal else None,
+                    now_ms if expires else None,
                     self.session_id,
                     None,
                     self.reply_to_session_id,
                 ),
             )
             body = self._encode_body()
-            if annotations is None and not own and not is_mortal:
+            if annotations is None and not application_properties and not expires:
                 return properties + body
             head = sections.build(
                 header=None if ttl_ms is None else Header(ttl=min(ttl_ms, LARGEST_TTL_MS)),
                 message_annotations=annotations,
             )
-            wire = {name: to_wire(value) for name, value in own.items()} if own else None
+            wire = (
+                {name: to_wire(value) for name, value in application_properties.items()}
+                if application_properties
+                else None
+            )
             return head + properties + sections.build(application_properties=wire, body=body)
         except EncodeError as error:
             raise InvalidArgument(f"message {self.message_id!r:.80} cannot be sent: {error}") from error
 
     def check(self) -> None:
-        """InvalidArgument where it can be no message, whoever takes it."""
+        """Raise InvalidArgument if a value is invalid for any entity."""
         key, session_id = self.partition_key, self.session_id
         _check_length("message_id", self.message_id)
         if not (key is session_id is self.via_partition_key is None):
@@ -223,21 +230,21 @@ class BrokeredMessage:
             _check_length("via_partition_key", self.via_partition_key)
             if key is not None and session_id is not None and key != session_id:
                 both = f"partition_key {key!r:.80} is not session_id {session_id!r:.80}"
-                raise InvalidArgument(f"{both}: where both are given, they are equal")
+                raise InvalidArgument(f"{both}: if both are set, they must be equal")
         if self.time_to_live is not None and self.time_to_live <= dt.timedelta(0):
-            raise InvalidArgument(f"time_to_live is {self.time_to_live}; it must be more than nothing")
+            raise InvalidArgument(f"time_to_live is {self.time_to_live}; it must be greater than zero")
 
     def _annotations(self) -> dict[str, object] | None:
         if self.partition_key is self.via_partition_key is None and self.scheduled_enqueue_time_utc is None:
             return None
-        found: dict[str, object] = {}
+        annotations: dict[str, object] = {}
         if self.partition_key is not None:
-            found[PARTITION_KEY] = self.partition_key
+            annotations[PARTITION_KEY] = self.partition_key
         if self.via_partition_key is not None:
-            found[VIA_PARTITION_KEY] = self.via_partition_key
+            annotations[VIA_PARTITION_KEY] = self.via_partition_key
         if self.scheduled_enqueue_time_utc is not None:
-            found[SCHEDULED_TIME] = Timestamp(milliseconds_of(self.scheduled_enqueue_time_utc))
-        return found
+            annotations[SCHEDULED_TIME] = Timestamp(milliseconds_of(self.scheduled_enqueue_time_utc))
+        return annotations
 
     def _encode_body(self) -> bytes:
         if self._amqp_message is not None or self._received is not None:
@@ -255,8 +262,8 @@ class BrokeredMessage:
         return sections.value(to_wire(body))
 
     def clone(self) -> BrokeredMessage:
-        """The same message to be sent (again): same ids, properties and body; nothing of how this one was received."""
-        twin = BrokeredMessage(
+        """Return a copy to send: same ids, properties and body, without the broker's additions on delivery."""
+        clone = BrokeredMessage(
             self._body,
             message_id=self.message_id,
             session_id=self.session_id,
@@ -272,73 +279,75 @@ class BrokeredMessage:
             scheduled_enqueue_time_utc=self.scheduled_enqueue_time_utc,
             properties=self.properties,
         )
-        twin._amqp_message = self._sections
-        return twin
+        clone._amqp_message = self._sections
+        return clone
 
-    # --- in -----------------------------------------------------------------------------------------------------------
+    # --- received messages --------------------------------------------------------------------------------------------
 
     @staticmethod
     def decode(payload: bytes, *, lock: bytes | None = None, is_peeked: bool = False) -> BrokeredMessage:
-        """A message that was received, under a lock or not; DecodeError where its bytes do not add up.
+        """Return a received message, with or without a lock, or raise DecodeError if the bytes are invalid.
 
-        What is in its sections is read when it is first asked for: DecodeError then, if it is not what it should be.
+        Sections are decoded when first accessed, which raises DecodeError if a section is invalid.
         """
         return _ReceivedMessage(Received(payload, lock, is_peeked=is_peeked))
 
     @property
     def _sections(self) -> Message | None:
-        """Of a message that was received, or is the clone of one."""
+        """Sections of a message that was received or cloned from a received one, or None."""
         if self._amqp_message is None and self._received is not None:
             self._amqp_message = self._received.sections
         return self._amqp_message
 
     @property
     def received(self) -> Received:
-        """What the broker said of it; ValueError where it was not received."""
+        """Delivery information from the broker; raises ValueError if the message was not received."""
         if self._received is None:
-            raise ValueError(f"{self!r} was not received: only the broker gives it a number, a time and a lock")
+            raise ValueError(
+                f"{self!r} was not received: only received messages have a sequence number, times and a lock"
+            )
         return self._received
 
     @property
     def payload(self) -> bytes:
-        """The bytes it came as."""
+        """Encoded bytes of a received message."""
         assert self._received is not None, "the message was not received"
         return self._received.payload
 
     @property
     def sequence_number(self) -> int:
-        """Its number in the entity."""
+        """Sequence number in the entity."""
         return self.received.sequence_number
 
     @property
     def enqueued_sequence_number(self) -> int:
-        """Its number in the entity it was first sent to, if it was forwarded."""
+        """Sequence number in the entity to which a forwarded message was first sent."""
         return self.received.integer(ENQUEUED_SEQUENCE_NUMBER)
 
     @property
     def enqueued_time_utc(self) -> dt.datetime:
-        """When the entity took it."""
+        """Time when the entity accepted the message."""
         return datetime_of(self.received.integer(ENQUEUED_TIME))
 
     @property
     def delivery_count(self) -> int:
-        """How often it was handed out, this time included."""
+        """Number of deliveries so far, including this one."""
         return self.received.delivery_count
 
     @property
     def lock_token(self) -> uuid.UUID | None:
-        """What its lock is known by; None if it is under none."""
+        """Token of the lock, or None if the message is not locked."""
         lock = self.received.lock
         return uuid.UUID(bytes_le=lock) if lock is not None else None
 
     @property
     def locked_until_utc(self) -> dt.datetime:
-        """When its lock ends, unless it is renewed."""
+        """Time when the lock expires unless it is renewed."""
         return datetime_of(self.received.locked_until_ms)
 
     @property
     def expires_at_utc(self) -> dt.datetime:
-        """When its life is over; the last moment that Python knows if it has no end."""
+        """Time when the message expires; `datetime.max` if it never does."""
         enqueued = self.enqueued_time_utc
         try:
             return enqueued + (self.time_to_live or dt.timedelta.max)
@@ -347,41 +356,42 @@ class BrokeredMessage:
 
     @property
     def state(self) -> str:
-        """active, deferred or scheduled."""
-        found = self.received.annotations.get(MESSAGE_STATE, 0)
-        return _STATE_NAMES[found] if isinstance(found, int) and 0 <= found < len(_STATE_NAMES) else f"state {found}"
+        """State of the message: active, deferred or scheduled."""
+        state = self.received.annotations.get(MESSAGE_STATE, 0)
+        return _STATE_NAMES[state] if isinstance(state, int) and 0 <= state < len(_STATE_NAMES) else f"state {state}"
 
     @property
     def dead_letter_source(self) -> str | None:
-        """The entity whose dead-letter queue it was forwarded from."""
+        """Entity from whose dead-letter queue the message was forwarded."""
         return _text_or_none(self.received.annotations.get(DEADLETTER_SOURCE))
 
     @property
     def dead_letter_reason(self) -> str | None:
-        """Why it is in a dead-letter queue."""
+        """Reason why the message was dead-lettered."""
         return _text_or_none(self.properties.get("DeadLetterReason"))
 
     @property
     def dead_letter_error_description(self) -> str | None:
-        """The same, at length."""
+        """Detailed description of why the message was dead-lettered."""
         return _text_or_none(self.properties.get("DeadLetterErrorDescription"))
 
     @property
     def size(self) -> int:
-        """Bytes it came as."""
+        """Encoded size of a received message in bytes."""
         return len(self.received.payload)
 
 
 class _ReceivedMessage(BrokeredMessage):
-    """One whose properties are read when the first of them is asked for.
+    """Received message whose properties are decoded on first access.
 
-    A class of its own, since one with a `__getattr__` is slower in all it does: it took a third longer to encode.
+    This is a separate class because a `__getattr__` in BrokeredMessage would slow down all its uses: encoding took a
+    third longer.
     """
 
     __slots__ = ("_property_values",)
 
-    def __init__(self, received: Received) -> None:  # without super().__init__(): the properties are not known yet
-        """Made by `decode`."""
+    def __init__(self, received: Received) -> None:  # no super().__init__(): the properties are not decoded yet
+        """Create a message from a delivery; used by `decode`."""
         self._body = b""
         self._received = received
         self._amqp_message = received.sections if layout_of(received.payload) is None else None
@@ -389,38 +399,38 @@ class _ReceivedMessage(BrokeredMessage):
 
     @property
     def property_values(self) -> dict[str, object]:
-        """What was read, or set since, by the names of the properties."""
+        """Values of the properties by name, as decoded or set since."""
         if self._property_values is None:
             self._property_values = self._read()
         return self._property_values
 
     def _read(self) -> dict[str, object]:
-        message, named = self._sections, self.received.annotations
+        message, annotations = self._sections, self.received.annotations
         assert message is not None
-        message_id, _, to, label, reply_to, correlation_id, content_type, _, ends_ms, made_ms, *others = (
+        message_id, _, to, label, reply_to, correlation_id, content_type, _, expiry_ms, creation_ms, *group_fields = (
             message.checked(Section.PROPERTIES, Properties)
         )
-        own = message.application_properties if Section.APPLICATION_PROPERTIES in message else {}
-        ttl_ms, scheduled = message.checked(Section.HEADER, Header)[TTL], named.get(SCHEDULED_TIME)
+        application_properties = message.application_properties if Section.APPLICATION_PROPERTIES in message else {}
+        ttl_ms, scheduled = message.checked(Section.HEADER, Header)[TTL], annotations.get(SCHEDULED_TIME)
         return {
             "message_id": message_id,
-            "session_id": others[0],
-            "partition_key": _text_or_none(named.get(PARTITION_KEY)),
-            "via_partition_key": _text_or_none(named.get(VIA_PARTITION_KEY)),
+            "session_id": group_fields[0],
+            "partition_key": _text_or_none(annotations.get(PARTITION_KEY)),
+            "via_partition_key": _text_or_none(annotations.get(VIA_PARTITION_KEY)),
             "correlation_id": correlation_id,
             "content_type": content_type,
             "label": label,
             "to": to,
             "reply_to": reply_to,
-            "reply_to_session_id": others[2],
-            "time_to_live": _time_to_live(ttl_ms, ends_ms, made_ms),
+            "reply_to_session_id": group_fields[2],
+            "time_to_live": _time_to_live(ttl_ms, expiry_ms, creation_ms),
             "scheduled_enqueue_time_utc": datetime_of(scheduled) if isinstance(scheduled, Timestamp) else None,
-            "properties": {str(name): from_wire(value) for name, value in dict(own).items()},
+            "properties": {str(name): from_wire(value) for name, value in dict(application_properties).items()},
         }
 
 
 class _LazyProperty:
-    """One of them."""
+    """Descriptor for a property of `_ReceivedMessage` that is decoded on first access."""
 
     __slots__ = ("_property_name",)
 
@@ -440,17 +450,17 @@ for _name in BrokeredMessage.__slots__:
 
 
 class Received:
-    """What a broker says of a message that it hands out; read when it is asked for."""
+    """Delivery information from the broker for one message, decoded on demand."""
 
     __slots__ = ("_annotations", "_is_peeked", "_locked_until_ms", "_sections", "handle", "lock", "payload")
 
     def __init__(self, payload: bytes, lock: bytes | None, *, is_peeked: bool) -> None:
-        """`payload` is the message as it came."""
+        """Create the delivery information for an encoded message."""
         self.payload = payload
         self.lock = lock
-        """The lock's token, as the wire has it."""
+        """Lock token in its wire format."""
         self.handle: object = None
-        """For the receiver: how it settles the message."""
+        """Settlement handle, set and used by the receiver."""
         self._is_peeked = is_peeked
         self._sections: Message | None = None
         self._annotations: Mapping[object, object] | None = None
@@ -458,32 +468,32 @@ class Received:
 
     @property
     def sections(self) -> Message:
-        """What the message is made of."""
+        """Sections of the message."""
         if self._sections is None:
             self._sections = Message(self.payload)
         return self._sections
 
     @property
     def sequence_number(self) -> int:
-        """Its number in the entity."""
+        """Sequence number in the entity."""
         return self.integer(SEQUENCE_NUMBER)
 
     @property
     def annotations(self) -> Mapping[object, object]:
-        """What the broker, and the sender, said to everyone on the way."""
+        """Message annotations from the broker and the sender."""
         if self._annotations is None:
             self._annotations = dict(self.sections.message_annotations)
         return self._annotations
 
     @property
     def delivery_count(self) -> int:
-        """How often it was handed out, this time included."""
+        """Number of deliveries so far, including this one."""
         earlier: int = self.sections.checked(Section.HEADER, Header)[DELIVERY_COUNT]
         return earlier + (not self._is_peeked)
 
     @property
     def locked_until_ms(self) -> int:
-        """When its lock ends, unless it is renewed."""
+        """Time when the lock expires unless it is renewed."""
         return self.integer(LOCKED_UNTIL) if self._locked_until_ms is None else self._locked_until_ms
 
     @locked_until_ms.setter
@@ -491,20 +501,20 @@ class Received:
         self._locked_until_ms = until_ms
 
     def integer(self, name: str) -> int:
-        """One of its annotations; 0 where it is none."""
-        found = self.annotations.get(name)
-        return int(found) if isinstance(found, int) else 0
+        """Return the integer annotation `name`, or 0 if it is absent or not an integer."""
+        value = self.annotations.get(name)
+        return int(value) if isinstance(value, int) else 0
 
 
 def encode_batch(payloads: Sequence[bytes], first: BrokeredMessage) -> bytes:
-    """Encoded messages as one transfer in the format of a batch: all or none of them. The first is its label."""
+    """Return encoded messages as one atomic batch transfer. The batch takes its ids and partition key from `first`."""
     annotations = {PARTITION_KEY: first.partition_key} if first.partition_key is not None else None
     label = Properties(message_id=first.message_id, group_id=first.session_id)
     return sections.build(message_annotations=annotations, properties=label) + sections.data(*payloads)
 
 
 def _time_to_live(header_ms: int | None, expiry_ms: int | None, creation_ms: int | None) -> dt.timedelta | None:
-    """The header's, unless it is too short for it: then the time between creation and end says it."""
+    """Return the time to live: the header's value or, if that is the maximum, the time from creation to expiry."""
     if header_ms is None:
         return None
     if header_ms == LARGEST_TTL_MS and expiry_ms is not None and creation_ms is not None:

@@ -1,6 +1,6 @@
-"""An outage that somebody makes on purpose, to see what becomes of it: how it shows, and how long it may last.
+"""Injected outages, for testing how clients handle failures: their kinds and their duration limits.
 
-Owns: the words and the limits. Who switches one on is the server's affair, what it does to an entity the broker's.
+Owns the names and the limits. The server starts and stops outages; the broker applies them to entities.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from enum import Enum
 from typing import Final
 
 ALL_ENTITIES: Final = "*"
-"""In place of an entity's path: the whole namespace. No entity can be called so."""
+"""Placeholder for an entity's path that means the whole namespace; no entity can have this path."""
 MIN_OUTAGE_S: Final = 1.0
 MAX_OUTAGE_S: Final = 3_600.0
 
 
 class OutageKind(Enum):
-    """What clients see of it."""
+    """Effect of an outage on clients."""
 
     REFUSE = "refuse"
-    """They are told that the store does not work: unavailable."""
+    """Requests fail as if the store did not work (unavailable)."""
     BUSY = "busy"
-    """They are told to wait: throttled."""
+    """Requests fail as if the server were busy (throttled)."""
     SILENT = "silent"
-    """They are not told anything while it lasts."""
+    """Requests get no response during the outage."""

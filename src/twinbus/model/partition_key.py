@@ -1,11 +1,12 @@
-"""Partition keys: which fragment of a partitioned entity a message belongs to.
+"""Partition keys: which fragment of a partitioned entity stores a message.
 
-The one place of the rule: the session id is the key; without one, the partition key; without both, and only if the
-entity detects duplicates, the message id. A message without a key goes to any fragment.
+The key is the session id; without a session id, the partition key; without either, and only if the entity detects
+duplicates, the message id. A message without a key may go to any fragment. All code uses the rule in this module.
 
     fragment = BLAKE2b(key as UTF-8, 8 bytes), read as a big-endian number, modulo 16
 
-The hash is the same on every machine and after every start: it says where the messages of a key are stored.
+The hash determines where the messages with a key are stored, so it must be the same on every machine and after a
+restart.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ def partition_key(session: str | None, key: str | None, message_id: object = Non
     """
     if session is not None and key is not None and session != key:
         raise InvalidOperation(
-            f"the message's partition key is {key!r:.80} and its session id {session!r:.80}: where both are given they "
-            "have to be equal"
+            f"the message's partition key is {key!r:.80} and its session id {session!r:.80}: if both are set, they "
+            "must be equal"
         )
     chosen = explicit_key(session, key)
     if chosen is not None:
@@ -39,23 +40,23 @@ def partition_key(session: str | None, key: str | None, message_id: object = Non
 
 
 def explicit_key(session: str | None, key: str | None) -> str | None:
-    """Return the session id or, without one, the partition key."""
+    """Return the session id or, if there is none, the partition key."""
     return session if session is not None else key
 
 
 def fragment_of(key: bytes) -> int:
-    """Return the number of the fragment that holds all messages of a key."""
+    """Return the number of the fragment that stores all messages with a key."""
     return int.from_bytes(blake2b(key, digest_size=_KEY_DIGEST_BYTES).digest(), "big") % FRAGMENT_COUNT
 
 
 def identity_of(message_id: object, key: bytes | None) -> bytes:
-    """Return the digest by which duplicates are detected: of the message id and, on a partitioned entity, the key."""
+    """Return the digest for duplicate detection: of the message id and, in a partitioned entity, the partition key."""
     digest = digest_of(message_id)
     return digest if key is None else blake2b(digest + key, digest_size=_ID_DIGEST_BYTES).digest()
 
 
 def digest_of(message_id: object) -> bytes:
-    """Return a message id in few bytes; ids of different types have different digests."""
+    """Return a digest of a message id; ids of different types have different digests."""
     kind = type(message_id).__name__.encode()
     raw = message_id if isinstance(message_id, bytes) else str(message_id).encode()
     return blake2b(kind + b":" + raw, digest_size=_ID_DIGEST_BYTES).digest()

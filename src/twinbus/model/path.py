@@ -1,7 +1,7 @@
-"""Paths of entities: how clients write them, and what they mean.
+"""Paths of entities, and the addresses that clients use for them.
 
-An address on a link may be a URI, start with a slash, be percent-encoded, and end in a sub-queue or `$management`.
-Paths compare without regard to case; an entity keeps the spelling it was created with.
+The address of a link may be a URI, start with a slash, be percent-encoded, and end in a sub-queue or `$management`.
+Paths are case-insensitive; an entity keeps the spelling that it was created with.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]*[A-Za-z0-9_])?")
 
 
 class SubQueue(Enum):
-    """Which of an entity's queues a path means; the value is how the path ends."""
+    """Sub-queue of an entity; the value is the suffix of its path."""
 
     MAIN = ""
     DEAD_LETTER = "/$DeadLetterQueue"
@@ -33,16 +33,16 @@ class SubQueue(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """What an address on a link means."""
+    """Parsed address of a link."""
 
     entity: str
-    """Path of the entity, as it was spelled."""
+    """Path of the entity, in the client's spelling."""
     sub_queue: SubQueue = SubQueue.MAIN
     is_management: bool = False
 
     @property
     def path(self) -> str:
-        """Entity and sub-queue."""
+        """Path of the entity including the sub-queue."""
         return self.entity + self.sub_queue.value
 
     def __str__(self) -> str:
@@ -50,35 +50,35 @@ class Address:
 
 
 def canonical_key(path: str) -> str:
-    """What two spellings of the same path have in common."""
+    """Return the lowercase form, which is equal for all spellings of a path."""
     return path.lower()
 
 
 def relative_path(address: str) -> str:
-    """An address without scheme and host, leading slash and percent-encoding."""
+    """Return an address without scheme, host, leading slash and percent-encoding."""
     return unquote(_URI.sub("", address, count=1)).strip("/")
 
 
 def subscription_path(topic: str, name: str) -> str:
-    """The path of a subscription."""
+    """Return the path of a subscription."""
     return f"{topic}{SUBSCRIPTIONS}{name}"
 
 
 def split_subscription(path: str) -> tuple[str, str]:
-    """The topic's path and the subscription's name; the name is empty for the path of another entity."""
+    """Split a path into the topic's path and the subscription's name; the name is empty for other entities."""
     at = path.lower().rfind(SUBSCRIPTIONS.lower())
     return (path, "") if at < 0 else (path[:at], path[at + len(SUBSCRIPTIONS) :])
 
 
 def parent_entity(path: str) -> str:
-    """The queue or topic that a path is of: sub-queues, subscriptions, rules and `$management` are below one."""
+    """Return the queue or topic that a path belongs to, without sub-queue, subscription, rule or `$management`."""
     path = path.split("/$", 1)[0]
     at = f"{path}/".lower().find(SUBSCRIPTIONS.lower())
     return path if at < 0 else path[:at]
 
 
 def parse_address(address: str) -> Address:
-    """Read what a client wrote as the address of a link."""
+    """Parse the address of a link."""
     path = relative_path(address)
     is_management = path.lower().endswith(_MANAGEMENT)
     if is_management:
@@ -90,24 +90,24 @@ def parse_address(address: str) -> Address:
 
 
 def check_subscription_name(name: str) -> str:
-    """The name of a new subscription; InvalidArgument says what is wrong with it."""
+    """Return the name of a new subscription, or raise InvalidArgument if the name is invalid."""
     if len(name) > SUBSCRIPTION_NAME_MAX_CHARACTERS or not _NAME.fullmatch(name) or "/" in name:
         raise InvalidArgument(
-            f"{name!r:.80} is no name of a subscription: it has at most {SUBSCRIPTION_NAME_MAX_CHARACTERS} letters, "
-            "digits, '.', '-' and '_', and starts and ends with a letter or digit"
+            f"{name!r:.80} is not a valid subscription name: use at most {SUBSCRIPTION_NAME_MAX_CHARACTERS} letters, "
+            "digits, '.', '-' and '_', starting and ending with a letter or digit"
         )
     return name
 
 
 def check_entity_path(path: str) -> str:
-    """The path of a new entity; InvalidArgument says what is wrong with it."""
+    """Return the path of a new entity, or raise InvalidArgument if the path is invalid."""
     if len(path) > ENTITY_PATH_MAX_CHARACTERS:
-        raise InvalidArgument(f"a path of {len(path)} characters; it can have {ENTITY_PATH_MAX_CHARACTERS}")
+        raise InvalidArgument(f"the path has {len(path)} characters; it can have {ENTITY_PATH_MAX_CHARACTERS}")
     if not _NAME.fullmatch(path) or "//" in path:
         raise InvalidArgument(
-            f"{path!r:.80} is no path: it has letters, digits, '.', '-', '_' and '/', and starts and ends with a letter"
-            " or digit"
+            f"{path!r:.80} is not a valid path: use letters, digits, '.', '-', '_' and '/', starting and ending with a"
+            " letter or digit"
         )
     if SUBSCRIPTIONS.lower() in f"/{path.lower()}/":
-        raise InvalidArgument(f"{path!r:.80} is no path of a queue or topic: {SUBSCRIPTIONS!r} is in it")
+        raise InvalidArgument(f"{path!r:.80} is not a valid path of a queue or topic: it contains {SUBSCRIPTIONS!r}")
     return path

@@ -1,6 +1,6 @@
-"""A queue, as its owner describes it.
+"""Description of queues, and their runtime information.
 
-Owns: the properties of a queue and their defaults. What is valid is in `description`.
+Owns the properties of a queue and their defaults. `description` validates values.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from twinbus.model.description import FOREVER_MS, check_description
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueDescription:
-    """What a queue is told to be."""
+    """Settings of a queue."""
 
     lock_duration_ms: int = 60_000
     max_size_mb: int = 1024
@@ -36,14 +36,14 @@ class QueueDescription:
     authorization_rules: tuple[AuthorizationRule, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse what no queue can be."""
+        """Raise an error if a value is invalid for a queue."""
         check_description(asdict(self))
         check_authorization_rules(self.authorization_rules)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueRuntime:
-    """What a queue holds now. Times are milliseconds of the wall clock."""
+    """Current contents of a queue or subscription. Times are wall-clock milliseconds."""
 
     active_count: int
     dead_letter_count: int
@@ -52,7 +52,7 @@ class QueueRuntime:
     updated_ms: int
     accessed_ms: int
     is_available: bool = True
-    """False while its store does not work: the numbers are then the last that were known."""
+    """False while the store does not work; the counts are then the last known values."""
     scheduled_count: int = 0
     deferred_count: int = 0
     transfer_count: int = 0

@@ -1,7 +1,7 @@
-"""Rules of a subscription: which messages of the topic it gets, and what is changed in them.
+"""Rules of subscriptions: which messages from the topic a subscription receives, and how actions change them.
 
-Owns: what a rule is, and how it is kept. What its expressions mean is for `broker.filters` to say: a rule that is made
-here may still be refused there.
+Owns the structure of rules and how they are stored. Must not know what expressions mean: `broker.filters` evaluates
+them and may still refuse a rule that is valid here.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from twinbus.model.errors import ArgumentOutOfRange, InvalidArgument
 DEFAULT_RULE: Final = "$Default"
 MAX_RULE_NAME_CHARACTERS: Final = 50
 MAX_EXPRESSION_CHARACTERS: Final = 1024
-"""Characters of a filter or an action."""
+"""Maximum length of a filter or action expression."""
 VALUE_KINDS: Final = ("string", "int", "long", "double", "boolean", "dateTime", "duration", "guid", "binary")
 _NAME: Final = re.compile(r"\$Default|[A-Za-z0-9_$](?:[A-Za-z0-9._$-]*[A-Za-z0-9_$])?", re.IGNORECASE)
 
 
 class Value(msgspec.Struct, frozen=True):
-    """A value in a rule, with the type that its owner gave it: `kind` is one of `KINDS`, as XML schema calls them."""
+    """Typed value in a rule; `kind` is one of `VALUE_KINDS`, with the type names of XML Schema."""
 
     kind: str
     text: str
-    """As XML writes it: durations and times are ISO 8601, booleans true or false, binary is base64."""
+    """Value in XML notation: durations and times in ISO 8601, booleans as true or false, binary as base64."""
 
     def __post_init__(self) -> None:
-        """Refuse a type that no value has."""
+        """Raise InvalidArgument if `kind` is unknown."""
         if self.kind not in VALUE_KINDS:
             raise InvalidArgument(
                 f"a value of a rule cannot be of type {self.kind!r:.40}; it can be {', '.join(VALUE_KINDS)}"
@@ -37,22 +37,22 @@ class Value(msgspec.Struct, frozen=True):
 
 
 class SqlFilter(msgspec.Struct, frozen=True, kw_only=True, tag="sql"):
-    """Messages for which an expression is true."""
+    """Filter that matches messages for which an SQL expression is true."""
 
     expression: str
     parameters: dict[str, Value] = {}
 
 
 class TrueFilter(msgspec.Struct, frozen=True, tag="true"):
-    """All messages."""
+    """Filter that matches all messages."""
 
 
 class FalseFilter(msgspec.Struct, frozen=True, tag="false"):
-    """None."""
+    """Filter that matches no messages."""
 
 
 class CorrelationFilter(msgspec.Struct, frozen=True, kw_only=True, tag="correlation"):
-    """Messages of which each of these is equal."""
+    """Filter that matches messages whose properties equal all values that are set here."""
 
     correlation_id: str | None = None
     message_id: str | None = None
@@ -66,7 +66,7 @@ class CorrelationFilter(msgspec.Struct, frozen=True, kw_only=True, tag="correlat
 
 
 class SqlAction(msgspec.Struct, frozen=True, kw_only=True):
-    """What is changed in a message that the filter is true for."""
+    """Changes to make in a message that the filter matches."""
 
     expression: str
     parameters: dict[str, Value] = {}
@@ -76,7 +76,7 @@ Filter: TypeAlias = "SqlFilter | TrueFilter | FalseFilter | CorrelationFilter"
 
 
 class RuleDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """One rule."""
+    """Description of one rule."""
 
     name: str
     filter: SqlFilter | TrueFilter | FalseFilter | CorrelationFilter = TrueFilter()
@@ -84,14 +84,14 @@ class RuleDescription(msgspec.Struct, frozen=True, kw_only=True):
     created_ms: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse a name that no rule has, and expressions that are too long to be looked at."""
+        """Raise an error if the name is invalid or an expression is too long."""
         if len(self.name) > MAX_RULE_NAME_CHARACTERS:
             raise ArgumentOutOfRange(
                 f"a rule's name has {len(self.name)} characters; it can have {MAX_RULE_NAME_CHARACTERS}"
             )
         if not _NAME.fullmatch(self.name):
-            raise InvalidArgument(f"{self.name!r:.80} is no name of a rule: it has letters, digits, '.', '-' and '_'")
-        for what, expression in (("filter", self.filter), ("action", self.action)):
+            raise InvalidArgument(f"{self.name!r:.80} is not a valid rule name: use letters, digits, '.', '-' and '_'")
+        for part, expression in (("filter", self.filter), ("action", self.action)):
             if isinstance(expression, SqlFilter | SqlAction) and len(expression.expression) > MAX_EXPRESSION_CHARACTERS:
                 length = len(expression.expression)
-                raise ArgumentOutOfRange(f"the {what} has {length} characters; it can have {MAX_EXPRESSION_CHARACTERS}")
+                raise ArgumentOutOfRange(f"the {part} has {length} characters; it can have {MAX_EXPRESSION_CHARACTERS}")

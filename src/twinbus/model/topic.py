@@ -1,6 +1,7 @@
-"""A topic and its subscriptions, as their owner describes them.
+"""Descriptions of topics and subscriptions, and their runtime information.
 
-Owns: their properties and defaults. What is valid is in `description`; rules are in `rule`.
+Owns the properties of topics and subscriptions, and their defaults. `description` validates values; `rule` has the
+rules of subscriptions.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from twinbus.model.description import FOREVER_MS, check_description
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDescription:
-    """What a topic is told to be."""
+    """Settings of a topic."""
 
     default_time_to_live_ms: int = FOREVER_MS
     max_size_mb: int = 1024
@@ -21,7 +22,7 @@ class TopicDescription:
     duplicate_window_ms: int = 600_000
     enable_batched_operations: bool = True
     filtering_messages_before_publishing: bool = False
-    """Kept and shown, without effect, as in Service Bus today."""
+    """Stored and returned, but without effect, as in Service Bus today."""
     status: str = "Active"
     support_ordering: bool = True
     auto_delete_on_idle_ms: int = FOREVER_MS
@@ -32,14 +33,14 @@ class TopicDescription:
     authorization_rules: tuple[AuthorizationRule, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse what no topic can be."""
+        """Raise an error if a value is invalid for a topic."""
         check_description(asdict(self))
         check_authorization_rules(self.authorization_rules)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionDescription:
-    """What a subscription is told to be."""
+    """Settings of a subscription."""
 
     lock_duration_ms: int = 60_000
     requires_session: bool = False
@@ -55,13 +56,13 @@ class SubscriptionDescription:
     user_metadata: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what no subscription can be."""
+        """Raise an error if a value is invalid for a subscription."""
         check_description(asdict(self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRuntime:
-    """What a topic holds now: messages for later, and those of its subscriptions in its size."""
+    """Current contents of a topic: scheduled messages, and a size that includes the messages in its subscriptions."""
 
     scheduled_count: int
     size_bytes: int

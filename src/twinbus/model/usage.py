@@ -1,13 +1,13 @@
-"""Usage: what was asked of a namespace, as its servers count it: a row for each minute, process, entity and client.
+"""Usage of a namespace, as metered by its servers: one row per minute, process, entity and client.
 
     for head, row in read_journal(Path("data/usage/0-5f1c-2025063014.journal")):
         print(row.entity, operations(row))
 
-Owns: the columns, what of them is charged in each of the two models, where the files lie, and the frames of a journal.
-A server appends one frame a minute to the journal of the hour; when that is over, its rows become a Parquet file
-(`server.metering`), which takes the journal's place. The minute that is not over yet is in a second file, the partial
-minute, to which a frame is appended about once a second: that is all a kill can lose. docs/pipeline-metering.md says
-what is counted as what.
+Owns the columns, the charges of the two billing models, the paths of files, and the frames of a journal. A server
+appends one frame per minute to the journal of the hour. At the end of the hour, `server.usage` converts the rows to a
+Parquet file, which replaces the journal. The current minute is in a second file, the partial minute, to which a frame
+is appended about once per second: a killed process loses no more than a second. docs/pipeline-metering.md says how
+operations are counted.
 """
 
 from __future__ import annotations
@@ -49,79 +49,80 @@ COUNTS: Final = (
 COLUMNS: Final = (*KEYS, *COUNTS)
 
 UNIT_BYTES: Final = 65_536
-"""An operation on a message is charged once for each so many bytes, begun ones too."""
+"""Billing unit: an operation on a message is charged once per started unit of this size."""
 NO_ENTITY: Final = ""
-"""The entity, where something was asked of the namespace itself; the client, where nobody asked."""
+"""Entity for operations on the namespace itself, and client for operations that no client requested."""
 OTHER_ENTITY: Final = "(other)"
-"""Entity and client of what has no row for itself: a minute of a process has `ROWS_MAX` at most."""
+"""Entity and client in the row that sums up all usage beyond `ROWS_MAX` rows per minute and process."""
 ROWS_MAX: Final = 10_000
 
 BEGIN: Final = "begin"
-"""Marks: a life begins with this minute."""
+"""Mark of the minute in which a process started."""
 END: Final = "end"
-"""It ends well with this minute, and everything is counted. A life whose last row is no such mark was killed, and its
-last second is lost, or with a power cut its last minute; or it is still alive."""
+"""Mark of the minute in which a process stopped cleanly, with all usage counted. If the last row of a process run (its
+life) has no such mark, the process is still running or was killed. A kill loses the last second, a power cut the last
+minute."""
 LOST: Final = "lost"
-"""Rows between the one before and this minute could not be written."""
+"""Mark of a minute before which rows could not be written."""
 
 
 class UsageRow(msgspec.Struct, array_like=True, frozen=True):
-    """What was counted in one minute for one entity and client; its journal says in which namespace and process.
+    """Usage of one entity by one client in one minute; the journal's head names the namespace and the process.
 
-    Each minute has a row with neither, which tells of the connections: that is how it is known to have been counted.
+    Each minute has a row without entity and client, which counts connections and shows that the minute was metered.
     """
 
     minute: int
-    """Its beginning: seconds since 1970."""
+    """Start of the minute, in seconds since 1970."""
     entity: str = NO_ENTITY
-    """Path, as its owner writes it, with that of a dead-letter queue where it was one."""
+    """Path as the entity's owner spells it, including the suffix of a dead-letter queue."""
     client: str = NO_ENTITY
     mark: str = ""
-    """Of a row with neither entity nor client."""
+    """Mark (`BEGIN`, `END`, `LOST`) of a row without entity and client."""
     sends: int = 0
-    """Messages that were accepted, each of a batch."""
+    """Accepted messages, counting each message in a batch."""
     send_units: int = 0
-    """... by their size."""
+    """Accepted messages in billing units."""
     send_bytes: int = 0
-    """... as they came, those of pings too."""
+    """Bytes of accepted messages as received, including pings."""
     failed_sends: int = 0
-    """Messages, or whole batches, that were refused."""
+    """Refused messages or whole batches."""
     pings: int = 0
-    """Messages that only asked whether the entity takes any, and were told yes."""
+    """Pings that the entity accepted."""
     failed_pings: int = 0
-    """... or no."""
+    """Pings that were refused."""
     receives: int = 0
-    """Messages that were delivered, each as often as it was."""
+    """Delivered messages, counting each delivery."""
     receive_units: int = 0
-    """... by their size."""
+    """Delivered messages in billing units."""
     receive_bytes: int = 0
-    """... as they left."""
+    """Bytes of delivered messages as sent to the client."""
     empty_receives: int = 0
-    """Waits for a message that ended without one."""
+    """Receive calls that returned no message."""
     settlements: int = 0
-    """Messages that were completed, abandoned, deferred or dead-lettered by a call."""
+    """Messages that a call completed, abandoned, deferred or dead-lettered."""
     renewals: int = 0
-    """Locks of messages and sessions."""
+    """Renewed message and session locks."""
     session_calls: int = 0
-    """States of sessions that were read or written, by their size; lists of sessions."""
+    """Session states read or written, in billing units, and listings of sessions."""
     peeks: int = 0
-    """Pages that were peeked, and messages that a browse link was shown, by their size."""
+    """Peeked pages, and messages sent on browse links, in billing units."""
     schedules: int = 0
-    """Messages that were scheduled, by their size, or cancelled."""
+    """Scheduled messages, in billing units, and cancelled messages."""
     management: int = 0
-    """Calls about entities and rules, over HTTP or AMQP."""
+    """Calls on entities and rules, over HTTP or AMQP."""
     forwards: int = 0
-    """Messages that were forwarded from it."""
+    """Messages forwarded from the entity."""
     connections: int = 0
-    """The most there were at a time in this minute; of AMQP, in the row with neither entity nor client."""
+    """Peak number of connections in the minute; the row without entity and client has the AMQP connections."""
 
 
-# --- what is charged --------------------------------------------------------------------------------------------------
+# --- charges ----------------------------------------------------------------------------------------------------------
 
 FAILED_TERMS: Final = ("failed_sends", "failed_pings")
-"""Whether these are charged is not published."""
+"""Columns for failed operations; Azure does not publish whether it charges for them."""
 DOCUMENT_TERMS: Final = ("send_units", "receive_units", "empty_receives", "pings")
-"""The document's model: sends and receives alone. Each column is summed."""
+"""Columns summed in the document model, which charges only sends and receives."""
 OPERATION_TERMS: Final = (
     *DOCUMENT_TERMS,
     "settlements",
@@ -132,16 +133,16 @@ OPERATION_TERMS: Final = (
     "management",
     "forwards",
 )
-"""The operation model: every call."""
+"""Columns summed in the operation model, which charges every call."""
 
 
 def operations(row: UsageRow, *, bills_failed: bool = True) -> int:
-    """What a row is charged in the operation model."""
+    """Return the charge for a row in the operation model."""
     return _sum(row, OPERATION_TERMS, bills_failed=bills_failed)
 
 
 def document_operations(row: UsageRow, *, bills_failed: bool = True) -> int:
-    """... and in that of the document."""
+    """Return the charge for a row in the document model."""
     return _sum(row, DOCUMENT_TERMS, bills_failed=bills_failed)
 
 
@@ -151,21 +152,21 @@ def _sum(row: UsageRow, terms: tuple[str, ...], *, bills_failed: bool) -> int:
 
 
 def units_of(size: int) -> int:
-    """How often an operation on so many bytes is charged: once for each 64 KB begun."""
+    """Return the number of billing units for `size` bytes: one per started 64 KB, at least one."""
     return max(1, -(-size // UNIT_BYTES))
 
 
 def add_rows(rows: Iterable[UsageRow], *, entity: str = OTHER_ENTITY, client: str = OTHER_ENTITY) -> UsageRow:
-    """Several of one minute, at least one, as one."""
-    some = list(rows)
-    sums = {name: sum([getattr(row, name) for row in some]) for name in COUNTS}
-    return UsageRow(minute=some[0].minute, entity=entity, client=client, **sums)
+    """Return the sum of rows for the same minute; `rows` must not be empty."""
+    row_list = list(rows)
+    sums = {name: sum([getattr(row, name) for row in row_list]) for name in COUNTS}
+    return UsageRow(minute=row_list[0].minute, entity=entity, client=client, **sums)
 
 
-# --- where files are --------------------------------------------------------------------------------------------------
+# --- file paths -------------------------------------------------------------------------------------------------------
 
 VERSION: Final = 1
-"""Of columns and frames."""
+"""Version of the columns and frames."""
 HOUR_S: Final = 3_600
 MINUTE_S: Final = 60
 JOURNAL_SUFFIX: Final = ".journal"
@@ -174,24 +175,24 @@ PARQUET_SUFFIX: Final = ".parquet"
 
 
 class JournalHead(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
-    """Whose a journal is: what all of its rows have in common. Its first frame."""
+    """First frame of a journal: the values that all of its rows have in common."""
 
     version: int = VERSION
     namespace: str
     process: int
     life: str
-    """Another one for each start of a process."""
+    """Identifier of one run of a process; a restarted process gets a new one."""
     hour: int
-    """Its beginning, in which all of its minutes are: seconds since 1970."""
+    """Start of the hour that contains all rows, in seconds since 1970."""
 
     @property
     def journal_name(self) -> str:
-        """Of its file in the folder `usage`."""
+        """Name of the journal's file in the folder `usage`."""
         return f"{self.process}-{self.life}-{_datetime_at(self.hour):%Y%m%d%H}{JOURNAL_SUFFIX}"
 
     @property
     def parquet_path(self) -> Path:
-        """Of the Parquet file that takes its place, in the same folder: once that is there, the journal is no more."""
+        """Path, in the same folder, of the Parquet file that replaces the journal; if it exists, ignore the journal."""
         when = _datetime_at(self.hour)
         name = f"{when:%H}-{self.process}-{self.life}{PARQUET_SUFFIX}"
         return Path(f"namespace={self.namespace}", f"date={when:%Y-%m-%d}", name)
@@ -204,80 +205,83 @@ def _datetime_at(seconds: int) -> dt.datetime:
 # --- the journal ------------------------------------------------------------------------------------------------------
 
 _FRAME: Final = Struct("<II")
-"""How long its content is, and its CRC-32."""
+"""Frame header: length and CRC-32 of the content."""
 _FRAME_MAX_BYTES: Final = 2**26
 _HEAD_COLUMNS: Final = ("namespace", "process", "life")
 
 
 class PartialMinuteHead(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
-    """The first frame of a partial minute: which part of the journal the rows behind it continue."""
+    """First frame of a partial minute: the position in the journal that its rows continue."""
 
     version: int = VERSION
     after: int
-    """Length of the journal, in bytes. A journal that is longer has the whole minute, and the partial one is void."""
+    """Length of the journal in bytes. If the journal is longer, it has the whole minute, and the partial minute is
+    obsolete."""
 
 
 class JournalUnreadable(Exception):
-    """A file is no journal that this version can read. The message says why."""
+    """The file is not a journal that this version can read. The message gives the reason."""
 
 
 def write_frame(content: JournalHead | PartialMinuteHead | list[UsageRow]) -> bytes:
-    """Encode one frame, which is appended in one write."""
+    """Encode a frame, to be appended in one write."""
     encoded = msgspec.msgpack.encode(content)
     return _FRAME.pack(len(encoded), zlib.crc32(encoded)) + encoded
 
 
 def read_head(path: Path) -> JournalHead:
-    """Whose it is. JournalUnreadable also for one that ended before it said so."""
+    """Return the head of a journal. Raise JournalUnreadable if the head is invalid or incomplete."""
     return _read_journal_head(path, _read_frames(path))
 
 
 def read_journal(path: Path) -> Iterator[tuple[JournalHead, UsageRow]]:
-    """Rows of a journal and of its partial minute; nothing behind a frame that is torn. JournalUnreadable."""
+    """Yield the rows of a journal and its partial minute, up to the first torn frame. Raises JournalUnreadable."""
     for head, rows in _read_rows(path):
         for row in rows:
             yield head, row
 
 
 def columns_of(path: Path) -> dict[str, list[Any]]:
-    """All rows of a journal as one list for each of `COLUMNS`; minutes are numbers, seconds since 1970."""
+    """Return all rows of a journal as one list per column of `COLUMNS`; minutes are seconds since 1970."""
     columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
-    for head, rows in _read_rows(path):  # a frame at a time: a busy hour has 600,000 rows
+    for head, rows in _read_rows(path):  # one frame at a time, because a busy hour has 600,000 rows
         for name, column in columns.items():
             column.extend([getattr(head if name in _HEAD_COLUMNS else row, name) for row in rows])
     return columns
 
 
 def complete_bytes(path: Path) -> int:
-    """How long a journal is, without what was not written to its end."""
+    """Return the length of a journal up to its last complete frame."""
     return sum([_FRAME.size + len(content) for content in _read_frames(path)])
 
 
 def journals_without_parquet(folder: Path) -> list[Path]:
-    """The journals in a folder `usage` whose rows are in no Parquet file yet, in the order of their names.
+    """Return the journals in a folder `usage` whose rows are not in a Parquet file yet, sorted by name.
 
-    One that cannot be read is left out: its first frame was not written to its end, and it has no rows. A server may
-    roll one after this has looked: who reads both kinds reads these first, and leaves out the Parquet files of those.
+    Unreadable journals are skipped: their first frame is incomplete, so they have no rows. A server may convert a
+    journal after this call. A caller that reads both kinds of files must read these journals first, and then skip the
+    Parquet files that replace them.
     """
-    found = []
+    journals = []
     for path in sorted(folder.glob(f"*{JOURNAL_SUFFIX}")):
         try:
             head = read_head(path)
         except (JournalUnreadable, FileNotFoundError):
             continue
         if not (folder / head.parquet_path).exists():
-            found.append(path)
-    return found
+            journals.append(path)
+    return journals
 
 
 def partial_minute_path(journal: Path) -> Path:
-    """Where the minute that a journal does not have yet lies."""
+    """Return the path of a journal's partial minute."""
     return journal.with_suffix(PARTIAL_SUFFIX)
 
 
 def _read_rows(path: Path) -> Iterator[tuple[JournalHead, list[UsageRow]]]:
-    # The partial minute is read first: if its server writes the whole minute meanwhile, the journal is longer than the
-    # partial minute says, and the rows are not counted twice. Nor are they missed: a journal is removed before it.
+    # Read the partial minute first. If the server writes the whole minute meanwhile, the journal is longer than the
+    # partial minute says, and its rows are not counted twice. Nor are rows missed: a journal is removed before its
+    # partial minute.
     after, partial = _read_partial_minute(partial_minute_path(path))
     frames = _read_frames(path)
     head = _read_journal_head(path, frames)
@@ -290,22 +294,22 @@ def _read_rows(path: Path) -> Iterator[tuple[JournalHead, list[UsageRow]]]:
 
 
 def _read_partial_minute(path: Path) -> tuple[int, list[UsageRow]]:
-    """Rows of a partial minute, one for each minute, entity and client, and the length of the journal before them."""
+    """Return the journal's length before a partial minute, and the minute's rows merged by entity, client and mark."""
     try:
         first, *frames = list(_read_frames(path))
         head = msgspec.msgpack.decode(first, type=PartialMinuteHead)
-    except (FileNotFoundError, ValueError, msgspec.MsgspecError):  # there is none, or a kill left nothing whole of it
+    except (FileNotFoundError, ValueError, msgspec.MsgspecError):  # no file, or no complete head after a kill
         return 0, []
     if head.version != VERSION:
         return 0, []
-    found: dict[tuple[int, str, str, str], list[UsageRow]] = {}
+    grouped: dict[tuple[int, str, str, str], list[UsageRow]] = {}
     for row in [row for content in frames for row in _decode_rows(content)]:
-        found.setdefault((row.minute, row.entity, row.client, row.mark), []).append(row)
-    return head.after, [_merge_rows(rows) for rows in found.values()]
+        grouped.setdefault((row.minute, row.entity, row.client, row.mark), []).append(row)
+    return head.after, [_merge_rows(rows) for rows in grouped.values()]
 
 
 def _merge_rows(rows: list[UsageRow]) -> UsageRow:
-    """Several of the same minute, entity and client as one. Connections are a peak: they do not add up."""
+    """Merge rows for the same minute, entity and client. Connections are a peak value, so they are not added."""
     if len(rows) == 1:
         return rows[0]
     added = add_rows(rows, entity=rows[0].entity, client=rows[0].client)
@@ -319,13 +323,13 @@ def _decode_rows(content: bytes) -> list[UsageRow]:
 def _read_journal_head(path: Path, frames: Iterator[bytes]) -> JournalHead:
     first = next(frames, None)
     if first is None:
-        raise JournalUnreadable(f"{path} ends before it says whose it is")
+        raise JournalUnreadable(f"{path} is incomplete: its first frame is missing or torn")
     try:
         head = msgspec.msgpack.decode(first, type=JournalHead)
     except msgspec.MsgspecError as error:
-        raise JournalUnreadable(f"{path} is no journal of usage: {error}") from None
+        raise JournalUnreadable(f"{path} is not a usage journal: {error}") from None
     if head.version != VERSION:
-        raise JournalUnreadable(f"{path} is of version {head.version}; this twinbus reads {VERSION}: use a newer one")
+        raise JournalUnreadable(f"{path} has version {head.version}; this twinbus reads {VERSION}: use a newer twinbus")
     return head
 
 

@@ -1,7 +1,7 @@
-"""Messages gathered by columns, until there are enough for a record batch.
+"""Buffers that collect messages column by column until there are enough for a record batch.
 
-Owns: the lists that columns are made of. Of a column that most messages have nothing in, nothing is kept for these.
-Knows nothing of Arrow: `columns` makes record batches of what is gathered here.
+Owns the lists that columns are built from. A sparse column stores nothing for the rows after its last value. Knows
+nothing of Arrow: `columns` builds record batches from these buffers.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ _DESCRIPTION_PROPERTY: Final = "DeadLetterErrorDescription"
 
 
 class SparseColumn:
-    """A column that is empty in most rows: nothing is kept of those behind the last that is not."""
+    """A column that is null in most rows; nulls after the last value are not stored."""
 
     __slots__ = ("values",)
 
     def __init__(self) -> None:
-        """Nothing in it."""
+        """Create an empty column."""
         self.values: list[object] = []
 
     def put(self, row_index: int, value: object) -> None:
-        """What is in a row; rows come in order, each of them once."""
+        """Set the value of a row. Rows must come in ascending order, each at most once."""
         values = self.values
         missing = row_index - len(values)
         if missing > 0:
@@ -38,23 +38,26 @@ class SparseColumn:
         values.append(value)
 
     def filled(self, row_count: int) -> list[object]:
-        """One value for each row."""
+        """Return one value per row, padded with None up to `row_count`."""
         return self.values + [None] * (row_count - len(self.values))
 
 
 class ColumnBuffers:
-    """Some messages, by columns. Moments are microseconds since 1970."""
+    """Messages as columns. Times are in microseconds since 1970."""
 
     def __init__(self, *, with_properties: bool = True) -> None:
-        """None yet. Without properties there is no column of these, but reasons for dead-lettering are read."""
+        """Create empty buffers.
+
+        If `with_properties` is False, application properties are read for dead-letter reasons only, and not kept.
+        """
         self.row_count = 0
         self.body_bytes = 0
-        """Bytes of bodies."""
+        """Total size of all bodies."""
         self.with_properties = with_properties
         self.body: list[bytes | None] = []
         self.body_type: list[str | None] = []
         self.has_other_body_types = False
-        """There are bodies that are no data."""
+        """Whether any body is something other than AMQP data sections."""
         self.message_id: list[str | None] = []
         self.enqueued_time_us: list[int | None] = []
         self.sequence_number: list[int] = []
@@ -75,12 +78,12 @@ class ColumnBuffers:
         self.dead_letter_description = SparseColumn()
         self.dead_letter_source = SparseColumn()
         self.property_offsets: list[int] = [0]
-        """Where each row's properties begin, and end."""
+        """Offset of each row's first property in `property_names`. A row's properties end at the next offset."""
         self.property_names: list[str] = []
         self.property_entries: list[PropertyEntry] = []
 
     def add(self, payload: bytes) -> int:
-        """One more encoded message; its sequence number, 0 if it says none."""
+        """Add an encoded message and return its sequence number (0 if the message has none)."""
         row = read_row(payload)
         self._append(row)
         return row.sequence_number
@@ -88,7 +91,10 @@ class ColumnBuffers:
     def take_deliveries(
         self, deliveries: deque[IncomingDelivery], max_rows: int, max_bytes: int
     ) -> list[IncomingDelivery]:
-        """Deliveries that have arrived, from the first on, until there are so many rows, or bytes; those that were."""
+        """Move deliveries from the front of the queue into the buffers until `max_rows` or `max_bytes` is reached.
+
+        Return the deliveries that were moved.
+        """
         taken: list[IncomingDelivery] = []
         while deliveries and self.row_count < max_rows and self.body_bytes < max_bytes:
             delivery = deliveries.popleft()

@@ -1,10 +1,10 @@
-"""The columns in which messages are read and written.
+"""The columns for reading and writing messages.
 
-    batch = record_batch(payloads, fragment=0)          # encoded messages, as a browse link brings them
-    spark.read.schema(DDL)                              # what Spark calls the same columns
+    batch = record_batch(payloads, fragment=0)          # encoded messages, as a browse link delivers them
+    spark.read.schema(DDL)                              # the same columns as a Spark schema
 
-Owns: their names, order and types, for Spark and for Arrow. What of a message goes into which is in `row`, how an
-application property keeps its type in `properties`.
+Owns the names, order and types of the columns, for Spark and for Arrow. `message_row` maps a message to columns, and
+`properties` keeps the AMQP types of application properties.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 BODY: Final = "body"
 PROPERTIES: Final = "properties"
 SOURCE_ID: Final = "sourceId"
-"""Identifies the message that a row was read from; see `source_ids`."""
+"""Column that identifies the message a row was read from; see `source_ids`."""
 PROPERTY_DDL: Final = (
     "struct<type: string, string: string, long: bigint, double: double, boolean: boolean, "
     "timestamp: timestamp, binary: binary>"
@@ -58,10 +58,10 @@ SPARK_TYPES: Final[dict[str, str]] = {
     PROPERTIES: f"map<string, {PROPERTY_DDL}>",
     SOURCE_ID: "string",
 }
-"""Of each column, in order, what Spark calls its type."""
+"""Spark type of each column, in column order."""
 COLUMNS: Final = tuple(SPARK_TYPES)
 DDL: Final = ", ".join(f"`{name}` {kind}" for name, kind in SPARK_TYPES.items())
-"""The schema, as Spark reads one."""
+"""The schema of the columns in Spark's DDL syntax."""
 
 _TIMESTAMP_TYPE: Final = pa.timestamp("us", tz="UTC")
 _ARROW_TYPES: Final = {
@@ -85,14 +85,14 @@ _PROPERTY_FIELD_TYPES: Final = (
 PROPERTY_TYPE: Final = pa.struct(
     [pa.field(name, kind) for name, kind in zip(FIELDS, _PROPERTY_FIELD_TYPES, strict=True)]
 )
-"""One application property."""
+"""Arrow type of an application property."""
 _PROPERTIES_TYPE: Final = pa.map_(pa.string(), pa.field("value", PROPERTY_TYPE))
 SCHEMA: Final = pa.schema([(name, _ARROW_TYPES.get(kind, _PROPERTIES_TYPE)) for name, kind in SPARK_TYPES.items()])
-"""The same for Arrow; it is what Spark makes of `DDL`."""
+"""The Arrow schema that corresponds to `DDL`."""
 
 
 def record_batch(payloads: Iterable[bytes], fragment: int, *, with_properties: bool = True) -> pa.RecordBatch:
-    """Encoded messages of one fragment as rows. Without properties that column is null."""
+    """Convert encoded messages from one fragment to a record batch. Without properties, their column is null."""
     rows = ColumnBuffers(with_properties=with_properties)
     for payload in payloads:
         rows.add(payload)
@@ -100,9 +100,9 @@ def record_batch(payloads: Iterable[bytes], fragment: int, *, with_properties: b
 
 
 def source_name(namespace: str, entity: str, entity_id: int) -> str:
-    """Return the first part of a source id: which entity of which namespace, and which of those that had its name.
+    """Return the first part of a source id: namespace, entity, and entity id, which changes if the entity is recreated.
 
-    `entity` includes the sub-queue: a dead-letter queue numbers its messages by itself.
+    `entity` includes the sub-queue, because a dead-letter queue has its own sequence numbers.
     """
     return f"{namespace.lower()}/{canonical_key(entity)}:{entity_id}"
 
@@ -110,8 +110,8 @@ def source_name(namespace: str, entity: str, entity_id: int) -> str:
 def source_ids(source: str, sequence_numbers: pa.Array, enqueued_times: pa.Array) -> pa.Array:
     """Return a source id for each message: `{source}/{sequence number}/{enqueued time in microseconds}`.
 
-    The time tells two messages apart that have one number: after a namespace was restored to an earlier state, numbers
-    are given out again.
+    The enqueued time distinguishes two messages with the same sequence number: a namespace that was restored to an
+    earlier state assigns sequence numbers again.
     """
     text = pa.string()
     parts = [pa.scalar(source), sequence_numbers.cast(text), enqueued_times.cast(pa.int64()).cast(text)]
@@ -119,7 +119,7 @@ def source_ids(source: str, sequence_numbers: pa.Array, enqueued_times: pa.Array
 
 
 def to_record_batch(buffers: ColumnBuffers, fragment: int, source: str | None = None) -> pa.RecordBatch:
-    """What was gathered, as one batch. Without a `source` (`source_name`) the rows have no source id."""
+    """Convert the buffers to a record batch. If `source` (see `source_name`) is None, the source ids are null."""
     count, text = buffers.row_count, pa.string()
     numbers, enqueued = pa.array(buffers.sequence_number, pa.int64()), pa.array(buffers.enqueued_time_us, pa.int64())
 

@@ -1,9 +1,9 @@
-"""The data source `servicebus`: entities as tables and streams of Spark.
+"""The data source `servicebus`: entities as Spark tables and streams.
 
     spark.read.format("servicebus").option("connectionString", text).option("entity", "orders").load()
 
-Owns: what Spark calls. What is done then is in `source` and `sink`. Spark makes it, its readers and writers anew in one
-process after the other, and pickles them between: they hold options and nothing else.
+Owns the interface that Spark calls; `source` and `sink` do the work. Spark recreates the data source, its readers and
+its writers in several processes and pickles these objects in between, so the objects hold only options.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ if TYPE_CHECKING:
 
 
 class ServiceBusDataSource(DataSource):
-    """Registered by `twinbus.pipeline.register`."""
+    """The data source that `twinbus.pipeline.register` registers."""
 
     @classmethod
     def name(cls) -> str:
-        """What it is called in `format(...)`."""
+        """Return the name for `format(...)`."""
         return "servicebus"
 
     def schema(self) -> str:
-        """The columns that are read."""
+        """Return the columns that a query reads."""
         return DDL
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """For `spark.read`."""
-        from twinbus.pipeline.source.batch_reader import BatchReader  # noqa: PLC0415  # who writes does not read
+        """Return the reader for `spark.read`."""
+        from twinbus.pipeline.source.batch_reader import BatchReader  # noqa: PLC0415  # a writer does not need it
         from twinbus.pipeline.source.options import read_options  # noqa: PLC0415
 
         return BatchReader(read_options(self.options), schema.fieldNames())
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
-        """For `spark.readStream`."""
+        """Return the reader for `spark.readStream`."""
         from twinbus.pipeline.source.options import read_options  # noqa: PLC0415
         from twinbus.pipeline.source.stream_reader import StreamReader  # noqa: PLC0415
 
         return StreamReader(read_options(self.options), schema.fieldNames())
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001  # as Spark calls it
-        """For `df.write`."""
+        """Return the writer for `df.write`."""
         from twinbus.pipeline.sink import make_writer  # noqa: PLC0415
 
         return make_writer(self.options, schema, overwrite=overwrite)
@@ -61,7 +61,7 @@ class ServiceBusDataSource(DataSource):
         schema: StructType,
         overwrite: bool,  # noqa: FBT001
     ) -> DataSourceStreamWriter:
-        """For `df.writeStream`."""
+        """Return the writer for `df.writeStream`."""
         from twinbus.pipeline.sink import make_stream_writer  # noqa: PLC0415
 
         return make_stream_writer(self.options, schema, overwrite=overwrite)

@@ -1,10 +1,11 @@
-"""What a job tells its user when it cannot go on.
+"""The error that a job reports to its user.
 
-Owns: the one kind of error that is shown as its text alone. Its text says what was wrong, with what, and what to do.
+Owns `PipelineError`. Commands show its text without a traceback, so the text says what failed, with which value, and
+what to do.
 """
 
 from __future__ import annotations
 
 
 class PipelineError(Exception):
-    """Something that the user can mend: an option, a file, a machine without Java."""
+    """An error that the user can fix: a wrong option, a missing file, a machine without Java."""

@@ -1,12 +1,12 @@
-"""Clients' journals as rows: what became of every message that programs sent or settled.
+"""Client journals as Spark rows: the outcome of every message that applications sent or settled.
 
-    frame = journals(spark, "audit", "/mnt/shops/journals")
+    frame = read_journals(spark, "audit", "/mnt/shops/journals")
     frame.where("kind = 'send' and outcome = 'parked'").groupBy("entity").count()
 
-Owns: finding the files of folders, and reading them batch by batch, those of killed processes up to their last whole
-batch. Columns are the journal's (`docs/observing-a-pair.md`) and `file`, the name of the file a row is from; those that
-an older journal does not have are null. Folders are read by Spark's workers: on a cluster all machines see them.
-What rows mean is for whoever asks.
+Owns finding journal files in folders and reading the files in batches; a killed process's file is read up to its last
+complete batch. The columns are the journal's columns (`docs/observing-a-pair.md`) and `file`, the name of the row's
+file. Columns missing from an older journal are null. Spark workers read the folders, so on a cluster all machines must
+have access to the folders. Interpreting the rows is left to callers.
 """
 
 from __future__ import annotations
@@ -31,55 +31,55 @@ if TYPE_CHECKING:
 
 SOURCE_NAME: Final = "twinbus-journal"
 PARTITION_BYTES: Final = 64 * 1024 * 1024
-"""Small files are read together, up to so much; a larger one by itself."""
+"""Size of a partition: smaller files share a partition, and a larger file has its own partition."""
 _SPARK_TYPES: Final = {pa.string(): "string", pa.int64(): "bigint"}
 _TIMESTAMP_TYPE: Final = pa.timestamp("us", tz="UTC")
-"""Spark's own; a journal has milliseconds."""
+"""Spark's timestamp type; a journal has milliseconds."""
 ROW_SCHEMA: Final = pa.schema(
-    [pa.field(one.name, _TIMESTAMP_TYPE if pa.types.is_timestamp(one.type) else one.type) for one in SCHEMA]
+    [pa.field(field.name, _TIMESTAMP_TYPE if pa.types.is_timestamp(field.type) else field.type) for field in SCHEMA]
     + [pa.field("file", pa.string())]
 )
 
 
 @dataclass(frozen=True, slots=True)
 class JournalFile:
-    """A file of a journal, by what its name and its end tell."""
+    """A journal file, described by its name, size and last bytes."""
 
     path: Path
     run_id: str
-    """Which process, and which journal of it, wrote the file."""
+    """The process, and the journal within that process, that wrote the file."""
     file_number: int
-    """The files of a life are numbered from 1 on."""
+    """Number of the file in its run, starting at 1."""
     size: int
     is_complete: bool
-    """In good order; else its process was killed, or is writing still."""
+    """Whether the file was closed properly. If not, its process was killed or is still writing."""
 
     @classmethod
     def from_path(cls, path: Path) -> JournalFile:
-        """Look at a file."""
-        _, _, rest = path.name.removesuffix(SUFFIX).partition("-")
-        life, _, part = rest.rpartition("-")
-        is_named_so = bool(life) and part.isdecimal()
-        return cls(path, life or path.name, int(part) if is_named_so else 0, path.stat().st_size, has_end(path))
+        """Inspect the name, size and last bytes of a file."""
+        _, _, run_and_number = path.name.removesuffix(SUFFIX).partition("-")
+        run_id, _, number = run_and_number.rpartition("-")
+        has_number = bool(run_id) and number.isdecimal()
+        return cls(path, run_id or path.name, int(number) if has_number else 0, path.stat().st_size, has_end(path))
 
 
 def find_journal_files(folders: Iterable[Path | str]) -> list[JournalFile]:
-    """The files of folders and of all folders below; one that is there several times counts once."""
-    found: dict[str, JournalFile] = {}
+    """Find journal files in folders and their subfolders. If files have the same name, return only the largest."""
+    files: dict[str, JournalFile] = {}
     for folder in map(Path, folders):
         if not folder.exists():
             raise PipelineError(f"there are no journals in {folder}: no such folder")
         paths = [folder] if folder.is_file() else sorted(folder.rglob(f"*{SUFFIX}"))
         for path in paths:
-            one = JournalFile.from_path(path)
-            known = found.get(path.name)
-            if known is None or one.size > known.size:  # a copy that was made before the file was whole
-                found[path.name] = one
-    return [found[name] for name in sorted(found)]
+            file = JournalFile.from_path(path)
+            other = files.get(path.name)
+            if other is None or file.size > other.size:  # the smaller copy was made before the file was complete
+                files[path.name] = file
+    return [files[name] for name in sorted(files)]
 
 
 def read_journals(spark: SparkSession, *folders: Path | str) -> DataFrame:
-    """All rows of the journals in folders. PipelineError if a folder is not there, or none of them has a journal."""
+    """Return all rows in the journals in these folders. Raise PipelineError if a folder or its journals are missing."""
     files = find_journal_files(folders)
     if not files:
         raise PipelineError(f"there are no journals in {', '.join(map(str, folders))}: no file ends in {SUFFIX}")
@@ -87,27 +87,29 @@ def read_journals(spark: SparkSession, *folders: Path | str) -> DataFrame:
 
 
 def read_journal_files(spark: SparkSession, files: Sequence[JournalFile]) -> DataFrame:
-    """All rows of these files."""
+    """Return all rows in the given files."""
     register_data_source(spark, JournalDataSource)
     return (
-        spark.read.format(SOURCE_NAME).option("files", json.dumps([(str(one.path), one.size) for one in files])).load()
+        spark.read.format(SOURCE_NAME)
+        .option("files", json.dumps([(str(file.path), file.size) for file in files]))
+        .load()
     )
 
 
 class JournalDataSource(DataSource):
-    """The data source behind `journals`."""
+    """The data source behind `read_journals`."""
 
     @classmethod
     def name(cls) -> str:
-        """What Spark knows it by."""
+        """Return the name for `format(...)`."""
         return SOURCE_NAME
 
     def schema(self) -> str:
-        """The columns."""
-        return ", ".join(f"{one.name} {_SPARK_TYPES.get(one.type, 'timestamp')}" for one in ROW_SCHEMA)
+        """Return the columns of a journal row."""
+        return ", ".join(f"{field.name} {_SPARK_TYPES.get(field.type, 'timestamp')}" for field in ROW_SCHEMA)
 
     def reader(self, schema: StructType) -> JournalReader:  # noqa: ARG002
-        """For all files."""
+        """Return a reader for the files in the option `files`."""
         return JournalReader([(path, size) for path, size in json.loads(self.options["files"])])
 
 
@@ -119,27 +121,27 @@ class JournalPartition(InputPartition):
 
 
 class JournalReader(DataSourceReader):
-    """Reads files in tasks: of each no more than a batch is in memory."""
+    """A reader that holds no more than one batch of a file in memory."""
 
     def __init__(self, files: Sequence[tuple[str, int]]) -> None:
-        """`files` are paths and sizes."""
+        """Create a reader for `files`, given as paths and sizes."""
         self._files = files
 
     def partitions(self) -> list[InputPartition]:
-        """As few as files of `PARTITION_BYTES` would make."""
+        """Return partitions of consecutive files, each up to `PARTITION_BYTES` unless a single file is larger."""
         parts: list[InputPartition] = []
         paths: list[str] = []
-        held = 0
+        partition_bytes = 0
         for path, size in self._files:
-            if paths and held + size > PARTITION_BYTES:
+            if paths and partition_bytes + size > PARTITION_BYTES:
                 parts.append(JournalPartition(paths))
-                paths, held = [], 0
+                paths, partition_bytes = [], 0
             paths.append(path)
-            held += size
+            partition_bytes += size
         return [*parts, JournalPartition(paths)] if paths else parts
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """What is whole of each file."""
+        """Yield the complete batches of the partition's files."""
         assert isinstance(partition, JournalPartition)
         for path in partition.paths:
             for batch in batches(path):
@@ -148,12 +150,12 @@ class JournalReader(DataSourceReader):
 
 def _with_row_schema(batch: pa.RecordBatch, file_name: str) -> pa.RecordBatch:
     columns = []
-    for one in ROW_SCHEMA:
-        place = batch.schema.get_field_index(one.name)
-        if one.name == "file":
+    for field in ROW_SCHEMA:
+        column_index = batch.schema.get_field_index(field.name)
+        if field.name == "file":
             columns.append(pa.repeat(pa.scalar(file_name), batch.num_rows))
-        elif place < 0:
-            columns.append(pa.nulls(batch.num_rows, one.type))
+        elif column_index < 0:
+            columns.append(pa.nulls(batch.num_rows, field.type))
         else:
-            columns.append(batch.column(place).cast(one.type))
+            columns.append(batch.column(column_index).cast(field.type))
     return pa.record_batch(columns, schema=ROW_SCHEMA)

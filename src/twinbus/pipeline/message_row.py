@@ -1,18 +1,17 @@
-"""One message as it comes from a browse link, taken apart into the values of its columns.
+"""One message from a browse link, split into the values of its columns.
 
-Owns: what of a message's bytes goes into which column. The layouts that twinbus and usual clients write are read in one
-pass, by offsets; anything else by `Message`. This is done a hundred thousand times a second, so no BrokeredMessage is
-made. Knows nothing of Arrow: `columns` makes record batches of rows.
+Owns the mapping from a message's bytes to columns. Layouts that twinbus and common clients write are read in one pass
+by offsets, and all other layouts with `Message`. This code runs 100,000 times a second, so it creates no
+BrokeredMessage. Knows nothing of Arrow: `columns` builds record batches from rows.
 """
-# ruff: noqa: PLR2004  # 0x70 is an AMQP uint, and 10 the place of the session's id among the properties
+# ruff: noqa: PLR2004  # 0x70 is an AMQP uint, and 10 the index of the session id in the properties
 
 from __future__ import annotations
 
 from typing import Final
 
-from twinbus.amqp.decode import decode
-from twinbus.amqp.errors import DecodeError
-from twinbus.amqp.field_numbers import (
+from twinbus.amqp.codec.decode import decode
+from twinbus.amqp.codec.field_numbers import (
     ABSOLUTE_EXPIRY_TIME,
     CONTENT_TYPE,
     CORRELATION_ID,
@@ -27,8 +26,7 @@ from twinbus.amqp.field_numbers import (
     TO,
     TTL,
 )
-from twinbus.amqp.message import Header, Message, Properties, Section
-from twinbus.amqp.message_layout import (
+from twinbus.amqp.codec.message_layout import (
     annotation_pairs,
     field_offsets,
     layout_of,
@@ -37,6 +35,8 @@ from twinbus.amqp.message_layout import (
     timestamp_at,
     uint32_at,
 )
+from twinbus.amqp.errors import DecodeError
+from twinbus.amqp.message import Header, Message, Properties, Section
 from twinbus.amqp.types import Timestamp
 from twinbus.model import annotations as names
 from twinbus.pipeline.properties import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
@@ -45,7 +45,7 @@ BODY_DATA: Final = "data"
 BODY_VALUE: Final = "value"
 BODY_SEQUENCE: Final = "sequence"
 BODY_UNREADABLE: Final = "message"
-"""Of a message whose bytes do not add up: its body is all of it, as it came."""
+"""Body type of a message that cannot be decoded: the body is the whole message as received."""
 _ABSENT: Final = -1
 _NOT_A_UINT: Final = -2
 _TEXT_FIELDS: Final = (TO, SUBJECT, REPLY_TO, CORRELATION_ID, CONTENT_TYPE, GROUP_ID, REPLY_TO_GROUP_ID)
@@ -58,10 +58,10 @@ _DEADLETTER_SOURCE: Final = names.DEADLETTER_SOURCE.encode()
 
 
 class MessageRow:
-    """One message. Moments are microseconds since 1970; -1 stands for a number that is not there."""
+    """The column values of one message. Times are in microseconds since 1970; -1 marks a missing number."""
 
     def __init__(self) -> None:
-        """Nothing is known."""
+        """Create a row without values."""
         self.body: bytes | None = None
         self.body_type: str | None = BODY_DATA
         self.message_id: str | None = None
@@ -82,28 +82,28 @@ class MessageRow:
         self.delivery_count = 0
         self.dead_letter_source: str | None = None
         self.application_properties: dict[object, object] | None = None
-        """The application's, as AMQP has them."""
+        """The application properties as decoded AMQP values."""
 
 
 def read_row(payload: bytes) -> MessageRow:
-    """An encoded message."""
+    """Decode a message into a row."""
     row = MessageRow()
     if _read_common_layout(row, payload):
         return row
     try:
         row = MessageRow()
         _read_decoded(row, Message(payload))
-    except DecodeError:  # it must not keep the others from being read
+    except DecodeError:  # a malformed message must not block other messages
         row = MessageRow()
         _read_broker_annotations(row, payload)
     return row
 
 
-# --- the usual layouts ------------------------------------------------------------------------------------------------
+# --- common layouts ---------------------------------------------------------------------------------------------------
 
 
 def _read_common_layout(row: MessageRow, payload: bytes) -> bool:
-    """A message with one binary as its body, and everything written as most do; False if it is another."""
+    """Read a message with a single binary body in the common encodings. Return False for any other message."""
     outline = layout_of(payload)
     if outline is None:
         return False
@@ -144,7 +144,7 @@ def _read_header(row: MessageRow, payload: bytes) -> bool:
 
 
 def _uint_at(payload: bytes, offset: int) -> int:
-    """The uint that begins there."""
+    """Return the uint at `offset`."""
     if offset == 0:
         return _ABSENT
     constructor = payload[offset]
@@ -155,15 +155,15 @@ def _uint_at(payload: bytes, offset: int) -> int:
     return 0 if constructor == 0x43 else _NOT_A_UINT
 
 
-def _read_annotations(row: MessageRow, payload: bytes, offset: int) -> bool:  # noqa: C901  # one branch for each that there is
+def _read_annotations(row: MessageRow, payload: bytes, offset: int) -> bool:  # noqa: C901  # one branch per annotation
     pairs = annotation_pairs(payload, offset)
     if pairs is None:
         return False
-    number, enqueued_ms = _ABSENT, _ABSENT
-    for name, begins, _ in pairs:
-        value_at = begins + 2 + len(name)
+    sequence_number, enqueued_ms = _ABSENT, _ABSENT
+    for name, pair_at, _ in pairs:
+        value_at = pair_at + 2 + len(name)
         if name == _SEQUENCE_NUMBER:
-            number = _value_or_absent(long_at(payload, value_at))
+            sequence_number = _value_or_absent(long_at(payload, value_at))
         elif name == _ENQUEUED_TIME:
             enqueued_ms = _value_or_absent(timestamp_at(payload, value_at))
         elif name == _PARTITION_KEY:
@@ -174,9 +174,9 @@ def _read_annotations(row: MessageRow, payload: bytes, offset: int) -> bool:  # 
             row.scheduled_time_us = _to_microseconds(_value_or_absent(timestamp_at(payload, value_at)))
         elif name == _DEADLETTER_SOURCE:
             row.dead_letter_source = text_at(payload, value_at)
-    if number < 0 or enqueued_ms < 0:
+    if sequence_number < 0 or enqueued_ms < 0:
         return False
-    row.sequence_number = number
+    row.sequence_number = sequence_number
     row.enqueued_time_us = _to_microseconds(enqueued_ms)
     if row.ttl_ms >= 0:
         row.expires_at_us = _to_microseconds(enqueued_ms + row.ttl_ms)
@@ -191,9 +191,9 @@ def _read_properties(row: MessageRow, payload: bytes, offset: int) -> bool:
     if row.message_id is None:  # a number, a UUID or bytes
         return False
     for index in _TEXT_FIELDS:
-        begins = fields[index]
-        if begins:
-            text = _symbol_at(payload, begins) if index == CONTENT_TYPE else text_at(payload, begins)
+        text_at_offset = fields[index]
+        if text_at_offset:
+            text = _symbol_at(payload, text_at_offset) if index == CONTENT_TYPE else text_at(payload, text_at_offset)
             if text is None:
                 return False
             _set_text_field(row, index, text)
@@ -228,16 +228,16 @@ def _read_application_properties(row: MessageRow, payload: bytes, offset: int) -
     if payload[offset + 2] != 0x74:
         return False
     try:
-        found, _ = decode(payload, offset + 3)
+        properties, _ = decode(payload, offset + 3)
     except DecodeError:
         return False
-    if not isinstance(found, dict):
+    if not isinstance(properties, dict):
         return False
-    row.application_properties = found
+    row.application_properties = properties
     return True
 
 
-# --- any other --------------------------------------------------------------------------------------------------------
+# --- other layouts ----------------------------------------------------------------------------------------------------
 
 
 def _read_decoded(row: MessageRow, message: Message) -> None:
@@ -265,7 +265,7 @@ def _read_decoded(row: MessageRow, message: Message) -> None:
 
 
 def _read_decoded_body(row: MessageRow, message: Message) -> None:
-    """The binaries of a body of data; the sections of another as they came."""
+    """Set the body: the concatenated binaries of data sections, or the encoded sections of any other body."""
     section = message.body_section
     if section is None:
         row.body_type = None
@@ -277,7 +277,7 @@ def _read_decoded_body(row: MessageRow, message: Message) -> None:
 
 
 def _read_broker_annotations(row: MessageRow, payload: bytes) -> None:
-    """Number and time, as the namespace wrote them, of a message that cannot be read."""
+    """Read the sequence number and enqueued time that the namespace added to a message that cannot be decoded."""
     row.body, row.body_type = payload, BODY_UNREADABLE
     number_at, time_at = payload.find(_SEQUENCE_NUMBER), payload.find(_ENQUEUED_TIME)
     if number_at >= 0:
@@ -291,7 +291,7 @@ def _value_or_absent(value: int | None) -> int:
 
 
 def _to_microseconds(milliseconds: int) -> int | None:
-    """In microseconds; None of one that is not there (-1), or that no calendar has."""
+    """Convert to microseconds. Return None if the time is missing (-1) or outside the years 1 to 9999."""
     if milliseconds == _ABSENT or not MIN_TIMESTAMP_MS <= milliseconds <= MAX_TIMESTAMP_MS:
         return None
     return milliseconds * 1000
@@ -306,7 +306,7 @@ def _text_or_none(value: object) -> str | None:
 
 
 def _id_as_text(value: object) -> str | None:
-    """An id may be a number, a UUID or bytes, too."""
+    """Return a message id or correlation id as text. An id may also be a number, a UUID or bytes."""
     if value is None:
         return None
     if isinstance(value, bytes):

@@ -1,24 +1,24 @@
-"""Application properties, each with the type it was sent as.
+"""Application properties as structs that keep the AMQP type.
 
     {"type": "uint", "long": 3}
     {"type": "string", "string": "high"}
 
-Owns: which field of such an entry holds a value of which AMQP type, and the way back: a property that is read and
-written again is the same to the bit. Knows nothing of messages or columns.
+Owns the mapping of AMQP types to the fields of such a struct, in both directions: reading and writing a property
+preserves every bit. Knows nothing of messages or columns.
 
 | type | field | |
 |---|---|---|
 | string, symbol, char | string | |
 | ubyte, ushort, uint, byte, short, int, long | long | |
-| ulong | long | in `string` from 2^63 on |
+| ulong | long | `string` for values from 2^63 |
 | float, double | double | |
 | boolean | boolean | |
-| timestamp | timestamp | in `string`, as milliseconds since 1970, outside the years 1 to 9999 |
+| timestamp | timestamp | `string`, in milliseconds since 1970, outside the years 1 to 9999 |
 | uuid, decimal32, decimal64, decimal128 | string | |
 | binary | binary | |
-| timespan | long | .NET's durations, in hundreds of nanoseconds |
+| timespan | long | a .NET duration in units of 100 nanoseconds |
 | null | none | |
-| amqp | binary | whatever else: its AMQP encoding |
+| amqp | binary | any other value, AMQP-encoded |
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ import decimal
 import uuid
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from twinbus.amqp.decode import decode
-from twinbus.amqp.encode import encode
+from twinbus.amqp.codec.decode import decode
+from twinbus.amqp.codec.encode import encode
 from twinbus.amqp.errors import AmqpError
 from twinbus.amqp.types import (
     Byte,
@@ -55,11 +55,11 @@ if TYPE_CHECKING:
 
 FIELDS: Final = ("type", "string", "long", "double", "boolean", "timestamp", "binary")
 PropertyEntry: TypeAlias = "tuple[str, str | None, int | None, float | None, bool | None, int | None, bytes | None]"
-"""The fields in this order; the timestamp in microseconds since 1970."""
+"""The values of `FIELDS`, in that order; the timestamp is in microseconds since 1970."""
 
 MIN_TIMESTAMP_MS: Final = -62_135_596_800_000
 MAX_TIMESTAMP_MS: Final = 253_402_300_799_999
-"""What Python's datetime, and so whoever collects rows, can hold: the years 1 to 9999."""
+"""Range of Python's datetime, to which collected rows are converted: the years 1 to 9999."""
 _LONG_END: Final = 2**63
 _INTEGER_TYPES: Final[dict[type, str]] = {
     int: "long",
@@ -75,8 +75,8 @@ _TEXT_TYPES: Final[dict[type, str]] = {str: "string", Symbol: "symbol", Char: "c
 _DECIMAL_TYPES: Final[dict[type, str]] = {Decimal32: "decimal32", Decimal64: "decimal64", Decimal128: "decimal128"}
 
 
-def to_entry(value: object) -> PropertyEntry:  # noqa: PLR0911  # one for each field
-    """A property's value, as AMQP has it, taken to its field."""
+def to_entry(value: object) -> PropertyEntry:  # noqa: PLR0911  # one return per field
+    """Convert a decoded AMQP value to an entry."""
     kind = type(value)
     if kind is str:
         assert isinstance(value, str)
@@ -96,7 +96,7 @@ def to_entry(value: object) -> PropertyEntry:  # noqa: PLR0911  # one for each f
             None,
             None,
             None,
-        )  # compiled, it may still be an ULong
+        )  # in compiled code `number` may still be a ULong
     if isinstance(value, float):
         return "float" if kind is Float else "double", None, None, float(value), None, None, None
     if kind in _TEXT_TYPES:
@@ -123,28 +123,28 @@ def _to_rare_entry(value: object) -> PropertyEntry:  # noqa: PLR0911
 
 
 def from_entry(entry: Mapping[str, object]) -> object:
-    """The value that an entry stands for, as AMQP has it; ValueError says what is wrong with the entry.
+    """Convert an entry to the AMQP value it represents. Raise ValueError if the entry is invalid.
 
-    An entry without a type is taken by the one field that it has: `{"string": "high"}`.
+    The type of an entry without `type` follows from its only field: `{"string": "high"}`.
     """
     kind = entry.get("type")
-    given = {name: found for name in FIELDS[1:] if (found := entry.get(name)) is not None}
+    fields = {name: value for name in FIELDS[1:] if (value := entry.get(name)) is not None}
     if kind is None:
-        kind = _type_of_fields(given)
+        kind = _type_of_fields(fields)
     make = VALUE_PARSERS.get(str(kind))
     if make is None:
-        raise ValueError(f"a property has the type {kind!r:.40}; it can have {', '.join(VALUE_PARSERS)}")
+        raise ValueError(f"a property has the type {kind!r:.40}; use one of {', '.join(VALUE_PARSERS)}")
     if kind == "null":
         return None
     try:
-        return make(given)
+        return make(fields)
     except (KeyError, TypeError, ValueError, decimal.DecimalException, AmqpError) as error:
-        raise ValueError(f"a property of the type {kind} has {given!r:.80}: {_reason(error)}") from error
+        raise ValueError(f"a property of the type {kind} has {fields!r:.80}: {_reason(error)}") from error
 
 
 def _type_of_fields(fields: Mapping[str, object]) -> str:
     if len(fields) > 1:
-        raise ValueError(f"a property without a type has {', '.join(fields)}: say which of them counts, as its type")
+        raise ValueError(f"a property without a type has {', '.join(fields)}: set its type")
     return next(iter(fields), "null")
 
 
@@ -156,47 +156,48 @@ def _integer_field(fields: Mapping[str, object]) -> int:
     return int(str(fields["string"] if "string" in fields else fields["long"]))
 
 
-# `kind` gives an object: what is said to give an int, or a float, gives a plain one where this is compiled.
+# `to_type` returns `object`: in compiled code a callable that is declared to return int or float returns a plain
+# number.
 
 
 def _integer_parser(to_type: Callable[[int], object]) -> Callable[[Mapping[str, object]], object]:
-    return lambda given: to_type(_integer_field(given))
+    return lambda fields: to_type(_integer_field(fields))
 
 
 def _text_parser(to_type: Callable[[str], object]) -> Callable[[Mapping[str, object]], object]:
-    return lambda given: to_type(str(given["string"]))
+    return lambda fields: to_type(str(fields["string"]))
 
 
 def _decimal_parser(decimal_type: type[Decimal32 | Decimal64 | Decimal128]) -> Callable[[Mapping[str, object]], object]:
-    return lambda given: decimal_type.from_decimal(decimal.Decimal(str(given["string"])))
+    return lambda fields: decimal_type.from_decimal(decimal.Decimal(str(fields["string"])))
 
 
 def _parse_timestamp(fields: Mapping[str, object]) -> object:
     moment = fields.get("timestamp")
     if isinstance(moment, dt.datetime):
         return Timestamp(milliseconds_of(moment))
-    if isinstance(moment, int):  # microseconds, as Arrow has them
+    if isinstance(moment, int):  # microseconds, Arrow's unit
         return Timestamp(moment // 1000)
     return Timestamp(_integer_field(fields))
 
 
 def _parse_binary(fields: Mapping[str, object]) -> bytes:
-    found = fields["binary"]
-    if not isinstance(found, bytes | bytearray | memoryview):
-        raise TypeError(f"{type(found).__name__} is no binary")
-    return bytes(found)
+    value = fields["binary"]
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise TypeError(f"{type(value).__name__} is not binary")
+    return bytes(value)
 
 
 def _parse_amqp(fields: Mapping[str, object]) -> object:
     encoded = _parse_binary(fields)
     value, end = decode(encoded)
     if end != len(encoded):
-        raise ValueError("there is more than one value in it")
+        raise ValueError("it encodes more than one value")
     return value
 
 
 def _float_parser(to_type: Callable[[float], object]) -> Callable[[Mapping[str, object]], object]:
-    return lambda given: to_type(float(str(given["double"])))
+    return lambda fields: to_type(float(str(fields["double"])))
 
 
 VALUE_PARSERS: Final[dict[str, Callable[[Mapping[str, object]], object]]] = {
@@ -210,11 +211,11 @@ VALUE_PARSERS: Final[dict[str, Callable[[Mapping[str, object]], object]]] = {
     "decimal128": _decimal_parser(Decimal128),
     "float": _float_parser(Float),
     "double": _float_parser(float),
-    "boolean": lambda given: bool(given["boolean"]),
+    "boolean": lambda fields: bool(fields["boolean"]),
     "timestamp": _parse_timestamp,
     "binary": _parse_binary,
-    "timespan": lambda given: Described(TIMESPAN, _integer_field(given)),
+    "timespan": lambda fields: Described(TIMESPAN, _integer_field(fields)),
     "amqp": _parse_amqp,
     "null": lambda _: None,
 }
-"""By the name of the type."""
+"""Functions that convert the fields of an entry to an AMQP value, by type name."""

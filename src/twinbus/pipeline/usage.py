@@ -1,8 +1,10 @@
-"""Both kinds of files of a usage folder, read so that no hour is missed or comes twice.
+"""Usage folders as Spark rows: hourly Parquet files, and journals for hours that have no Parquet file yet.
 
-A server turns the journal of an hour into a Parquet file while we read. So the journals are read first, and only then
-the Parquet files are listed: of an hour that is in both, the Parquet file is whole, and its journal is left out. Of a
-journal that was gone when its turn came, the Parquet file is there.
+The server converts journals to Parquet files while a job reads. Journals are therefore read first and Parquet files
+listed afterwards, so that no hour is missed or counted twice: if an hour has both files, its journal is skipped, and if
+a journal disappears before it is read, its Parquet file exists.
+
+Owns reading both kinds of files. Knows nothing of costs.
 """
 
 from __future__ import annotations
@@ -39,10 +41,10 @@ if TYPE_CHECKING:
     from twinbus.model.usage import JournalHead, UsageRow
 
 USAGE_FOLDER: Final = "usage"
-"""The folder in a server's data folder."""
+"""Name of the usage folder in a server's data folder."""
 _SPARK_TYPES: Final = {"minute": "timestamp", "process": "bigint", **dict.fromkeys(COUNTS, "bigint")}
 SCHEMA: Final = ", ".join(f"{name} {_SPARK_TYPES.get(name, 'string')}" for name in COLUMNS)
-"""Of what `read_usage` gives."""
+"""Schema of `read_usage`."""
 _FILE_SCHEMA: Final = ", ".join(f"{name} {_SPARK_TYPES.get(name, 'string')}" for name in COLUMNS if name != "namespace")
 _PARTITION_SCHEMA: Final = "namespace string, date date"
 
@@ -54,13 +56,14 @@ def read_usage(
     since: dt.datetime | None = None,
     until: dt.datetime | None = None,
 ) -> DataFrame:
-    """Of servers' data folders, or of their folders `usage`, or of an address that Spark reads (then no journals).
+    """Read the usage that servers counted. Raise PipelineError if no usage is found.
 
-    From `since` on, and before `until`; all of it without. PipelineError where there is nothing at all.
+    A location is a server's data folder, its folder `usage`, or a URL that Spark can read (Parquet files only). Rows
+    are limited to times from `since` up to but not including `until`, where given.
     """
     if not locations:
         raise PipelineError("no usage: name the data folder of a server, as given to `twinbus serve --data`")
-    folders = dict.fromkeys(_resolve_folder(str(place)) for place in locations)  # one that is named twice counts once
+    folders = dict.fromkeys(_resolve_folder(str(location)) for location in locations)  # duplicates count once
     parts = [part for folder in folders for part in _read_folder(spark, folder)]
     usage = parts[0]
     for part in parts[1:]:
@@ -69,7 +72,7 @@ def read_usage(
 
 
 def _in_period(usage: DataFrame, since: dt.datetime | None, until: dt.datetime | None) -> DataFrame:
-    """By the date, too: it is in the names of folders, of which the others are not looked into."""
+    """Filter by minute and by date. The filter by date lets Spark skip the folders of other dates."""
     if since is not None:
         usage = usage.where((usage.date >= since.date()) & (usage.minute >= since))
     if until is not None:
@@ -85,7 +88,7 @@ def _resolve_folder(location: str) -> str | Path:
         folder /= USAGE_FOLDER
     if not folder.is_dir():
         raise PipelineError(
-            f"{location} is no folder: name the data folder of a server, as given to `twinbus serve --data`"
+            f"{location} is not a folder: name the data folder of a server, as given to `twinbus serve --data`"
         )
     return folder.resolve()
 
@@ -94,14 +97,14 @@ def _read_folder(spark: SparkSession, folder: str | Path) -> list[DataFrame]:
     if isinstance(folder, str):
         return [_read_parquet(spark, folder)]
     journals = {
-        name: place
+        name: parquet_path
         for path in sorted(folder.glob(f"*{JOURNAL_SUFFIX}"))
-        for name, place in _parquet_path_of_journal(path)
+        for name, parquet_path in _parquet_path_of_journal(path)
     }
     rows = _read_journals(spark, list(journals)) if journals else None
     has_parquet = next(folder.glob(f"namespace=*/date=*/*{PARQUET_SUFFIX}"), None) is not None
     if rows is None and not has_parquet:
-        raise PipelineError(f"no usage is in {folder}: has a server with metering run there?")
+        raise PipelineError(f"no usage in {folder}: run a server with metering on its data folder")
     parts = []
     rolled = set()
     if has_parquet:
@@ -109,17 +112,17 @@ def _read_folder(spark: SparkSession, folder: str | Path) -> list[DataFrame]:
         parts.append(parquet)
         if rows is not None:
             listed = {"/".join(file.split("/")[-3:]) for file in parquet.inputFiles()}
-            rolled = {name for name, parquet_place in journals.items() if parquet_place in listed}
+            rolled = {name for name, target in journals.items() if target in listed}
     if rows is not None:
         parts.append(rows.where(~rows.journal.isin(*rolled)).drop("journal") if rolled else rows.drop("journal"))
     return parts
 
 
 def _parquet_path_of_journal(path: Path) -> Iterator[tuple[str, str]]:
-    """A journal, and where the Parquet file will be that takes its place."""
+    """Yield the path of a journal and the path its Parquet file will have."""
     try:
         yield str(path.resolve()), read_head(path).parquet_path.as_posix()
-    except (JournalUnreadable, FileNotFoundError):  # it has no rows, or it was rolled since
+    except (JournalUnreadable, FileNotFoundError):  # the journal has no rows, or was converted in the meantime
         return
 
 
@@ -128,18 +131,18 @@ def _read_parquet(spark: SparkSession, location: str) -> DataFrame:
 
 
 def _read_journals(spark: SparkSession, journals: Sequence[str]) -> DataFrame:
-    """Read now, and kept: later they may be gone."""
+    """Read journals now and persist the rows, because the files may be deleted at any time."""
     register_data_source(spark, UsageJournalDataSource)
-    found = spark.read.format(UsageJournalDataSource.name()).schema(f"{SCHEMA}, journal string")
-    rows = found.option("journals", json.dumps(journals)).load().persist(StorageLevel.DISK_ONLY)
+    reader = spark.read.format(UsageJournalDataSource.name()).schema(f"{SCHEMA}, journal string")
+    rows = reader.option("journals", json.dumps(journals)).load().persist(StorageLevel.DISK_ONLY)
     rows.count()
     return rows.withColumn("date", rows.minute.cast("date"))
 
 
-# --- journals of hours that are no Parquet files yet ------------------------------------------------------------------
+# --- journals of hours without a Parquet file -------------------------------------------------------------------------
 
 BATCH_ROWS: Final = 20_000
-"""In a batch: a journal of the largest size has thirty times as many."""
+"""Rows in a batch. A journal of maximum size has about 30 times as many rows."""
 _HEAD_COLUMNS: Final = frozenset({"namespace", "process", "life"})
 _ARROW_TYPES: Final = {
     "minute": pa.timestamp("us", tz="UTC"),
@@ -152,48 +155,48 @@ _SECOND_US: Final = 1_000_000
 
 
 class UsageJournalDataSource(DataSource):
-    """The journals of the option `journals`, a JSON list of paths. The schema is given to it."""
+    """Data source for usage journals. The option `journals` is a JSON list of journal paths."""
 
     @classmethod
     def name(cls) -> str:
-        """What Spark knows it by."""
+        """Return the name for `format(...)`."""
         return "twinbus-usage-journals"
 
     def reader(self, schema: StructType) -> UsageJournalReader:  # noqa: ARG002
-        """For all of them."""
+        """Return a reader for the journals in the option `journals`."""
         return UsageJournalReader(json.loads(self.options["journals"]))
 
 
 @dataclass
 class UsageJournalPartition(InputPartition):
-    """What a task reads."""
+    """A journal that one task reads."""
 
     path: str
 
 
 class UsageJournalReader(DataSourceReader):
-    """Reads journals in tasks, each of them no more than some thousand rows at a time."""
+    """A reader that holds no more than `BATCH_ROWS` rows of a journal in memory."""
 
     def __init__(self, paths: list[str]) -> None:
-        """`journals` are paths."""
+        """Create a reader for the journals at `paths`."""
         self._paths = paths
 
     def partitions(self) -> list[InputPartition]:
-        """One for each journal."""
+        """Return one partition per journal."""
         return [UsageJournalPartition(path) for path in self._paths]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """What is whole of it."""
+        """Yield the complete rows of the partition's journal."""
         assert isinstance(partition, UsageJournalPartition)
         yield from read_batches(Path(partition.path))
 
 
 def read_batches(path: Path) -> Iterator[pa.RecordBatch]:
-    """Its rows, each with the path of the journal; none of one that is gone, or that has no beginning."""
+    """Yield the rows of a journal with its path, or nothing if the journal is gone or has no header."""
     try:
         rows = read_journal(path)
-        while some := list(islice(rows, BATCH_ROWS)):
-            yield _to_record_batch(some, str(path))
+        while batch := list(islice(rows, BATCH_ROWS)):
+            yield _to_record_batch(batch, str(path))
     except (FileNotFoundError, JournalUnreadable):
         return
 

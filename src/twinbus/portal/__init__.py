@@ -1,5 +1,4 @@
-"""The web pages: entities, messages, dead letters, the pair and its backlog, costs.
+"""Web pages for operators: entities, messages, dead letters, the pair and its backlog, costs (planned).
 
-Owns: what an operator sees and may press.
-Knows nothing that a client could not: it uses the client and the HTTP API, and has no door of its own.
+Owns the pages and their actions. The portal uses the client and the HTTP API, and has no other access to the server.
 """

@@ -1,5 +1,5 @@
-"""From sockets to the broker: the AMQP listener, HTTP, authentication, $management, worker processes, metering.
+"""The server: AMQP and HTTP listeners, authentication, `$management`, worker processes, metering.
 
-Owns: connections, processes and the real clock; it makes the stores and hands them to the broker.
-Decides nothing about messages: what a namespace does is asked of the broker. Knows nothing of our own client.
+Owns: connections, processes and the real clock. Creates the stores and passes them to the broker.
+Decides nothing about messages: the broker does. Knows nothing of twinbus's own client.
 """

@@ -1,5 +1,5 @@
-"""Where fragments keep their records: one narrow protocol, and the stores behind it.
+"""Storage of fragments: a narrow store protocol and its implementations.
 
-Owns: batches that are on disk whole or not at all, and the moment after which they are.
-Knows nothing of queues or messages: a store sees keys, values and ranges of keys.
+Owns atomic batches, and the guarantee that a batch is on disk when its commit is confirmed. Must not know queues or
+messages: a store has keys, values and ranges of keys.
 """

@@ -1,8 +1,9 @@
-"""The catalogue: which entities there are, what each was told to be, and in which store each of its fragments lies.
+"""Catalogue of a namespace: its entities, their descriptions, and the store of each fragment.
 
-Owns: `catalogue.db`, an SQLite database. A change is on disk when its call returns, and not made at all when it raises.
-Nothing is kept in memory here: who keeps a copy changes it after the call returned. A call blocks while the disk works;
-one call at a time, from any thread. Knows nothing of messages: what a deleted entity leaves behind it only names.
+Owns `catalogue.db`, an SQLite database. A change is on disk when its call returns; if the call raises, nothing changed.
+The catalogue keeps no copy in memory; callers that keep one must update it after the call. Calls block until the disk
+operation finishes, and must not overlap; they may come from any thread. Must not know messages: for a deleted entity,
+the catalogue only records that its messages must be removed.
 """
 
 from __future__ import annotations
@@ -34,14 +35,15 @@ DESCRIPTION_TYPES: Final[dict[str, type[Description]]] = {
     TOPIC: TopicDescription,
     SUBSCRIPTION: SubscriptionDescription,
 }
-"""What describes an entity, by its kind. A field that is not stored has its default; one that is unknown is ignored."""
+"""Description classes by entity kind. Fields that are missing in a stored description get their defaults; unknown
+fields are ignored."""
 KIND_OF_DESCRIPTION: Final = {described: kind for kind, described in DESCRIPTION_TYPES.items()}
 _BUSY_TIMEOUT_S: Final = 1.0
-"""How long to wait for somebody who looks into the file with a tool of SQLite."""
+"""Time to wait while another program, such as an SQLite tool, locks the file."""
 
-# A rollback journal, not a write-ahead log: changes are few, the file is whole by itself for whoever copies it, and
-# after a failed sync the next start rolls back. EXTRA, because FULL does not sync the removal of the journal: one that
-# is back after a power cut would undo a change that was answered.
+# Use a rollback journal, not a write-ahead log: changes are rare, a copy of the single file is complete, and after a
+# failed sync the next start rolls back. Use EXTRA, because FULL does not sync the removal of the journal: a journal
+# that reappears after a power cut would undo a change that was confirmed.
 _SCHEMA: Final = """
     PRAGMA journal_mode = DELETE;
     PRAGMA synchronous = EXTRA;
@@ -75,47 +77,48 @@ _COLUMNS: Final = "id, kind, path, description, created_ms, updated_ms, fragment
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntityRow:
-    """An entity, as the catalogue has it. Times are milliseconds of the wall clock."""
+    """Entity in the catalogue. Times are wall-clock milliseconds."""
 
     id: int
     kind: str
     path: str
-    """As it was spelled when it was created."""
+    """Path as spelled when the entity was created."""
     description: Description
     created_ms: int
     updated_ms: int
     fragments: tuple[int, ...]
-    """The number of the store that each fragment lies in, by the number of the fragment."""
+    """Store number of each fragment, indexed by fragment number."""
 
     @property
     def path_key(self) -> str:
-        """What every spelling of its path has in common."""
+        """Canonical form of the path, equal for all spellings."""
         return canonical_key(self.path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanupRow:
-    """An entity that was deleted, and whose records still have to be removed from the stores."""
+    """Deleted entity whose records still have to be removed from the stores."""
 
     id: int
     fragments: tuple[int, ...]
     topic_id: int | None = None
-    """Of the topic whose subscription it was, and where bodies of its messages may lie."""
+    """Id of the topic that a deleted subscription belonged to; the topic may hold bodies of the subscription's
+    messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleRow:
-    """A rule of a subscription."""
+    """Rule of a subscription in the catalogue."""
 
     entity_id: int
     description: RuleDescription
 
 
 class Catalogue:
-    """All entities of a namespace."""
+    """Catalogue of all entities in a namespace."""
 
     def __init__(self, file: Path) -> None:
-        """Open the database, or make it; StoreUnavailable says why not."""
+        """Open or create the database, or raise StoreUnavailable."""
         self._file = file
         try:
             self._database = self._connect()
@@ -129,16 +132,17 @@ class Catalogue:
             raise StoreUnavailable(f"the catalogue {file} cannot be opened: {error}") from error
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the database."""
         self._database.close()
 
     def _connect(self) -> sqlite3.Connection:
-        # Made here for its owner alone; SQLite gives its journal the same mode, and would follow a link.
+        # Create the file readable only by its owner, and refuse symbolic links, which SQLite would follow. SQLite gives
+        # its journal the same mode.
         os.close(os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
         return sqlite3.connect(self._file, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
 
     def _sync_directory(self) -> None:
-        """The file itself is there after a power cut; SQLite sees to what is in it."""
+        """Sync the directory, so that the file exists after a power cut; SQLite syncs the contents."""
         descriptor = os.open(self._file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
@@ -146,13 +150,13 @@ class Catalogue:
             os.close(descriptor)
 
     def entities(self) -> list[EntityRow]:
-        """Every entity, in the order of their making."""
+        """Return all entities in order of creation."""
         with self._read() as database:
-            rows = database.execute(f"SELECT {_COLUMNS} FROM entities ORDER BY id").fetchall()  # noqa: S608  # ours
+            rows = database.execute(f"SELECT {_COLUMNS} FROM entities ORDER BY id").fetchall()  # noqa: S608  # constant columns
         return [self._decode_entity(row) for row in rows]
 
     def rules(self) -> list[RuleRow]:
-        """Every rule of every subscription, in the order of their making."""
+        """Return the rules of all subscriptions in order of creation."""
         with self._read() as database:
             rows = database.execute("SELECT entity_id, description FROM rules ORDER BY id").fetchall()
         return [RuleRow(entity_id=entity_id, description=self._decode_rule(text)) for entity_id, text in rows]
@@ -166,7 +170,7 @@ class Catalogue:
         now_ms: int,
         rules: Sequence[RuleDescription] = (),
     ) -> EntityRow:
-        """Add an entity; EntityAlreadyExists if its name is taken in any spelling. A subscription has rules at once."""
+        """Add an entity, with `rules` if it is a subscription. Raises EntityAlreadyExists if the path is taken."""
         values = (
             kind,
             path,
@@ -198,7 +202,7 @@ class Catalogue:
         )
 
     def update(self, path_key: str, description: Description, now_ms: int) -> EntityRow:
-        """Describe an entity anew; EntityNotFound if there is none. Its fragments stay where they are."""
+        """Replace the description of an entity, or raise EntityNotFound. The fragments stay in their stores."""
         with self._transaction() as database:
             database.execute(
                 "UPDATE entities SET description = ?, updated_ms = ? WHERE path_key = ?",
@@ -207,11 +211,11 @@ class Catalogue:
             return self._get_entity(path_key)
 
     def delete(self, *path_keys: str, topic_id: int | None = None) -> list[CleanupRow]:
-        """Forget entities together, and remember that their records must go; EntityNotFound if there is no such one.
+        """Delete entities in one transaction and record their pending cleanup. Raises EntityNotFound.
 
-        `topic_id` is that of the topic that goes on without these subscriptions.
+        If the entities are subscriptions of a topic that is not deleted, `topic_id` is its id.
         """
-        doomed = []
+        cleanups = []
         with self._transaction() as database:
             for path_key in path_keys:
                 row = self._get_entity(path_key)
@@ -219,19 +223,19 @@ class Catalogue:
                 database.execute("INSERT INTO doomed (id, fragments, topic_id) VALUES (?, ?, ?)", values)
                 database.execute("DELETE FROM entities WHERE id = ?", (row.id,))
                 database.execute("DELETE FROM rules WHERE entity_id = ?", (row.id,))
-                doomed.append(CleanupRow(id=row.id, fragments=row.fragments, topic_id=topic_id))
-        return doomed
+                cleanups.append(CleanupRow(id=row.id, fragments=row.fragments, topic_id=topic_id))
+        return cleanups
 
     def add_rule(self, entity_id: int, rule: RuleDescription) -> None:
-        """Add a rule to a subscription; EntityAlreadyExists if its name is taken in any spelling."""
+        """Add a rule to a subscription. Raises EntityAlreadyExists if the name is taken in any spelling."""
         with self._transaction() as database:
-            found = "SELECT 1 FROM rules WHERE entity_id = ? AND name_key = ?"
-            if database.execute(found, (entity_id, canonical_key(rule.name))).fetchone():
+            query = "SELECT 1 FROM rules WHERE entity_id = ? AND name_key = ?"
+            if database.execute(query, (entity_id, canonical_key(rule.name))).fetchone():
                 raise EntityAlreadyExists(f"The rule '{rule.name}' already exists.")
             self._insert_rule(entity_id, rule)
 
     def update_rule(self, entity_id: int, rule: RuleDescription) -> None:
-        """Another rule takes the place of the one of the same name."""
+        """Replace the rule of the same name."""
         with self._transaction() as database:
             database.execute(
                 "UPDATE rules SET description = ? WHERE entity_id = ? AND name_key = ?",
@@ -239,7 +243,7 @@ class Catalogue:
             )
 
     def delete_rule(self, entity_id: int, name: str) -> None:
-        """Forget a rule."""
+        """Delete a rule."""
         with self._transaction() as database:
             database.execute("DELETE FROM rules WHERE entity_id = ? AND name_key = ?", (entity_id, canonical_key(name)))
 
@@ -248,7 +252,7 @@ class Catalogue:
         self._database.execute("INSERT INTO rules (entity_id, name_key, description) VALUES (?, ?, ?)", values)
 
     def pending_cleanups(self) -> list[CleanupRow]:
-        """What was deleted and not yet removed from all its stores, the oldest first."""
+        """Return the deleted entities that are not removed from all stores yet, oldest first."""
         with self._read() as database:
             rows = database.execute("SELECT id, fragments, topic_id FROM doomed ORDER BY id").fetchall()
         return [
@@ -257,12 +261,12 @@ class Catalogue:
         ]
 
     def finish_cleanup(self, entity_id: int) -> None:
-        """Nothing of a deleted entity is left in any store; said twice, it is still so."""
+        """Record that a deleted entity is removed from all stores. Idempotent."""
         with self._transaction() as database:
             database.execute("DELETE FROM doomed WHERE id = ?", (entity_id,))
 
     def _find_entity(self, path_key: str) -> EntityRow | None:
-        row = self._database.execute(f"SELECT {_COLUMNS} FROM entities WHERE path_key = ?", (path_key,)).fetchone()  # noqa: S608  # ours
+        row = self._database.execute(f"SELECT {_COLUMNS} FROM entities WHERE path_key = ?", (path_key,)).fetchone()  # noqa: S608  # constant columns
         return self._decode_entity(row) if row else None
 
     def _get_entity(self, path_key: str) -> EntityRow:
@@ -280,7 +284,7 @@ class Catalogue:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """One transaction: all of it is on disk at the end, or none of it."""
+        """Run a transaction: afterwards, all changes are on disk or none is."""
         try:
             self._database.execute("BEGIN IMMEDIATE")
             yield self._database
@@ -296,7 +300,7 @@ class Catalogue:
             raise
 
     def _roll_back(self) -> None:
-        # A COMMIT that failed may have ended the transaction, or not. If even this fails, so does the next BEGIN.
+        # A failed COMMIT may or may not have ended the transaction. If the rollback fails too, the next BEGIN fails.
         if self._database.in_transaction:
             with suppress(sqlite3.Error):
                 self._database.execute("ROLLBACK")
@@ -307,7 +311,7 @@ class Catalogue:
             described: Description = msgspec.json.decode(description, type=DESCRIPTION_TYPES[kind])
         except (KeyError, msgspec.MsgspecError, ServiceBusError) as error:
             raise StoreUnavailable(
-                f"the catalogue {self._file} describes {path!r} as no {kind} can be: {error}"
+                f"the catalogue {self._file} has an invalid description of {path!r} as a {kind}: {error}"
             ) from error
         return EntityRow(
             id=id_,
@@ -323,13 +327,13 @@ class Catalogue:
         try:
             return msgspec.json.decode(text, type=RuleDescription)
         except (msgspec.MsgspecError, ServiceBusError) as error:
-            raise StoreUnavailable(f"the catalogue {self._file} has a rule as no rule can be: {error}") from error
+            raise StoreUnavailable(f"the catalogue {self._file} has an invalid rule: {error}") from error
 
     def _decode_fragments(self, text: str) -> tuple[int, ...]:
         try:
             return msgspec.json.decode(text, type=tuple[int, ...])
         except msgspec.MsgspecError as error:
-            raise StoreUnavailable(f"the catalogue {self._file} has no list of stores in {text!r:.80}") from error
+            raise StoreUnavailable(f"the catalogue {self._file} has an invalid list of stores: {text!r:.80}") from error
 
 
 def _encode_json(value: object) -> str:

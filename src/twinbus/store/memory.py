@@ -1,16 +1,16 @@
-"""A store for simulations, with a disk that can lose power. No thread, no clock, no file.
+"""In-memory store for simulations, with a disk that can lose power. Uses no threads, clocks or files.
 
     disk = MemoryDisk()
-    store = MemoryStore(disk, name="store 0", post=simulation.post)
-    store.commit(batch, done)
-    while store.pending:
-        store.step()        # runs what was asked; then syncs it; then posts the answers
+    store = MemoryStore(disk, name="store 0", post_call=simulation.post)
+    store.commit(batch, on_done)
+    while store.has_work:
+        store.step()        # runs the pending calls; then syncs them; then posts the results
     disk.crash(random)      # between any two steps
 
-Nothing happens but by `step`, so a simulation decides by its seed where a crash falls: between a write and its sync, or
-between the sync and its answer.
+Only `step` makes progress, so the seed of a simulation decides where a crash falls: between a write and its sync, or
+between the sync and its result.
 
-Owns: what such a disk holds, and in which steps a store works. Knows nothing of what the records mean.
+Owns the contents of a memory disk, and the steps of a store. Must not know what the records mean.
 """
 
 from __future__ import annotations
@@ -33,44 +33,44 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 PostCall: TypeAlias = "Callable[[Callable[[], None]], object]"
-"""Takes a call that the simulation makes later; in the order in which it got them."""
+"""Function that accepts a call for the simulation to make later, in the order in which calls were posted."""
 
 
 class MemoryTable:
-    """One table: a dict, and its keys in order."""
+    """Table of a memory store: a dict and its sorted keys."""
 
     def __init__(self) -> None:
-        """Empty."""
+        """Create an empty table."""
         self.values: dict[bytes, bytes] = {}
         self.keys: list[bytes] = []
 
     def copy(self) -> MemoryTable:
-        """One that changes on its own."""
-        twin = MemoryTable()
-        twin.values = self.values.copy()
-        twin.keys = self.keys.copy()
-        return twin
+        """Return an independent copy."""
+        duplicate = MemoryTable()
+        duplicate.values = self.values.copy()
+        duplicate.keys = self.keys.copy()
+        return duplicate
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Write a record, or overwrite it."""
+        """Write or overwrite a record."""
         if key not in self.values:
             insort(self.keys, key)
         self.values[key] = value
 
     def delete(self, key: bytes) -> None:
-        """Remove a record; it need not be there."""
+        """Delete a record if it exists."""
         if self.values.pop(key, None) is not None:
             del self.keys[bisect_left(self.keys, key)]
 
     def delete_range(self, start: bytes, end: bytes) -> None:
-        """Remove every record from `start` up to and without `end`."""
-        doomed = slice(bisect_left(self.keys, start), bisect_left(self.keys, end))
-        for key in self.keys[doomed]:
+        """Delete all records from `start` to `end` (exclusive)."""
+        span = slice(bisect_left(self.keys, start), bisect_left(self.keys, end))
+        for key in self.keys[span]:
             del self.values[key]
-        del self.keys[doomed]
+        del self.keys[span]
 
     def scan(self, start: bytes, end: bytes, limit: int, max_bytes: int) -> list[Row]:
-        """Records from `start` up to and without `end`, in order."""
+        """Return the records from `start` to `end` (exclusive), in key order, within the limits."""
         first = bisect_left(self.keys, start)
         last = min(bisect_left(self.keys, end), first + max(limit, 0))
         rows: list[Row] = []
@@ -84,86 +84,87 @@ class MemoryTable:
 
 
 class MemoryDisk:
-    """What survives a store: all that was synced, and of the rest what chance leaves."""
+    """Simulated disk, which keeps all synced batches and, after a crash, a random part of the unsynced batches."""
 
     def __init__(self) -> None:
-        """Empty."""
+        """Create an empty disk."""
         self.synced = {table: MemoryTable() for table in Table}
         self.visible = {table: MemoryTable() for table in Table}
-        """The same with what is written and not synced yet."""
+        """Synced contents plus written batches that are not synced yet."""
         self.unsynced: list[ChangeBatch] = []
         self.checkpoints: dict[Path, MemoryDisk] = {}
         self.store: MemoryStore | None = None
-        """The store that has it open."""
+        """Store that has the disk open, or None."""
         self.crashes = 0
 
     def write(self, batch: ChangeBatch) -> None:
-        """Show a batch, until it is synced or lost."""
+        """Write a batch without syncing it."""
         self.unsynced.append(batch)
         _apply(batch, self.visible)
 
     def sync(self) -> None:
-        """Make sure of all that was written."""
+        """Sync all written batches."""
         for batch in self.unsynced:
             _apply(batch, self.synced)
         self.unsynced.clear()
 
     def crash(self, random: Random) -> None:
-        """Lose power. Its store is dead: it answers nothing any more, not even what was posted already."""
+        """Simulate a power failure: the disk's store never responds again, not even with results already posted."""
         self.lose_unsynced(random)
         self.store = None
         self.crashes += 1
 
     def lose_unsynced(self, random: Random) -> None:
-        """Forget what is not synced but for the first few batches, perhaps none and perhaps all.
+        """Drop the unsynced batches, except for a random number of the oldest.
 
-        Whole ones: a batch that is torn in RocksDB's log does not fit its checksum, and is dropped with all after it.
+        Only whole batches survive: in RocksDB's log, a torn batch fails its checksum and is dropped with all later
+        batches.
         """
         del self.unsynced[random.randint(0, len(self.unsynced)) :]
         self.sync()
         self.visible = {table: records.copy() for table, records in self.synced.items()}
 
     def copy_synced(self) -> MemoryDisk:
-        """A disk of its own."""
-        twin = MemoryDisk()
-        twin.synced = {table: records.copy() for table, records in self.synced.items()}
-        twin.visible = {table: records.copy() for table, records in self.synced.items()}
-        return twin
+        """Return an independent disk with the synced contents."""
+        duplicate = MemoryDisk()
+        duplicate.synced = {table: records.copy() for table, records in self.synced.items()}
+        duplicate.visible = {table: records.copy() for table, records in self.synced.items()}
+        return duplicate
 
 
 class StoreStep(Enum):
-    """What a store does next."""
+    """Next step of a memory store."""
 
     RUN = auto()
-    """Write and read what was asked, up to the next checkpoint or close, which is run alone."""
+    """Run pending calls, up to the next checkpoint or close, which runs alone."""
     SYNC = auto()
     DELIVER = auto()
 
 
 class MemoryStore:
-    """A store on a MemoryDisk, moved by `step`."""
+    """Store on a MemoryDisk, driven by `step`."""
 
     name: str
 
     def __init__(self, disk: MemoryDisk, *, name: str, post_call: PostCall) -> None:
-        """Open at once. Raises StoreFailed if another store has the disk open."""
+        """Open the store. Raises StoreFailed if another store has the disk open."""
         if disk.store is not None:
             raise StoreFailed(f"{name}: the disk is in use by {disk.store.name}")
         disk.store = self
         self.name = name
         self.disk = disk
         self.commits = 0
-        """Batches written."""
+        """Number of batches written."""
         self.syncs = 0
         self.bytes_written = 0
         self.pending_commits = 0
-        """Commits that are not answered yet."""
+        """Number of commits whose result is pending."""
         self.busy_since: float | None = None
-        """When its disk began to hang, as `hang` was told."""
+        """Time when the disk began to hang, as passed to `hang`, or None."""
         self.failure: StoreFailed | None = None
         self._post_call = post_call
         self._calls: deque[tuple[Callable[[], Any], OnResult[Any], bool]] = deque()
-        """What to run, who is told, and whether it is run alone."""
+        """Pending calls: the function to run, the callback, and whether the call must run alone."""
         self._results: list[tuple[OnResult[Any], Any]] = []
         self._step = StoreStep.RUN
         self._is_hanging = False
@@ -171,20 +172,20 @@ class MemoryStore:
         self._crashes_at_open = disk.crashes
         self._sync_error: tuple[str, Random] | None = None
 
-    # --- what every store has -----------------------------------------------------------------------------------------
+    # --- store protocol -----------------------------------------------------------------------------------------------
 
     def batch(self) -> ChangeBatch:
-        """An empty batch."""
+        """Return an empty batch."""
         return ChangeBatch()
 
     def commit(self, batch: Batch, on_done: OnResult[None]) -> None:
-        """Make the changes of a batch. Answered when they are on disk."""
+        """Apply a batch; `on_done` is called when the changes are synced."""
         assert isinstance(batch, ChangeBatch)
         self.pending_commits += 1
         self._enqueue(partial(self._write, batch), partial(self._on_committed, on_done))
 
     def get(self, keys: Sequence[bytes], on_result: OnResult[list[bytes | None]], table: Table = Table.LOG) -> None:
-        """The values of some keys; None for each that is not there."""
+        """Read the values of some keys, with None for each missing key."""
         self._enqueue(partial(self._get, list(keys), table), on_result)
 
     def scan(
@@ -197,59 +198,59 @@ class MemoryStore:
         max_bytes: int = 16_777_216,
         table: Table = Table.LOG,
     ) -> None:
-        """Records from `start` up to and without `end`, in order."""
+        """Read the records from `start` to `end` (exclusive), in key order, within the limits."""
         self._enqueue(lambda: self.disk.visible[table].scan(start, end, limit, max_bytes), on_result)
 
     def checkpoint(self, directory: Path, on_done: OnResult[None]) -> None:
-        """Make a copy: it is in the disk's `checkpoints`, by the name of the directory."""
+        """Copy the synced contents to the disk's `checkpoints`, under the name of the directory."""
         self._enqueue(partial(self._checkpoint, directory), on_done, alone=True)
 
     def close(self, on_done: OnResult[None]) -> None:
-        """Answer what was asked before, and let go of the disk; also if the store failed. May be asked again."""
+        """Finish all earlier calls and release the disk, even if the store has failed. Can be called repeatedly."""
         self._calls.append((self._close, on_done, True))
 
-    # --- what the simulation does -------------------------------------------------------------------------------------
+    # --- simulation ---------------------------------------------------------------------------------------------------
 
     @property
     def has_work(self) -> bool:
-        """A step would do something."""
+        """True if a step would make progress."""
         is_idle = self._step is StoreStep.RUN and not self._calls
         return not (is_idle or self._is_hanging or self._has_lost_power)
 
     @property
     def next_step(self) -> StoreStep:
-        """What a step would do, where one is pending."""
+        """Kind of the next step."""
         return self._step
 
     def step(self) -> None:
-        """Do the next thing, if one is pending."""
+        """Run the next step, if there is any."""
         if self.has_work:
             self._step = self._steps[self._step](self)
 
     def fail_next_sync(self, error: str, random: Random) -> None:
-        """Let the next sync fail. Chance decides what of the unsynced batches the disk holds nevertheless."""
+        """Make the next sync fail with `error`. A random part of the unsynced batches reaches the disk nevertheless."""
         self._sync_error = (error, random)
 
     def hang(self, *, since: float | None = None) -> None:
-        """Do nothing more before `resume`."""
+        """Stop making progress until `resume`."""
         self._is_hanging = True
         self.busy_since = since
 
     def resume(self) -> None:
-        """Go on."""
+        """Continue after `hang`."""
         self._is_hanging = False
         self.busy_since = None
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
     def _run(self) -> StoreStep:
-        """Run what was asked until now, with answers to come."""
+        """Run the pending calls and collect their results."""
         while self._calls:
-            run, done, alone = self._calls[0]
+            run, on_result, alone = self._calls[0]
             if alone and self._results:
                 break
             self._calls.popleft()
-            self._results.append((done, run()))
+            self._results.append((on_result, run()))
             if alone:
                 break
         return StoreStep.SYNC if self.disk.unsynced and self.failure is None else StoreStep.DELIVER
@@ -262,13 +263,13 @@ class MemoryStore:
             reason, random = self._sync_error
             self.disk.lose_unsynced(random)
             self.failure = StoreFailed(f"{self.name}: {reason}")
-            self._results = [(done, self.failure) for done, _ in self._results]
+            self._results = [(on_result, self.failure) for on_result, _ in self._results]
         return StoreStep.DELIVER
 
     def _deliver(self) -> StoreStep:
-        answers, self._results = self._results, []
-        for done, answer in answers:
-            self._post_call(partial(self._deliver_one, done, answer))
+        results, self._results = self._results, []
+        for on_result, result in results:
+            self._post_call(partial(self._deliver_one, on_result, result))
         return StoreStep.RUN
 
     _steps = {StoreStep.RUN: _run, StoreStep.SYNC: _sync, StoreStep.DELIVER: _deliver}  # noqa: RUF012  (never changed)
@@ -296,7 +297,7 @@ class MemoryStore:
 
     def _checkpoint(self, directory: Path) -> StoreError | None:
         if directory in self.disk.checkpoints:
-            return StoreError(f"{self.name}: no checkpoint in {directory}: it exists")
+            return StoreError(f"{self.name}: cannot create a checkpoint in {directory}: it already exists")
         self.disk.checkpoints[directory] = self.disk.copy_synced()
         return None
 
@@ -315,7 +316,7 @@ class MemoryStore:
 
     @property
     def _has_lost_power(self) -> bool:
-        """Its disk lost power."""
+        """True if the disk lost power after the store was opened."""
         return self.disk.crashes != self._crashes_at_open
 
 

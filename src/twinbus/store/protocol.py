@@ -1,16 +1,16 @@
-"""The narrow waist: what every store can do, and no more.
+"""Store protocol: the operations that every store provides.
 
     batch = store.batch()
     batch.put(key, value)
-    store.commit(batch, done)       # done(None) once it is on disk; done(error) if it is not
+    store.commit(batch, on_done)    # on_done(None) once it is on disk; on_done(error) if it failed
 
-A call returns at once. Its answer comes later, through `done`, on the thread of whoever made the store; answers come in
-the order of the calls. Commits that wait at the same time share one sync.
+Calls return at once. The result arrives later through the callback, on the thread of the store's owner; results arrive
+in the order of the calls. Commits that are pending at the same time share one sync.
 
-A store that fails once stays failed: from then on every call is answered with the error that it failed with, and
-nothing is tried again. Whoever owns it opens a new one on what the disk holds.
+A store that fails once stays failed: from then on every call fails with the same error, and nothing is retried. The
+owner can open a new store on the same disk.
 
-Owns: the words. What a key means is the broker's affair.
+Owns the interface. Must not know the meaning of keys, which belongs to the broker.
 """
 
 from __future__ import annotations
@@ -26,59 +26,59 @@ T = TypeVar("T")
 
 
 class Table(IntEnum):
-    """A store has two sets of keys, which one batch may change together."""
+    """Key space of a store. One batch may change both tables."""
 
     LOG = 0
-    """Records that are written once, in about the order of their keys, and deleted in about that order."""
+    """Records that are written once, roughly in key order, and deleted roughly in key order."""
     INDEX = 1
-    """Small records that are overwritten often. Among those of LOG each would cost a rewrite of its neighbours."""
+    """Small records that are overwritten often. In LOG, each overwrite would cause a rewrite of its neighbours."""
 
 
 class StoreError(Exception):
-    """A store did not do what it was asked to. The message says which store and why."""
+    """A store could not complete a call. The message names the store and the reason."""
 
 
 class StoreFailed(StoreError):
-    """The disk is full, an I/O error, a corruption: the store takes nothing more."""
+    """The store has failed (disk full, I/O error, corruption) and refuses all further calls."""
 
 
 class StoreClosed(StoreError):
-    """The store was closed before it came to this call."""
+    """The store was closed before it ran the call."""
 
 
 Row: TypeAlias = "tuple[bytes, bytes]"
-"""A key and its value."""
+"""Key and value of a record."""
 OnResult: TypeAlias = "Callable[[T | StoreError], None]"
-"""Is called once, with what was asked for or with the reason why not."""
+"""Callback that is called once, with the result or with an error."""
 
 
 class Batch(Protocol):
-    """Changes that are made together or not at all, in the order in which they were added."""
+    """Atomic set of changes, applied in the order in which they were added."""
 
     def put(self, key: bytes, value: bytes, table: Table = Table.LOG) -> None:
-        """Write a record, or overwrite it."""
+        """Write or overwrite a record."""
 
     def delete(self, key: bytes, table: Table = Table.LOG) -> None:
-        """Remove a record; it need not be there."""
+        """Delete a record if it exists."""
 
     def delete_range(self, start: bytes, end: bytes, table: Table = Table.LOG) -> None:
-        """Remove every record from `start` up to and without `end`, however many, at the cost of one."""
+        """Delete all records from `start` to `end` (exclusive), at the cost of a single record."""
 
 
 class Store(Protocol):
-    """A database of records, in the order of their keys."""
+    """Database of records in key order."""
 
     name: str
-    """For logs and errors."""
+    """Name of the store in logs and errors."""
 
     def batch(self) -> Batch:
-        """An empty batch, for this store only."""
+        """Return an empty batch for this store."""
 
     def commit(self, batch: Batch, on_done: OnResult[None]) -> None:
-        """Make the changes of a batch. Answered when they are on disk (fsync), not before."""
+        """Apply a batch; `on_done` is called when the changes are on disk (fsync)."""
 
     def get(self, keys: Sequence[bytes], on_result: OnResult[list[bytes | None]], table: Table = Table.LOG) -> None:
-        """The values of some keys; None for each that is not there."""
+        """Read the values of some keys, with None for each missing key."""
 
     def scan(
         self,
@@ -90,14 +90,15 @@ class Store(Protocol):
         max_bytes: int = 16_777_216,
         table: Table = Table.LOG,
     ) -> None:
-        """Records from `start` up to and without `end`, in order: as many as `limit`, and no more once their values
-        exceed `max_bytes` together. Fewer than `limit` rows do not mean that these were the last.
+        """Read up to `limit` records from `start` to `end` (exclusive), in key order.
 
-        Sees also what was committed and is not synced yet: who must not show that asks for less.
-        """  # noqa: D205
+        The scan stops early once the values exceed `max_bytes` in total, so fewer than `limit` rows do not mean that
+        there are no more. The scan also reads committed records that are not synced yet; a caller that must not show
+        these records has to limit the range.
+        """
 
     def checkpoint(self, directory: Path, on_done: OnResult[None]) -> None:
-        """Make a copy of what is on disk now, which can be opened as a store of its own. `directory` must not exist."""
+        """Copy the present contents to `directory`, which must not exist; the copy can be opened as a store."""
 
     def close(self, on_done: OnResult[None]) -> None:
-        """Answer what was asked before, and let go of the files."""
+        """Finish all earlier calls and release the files."""

@@ -1,13 +1,13 @@
-"""A store on RocksDB, embedded in the process.
+"""Store on an embedded RocksDB database.
 
-    RocksStore.open(directory, name="store 0", post=loop.call_soon_threadsafe, done=opened)
+    RocksStore.open(directory, name="store 0", post_call=loop.call_soon_threadsafe, on_result=opened)
 
-RocksDB's calls hold the GIL, or wait for the disk, or both, so all of a store's calls run on a thread of its own. It
-takes what waits, writes it, syncs once for all of it (`flush_wal` releases the GIL), and hands the answers back in one
-call of `post`.
+Calls to RocksDB hold the GIL, wait for the disk, or both, so each store makes all its calls on its own thread. The
+thread takes the pending calls, runs them, syncs once for all of them (`flush_wal` releases the GIL), and returns the
+results to the owner in one `post_call`.
 
-Owns: the thread, the group commit, and the end of a store that fails. Knows nothing of keys (the broker's) nor of
-RocksDB itself (`database`'s).
+Owns the thread, the group commit, and the handling of failures. Must not know keys, which belong to the broker, or
+RocksDB itself, which belongs to `rocks_database`.
 """
 
 from __future__ import annotations
@@ -34,50 +34,51 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger(__name__)
 
 GROUP_CALLS: Final = 1_000
-"""As many calls share one sync."""
+"""Maximum number of calls that share one sync."""
 GROUP_BYTES: Final = 67_108_864
-"""Written and read by one group, about: bounds its time, and the memory its answers hold."""
+"""Approximate limit on bytes read and written by a group; bounds its duration and the memory of its results."""
 STALL_FIRST_PAUSE_S: Final = 0.001
 STALL_LONGEST_PAUSE_S: Final = 0.050
 STALL_WARNING_S: Final = 1.0
 RELEASE_TIMEOUT_S: Final = 5.0
-"""How long a closing store waits for RocksDB's background work to end."""
+"""Time that a closing store waits for RocksDB's background work to finish."""
 
 T = TypeVar("T")
 PostCall: TypeAlias = "Callable[[Callable[[], None]], object]"
-"""Has a call made on the thread of the store's owner."""
+"""Function that schedules a call on the thread of the store's owner."""
 Call: TypeAlias = "tuple[Callable[[RocksDatabase], Any] | None, OnResult[Any]]"
-"""What the store's thread shall do, and who is told the result. None: close."""
+"""Function for the store's thread to run (None to close the store), and the callback for its result."""
 Results: TypeAlias = "list[tuple[OnResult[Any], Any]]"
-"""Who is told, and what."""
+"""Callbacks with their results."""
 
 
 class RocksStore:
-    """One database and its thread. Made by `open`; used from the thread of its owner only."""
+    """Database with its own thread. Created by `open`, and used only from its owner's thread."""
 
     def __init__(self, directory: Path, *, name: str, post_call: PostCall) -> None:
-        """Not open yet."""
+        """Create a store that is not open; use `open`."""
         self.name = name
         self.directory = directory
         self.commits = 0
-        """Batches written."""
+        """Number of batches written."""
         self.syncs = 0
         self.bytes_written = 0
         self.pending_commits = 0
-        """Commits that are not answered yet."""
+        """Number of commits whose result is pending."""
         self.busy_since: float | None = None
-        """When the group at work began, by the monotonic clock: long ago where a sync hangs."""
+        """Start of the running group on the monotonic clock, or None. A time long ago means that a sync hangs."""
         self.failure: StoreFailed | None = None
         self._post_call = post_call
         self._calls: SimpleQueue[Call] = SimpleQueue()
         self._is_closing = False
         self._late_results: Results | None = []
-        """Asked after `close` and before its answer. None once that was given: the thread is over."""
-        # The following are the store's thread's alone.
+        """Results of calls made after `close` and before its result; None after that result, when the thread has
+        exited."""
+        # Only the store's thread uses the following attributes.
         self._has_unsynced = False
         self._group_bytes = 0
 
-    # --- the owner's thread -------------------------------------------------------------------------------------------
+    # --- on the owner's thread ----------------------------------------------------------------------------------------
 
     @classmethod
     def open(
@@ -89,22 +90,22 @@ class RocksStore:
         on_result: OnResult[RocksStore],
         tuning: RocksTuning = DEFAULT_TUNING,
     ) -> None:
-        """Open a database, or make one. Answered like everything else, with a StoreFailed if it cannot be."""
+        """Open or create a database; `on_result` gets the store, or StoreFailed if it cannot be opened."""
         store = cls(directory, name=name, post_call=post_call)
         threading.Thread(target=store._run, args=(on_result, tuning), name=name, daemon=True).start()
 
     def batch(self) -> ChangeBatch:
-        """An empty batch."""
+        """Return an empty batch."""
         return ChangeBatch()
 
     def commit(self, batch: Batch, on_done: OnResult[None]) -> None:
-        """Make the changes of a batch. Answered when they are on disk."""
+        """Apply a batch; `on_done` is called when the changes are on disk."""
         assert isinstance(batch, ChangeBatch)
         self.pending_commits += 1
         self._enqueue(partial(self._write, batch), partial(self._on_committed, on_done))
 
     def get(self, keys: Sequence[bytes], on_result: OnResult[list[bytes | None]], table: Table = Table.LOG) -> None:
-        """The values of some keys; None for each that is not there."""
+        """Read the values of some keys, with None for each missing key."""
         self._enqueue(partial(self._get, list(keys), table), on_result)
 
     def scan(
@@ -117,15 +118,15 @@ class RocksStore:
         max_bytes: int = 16_777_216,
         table: Table = Table.LOG,
     ) -> None:
-        """Records from `start` up to and without `end`, in order."""
+        """Read the records from `start` to `end` (exclusive), in key order, within the limits."""
         self._enqueue(partial(self._scan, start, end, limit, max_bytes, table), on_result)
 
     def checkpoint(self, directory: Path, on_done: OnResult[None]) -> None:
-        """Make a copy that can be opened. Where that fails the store goes on: nothing of its own was lost."""
+        """Create a copy that can be opened. An error does not make the store fail, because no data is lost."""
         self._enqueue(partial(self._checkpoint, directory), on_done)
 
     def close(self, on_done: OnResult[None]) -> None:
-        """Answer what was asked before, and let go of the files; also if the store failed. May be asked again."""
+        """Finish all earlier calls and release the files, even if the store has failed. Can be called repeatedly."""
         if self._is_closing:
             self._deliver_late(on_done, None)
         else:
@@ -139,7 +140,7 @@ class RocksStore:
             self._calls.put((run, on_result))
 
     def _deliver_late(self, on_result: OnResult[T], result: T | StoreError) -> None:
-        """After the answers that are still to come."""
+        """Deliver a result after all results that are still pending."""
         if self._late_results is None:
             self._post_call(partial(on_result, result))
         else:
@@ -150,29 +151,29 @@ class RocksStore:
         on_done(error)
 
     def _deliver_last(self, results: Results) -> None:
-        late, self._late_results = self._late_results or [], None
-        deliver_results(results + late)
+        late_results, self._late_results = self._late_results or [], None
+        deliver_results(results + late_results)
 
-    # --- the store's thread -------------------------------------------------------------------------------------------
+    # --- on the store's thread ----------------------------------------------------------------------------------------
 
     def _run(self, on_opened: OnResult[RocksStore], tuning: RocksTuning) -> None:
         try:
             database = RocksDatabase(self.directory, tuning)
-        except Exception as error:  # noqa: BLE001  (RocksDB raises no narrower one)
+        except Exception as error:  # noqa: BLE001  (RocksDB raises plain Exception)
             self._post_to_owner(partial(on_opened, self._fail(f"{self.directory} cannot be opened: {error}")))
             return
-        is_heard = self._post_to_owner(partial(on_opened, self))
-        while is_heard:
+        owner_is_running = self._post_to_owner(partial(on_opened, self))
+        while owner_is_running:
             first = self._calls.get()
             self.busy_since = time.monotonic()
-            answers, closed = self._run_group(database, first)
-            if closed is not None:
-                answers.append((closed, self._close(database)))
+            results, on_closed = self._run_group(database, first)
+            if on_closed is not None:
+                results.append((on_closed, self._close(database)))
                 self.busy_since = None
-                self._post_to_owner(partial(self._deliver_last, answers))
+                self._post_to_owner(partial(self._deliver_last, results))
                 return
             self.busy_since = None
-            is_heard = self._post_to_owner(partial(deliver_results, answers))
+            owner_is_running = self._post_to_owner(partial(deliver_results, results))
         database.release(RELEASE_TIMEOUT_S)
 
     def _post_to_owner(self, call: Callable[[], None]) -> bool:
@@ -183,29 +184,29 @@ class RocksStore:
         return True
 
     def _run_group(self, database: RocksDatabase, call: Call) -> tuple[Results, OnResult[None] | None]:
-        """Run this call and those that wait behind it, up to `close`, and sync once for all of them."""
-        asked: list[OnResult[Any]] = []
+        """Run this call and the pending calls after it, up to `close`, and sync once for all of them."""
+        callbacks: list[OnResult[Any]] = []
         results: list[Any] = []
-        closed = None
-        others = min(self._calls.qsize(), GROUP_CALLS - 1)
+        on_closed = None
+        remaining = min(self._calls.qsize(), GROUP_CALLS - 1)
         self._group_bytes = 0
         try:
             while True:
-                run, done = call
+                run, on_result = call
                 if run is None:
-                    closed = done
+                    on_closed = on_result
                     break
-                asked.append(done)
+                callbacks.append(on_result)
                 results.append(self.failure or run(database))
-                if not others or self._group_bytes >= GROUP_BYTES:
+                if not remaining or self._group_bytes >= GROUP_BYTES:
                     break
-                others -= 1
+                remaining -= 1
                 call = self._calls.get_nowait()
             self._sync(database)
-        except Exception as error:  # noqa: BLE001  (RocksDB raises no narrower one)
-            # Not one of them is sure to be on disk, and a read among them may have seen what is not.
-            results = [self._fail(str(error))] * len(asked)
-        return list(zip(asked, results, strict=True)), closed
+        except Exception as error:  # noqa: BLE001  (RocksDB raises plain Exception)
+            # None of these writes is certain to be on disk, and a read may have seen a write that is not.
+            results = [self._fail(str(error))] * len(callbacks)
+        return list(zip(callbacks, results, strict=True)), on_closed
 
     def _write(self, batch: ChangeBatch, database: RocksDatabase) -> None:
         self._has_unsynced = True
@@ -242,39 +243,39 @@ class RocksStore:
         self._sync(database)
         try:
             database.checkpoint(directory)
-        except Exception as error:  # noqa: BLE001  (RocksDB raises no narrower one)
-            return StoreError(f"{self.name}: no checkpoint in {directory}: {error}")
+        except Exception as error:  # noqa: BLE001  (RocksDB raises plain Exception)
+            return StoreError(f"{self.name}: cannot create a checkpoint in {directory}: {error}")
         return None
 
     def _fail(self, reason: str) -> StoreFailed:
         self.failure = StoreFailed(f"{self.name}: {reason}")
-        log.error("%s. The store takes nothing more until it is opened again", self.failure)
+        log.error("%s. The store refuses all calls until it is reopened", self.failure)
         return self.failure
 
     def _close(self, database: RocksDatabase) -> StoreFailed | None:
-        """Let go of the database. All is synced, or the store has failed: nothing can be lost here."""
+        """Release the database. No data can be lost here: everything is synced, or the store has failed."""
         try:
             if self.failure is None:
-                database.flush()  # for a quick opening
-        except Exception as error:  # noqa: BLE001  (RocksDB raises no narrower one)
-            log.warning("%s: not flushed at its close: %s", self.name, error)
+                database.flush()  # makes the next opening fast
+        except Exception as error:  # noqa: BLE001  (RocksDB raises plain Exception)
+            log.warning("%s: the final flush before closing failed: %s", self.name, error)
         if database.release(RELEASE_TIMEOUT_S):
             return None
-        return StoreFailed(f"{self.name}: {self.directory} stays locked: RocksDB's background work hangs there")
+        return StoreFailed(f"{self.name}: {self.directory} stays locked, because RocksDB's background work hangs")
 
 
 class WriteStall:
-    """The waiting of one write for RocksDB's compaction. Not a failure; on the store's thread, without the GIL."""
+    """A write that waits for RocksDB's compaction: not a failure. It waits on the store's thread, without the GIL."""
 
     def __init__(self, name: str) -> None:
-        """Begins with the first `wait`."""
+        """Create a stall for the store `name`; the first `wait` starts it."""
         self._name = name
         self._began: float | None = None
         self._is_logged = False
         self._pause_s = STALL_FIRST_PAUSE_S
 
     def wait(self) -> None:
-        """Wait a little, each time longer."""
+        """Sleep before the next attempt, longer each time."""
         now = time.monotonic()
         if self._began is None:
             self._began = now
@@ -286,12 +287,12 @@ class WriteStall:
 
 
 def deliver_results(results: Results) -> None:
-    """Give each its answer, also if another one cannot take his."""
+    """Call all callbacks with their results, even if some of them raise."""
     errors = []
-    for done, answer in results:
+    for on_result, result in results:
         try:
-            done(answer)
+            on_result(result)
         except Exception as error:  # noqa: BLE001  (raised below)
             errors.append(error)
     if errors:
-        raise ExceptionGroup("answers of a store could not be taken", errors)
+        raise ExceptionGroup("callbacks for results of a store raised exceptions", errors)

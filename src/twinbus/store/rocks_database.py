@@ -1,7 +1,7 @@
-"""One RocksDB database, as a store's thread uses it: every call does its work before it returns.
+"""RocksDB database as used by a store's thread: every call is synchronous.
 
-Owns: what is done with RocksDB, and whether a damaged log may be opened. Knows nothing of threads, groups or answers
-(`rocks`'s), nor of settings (`tuning`'s). What goes wrong is raised as RocksDB says it.
+Owns the use of RocksDB, and the decision on whether a damaged log may be opened. Must not know threads, groups or
+callbacks (see `rocks`) or settings (see `rocks_tuning`). RocksDB's errors are raised unchanged.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ RELEASE_POLL_S: Final = 0.001
 KEYS_AT_ONCE: Final = 64
 
 _unreleased: Final[list[object]] = []
-"""Databases whose background work hangs. To drop one would wait for that, and hold the GIL meanwhile."""
+"""Databases whose background work hangs. Dropping the last reference would wait for that work while holding the GIL."""
 
 
 class WriteStalled(Exception):
-    """RocksDB has no room for a write before it has compacted more. The write was not applied."""
+    """RocksDB cannot accept the write until it has compacted more. The write was not applied."""
 
 
 class CannotOpen(Exception):
-    """Someone else has it open, or something that was synced cannot be read any more."""
+    """The database is already open elsewhere, or synced data is damaged."""
 
 
 class RocksDatabase:
-    """An open database. Each table is a column family; a third one notes how far the log was synced."""
+    """Open database. Each table is a column family; a third family records how far the log was synced."""
 
     def __init__(self, directory: Path, tuning: RocksTuning) -> None:
-        """Open it, or make a new one."""
+        """Open the database, or create a new one."""
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._log = _open(directory, tuning)
         self._is_sync_enabled = tuning.sync
@@ -55,10 +55,10 @@ class RocksDatabase:
         self._index_family = self._log.get_column_family_handle(INDEX_FAMILY)
         self._synced_family = self._log.get_column_family_handle(SYNCED_FAMILY)
         self._write_options = make_write_options()
-        self._synced_mark = self._current_mark()  # an opening flushes what it found in the log
+        self._synced_mark = self._current_mark()  # opening a database flushes its log
 
     def write(self, batch: ChangeBatch) -> None:
-        """Apply a batch. It is in the log's file afterwards, and on disk after the next `sync`."""
+        """Apply a batch, which is then in the log file, and on disk after the next `sync`."""
         native = WriteBatch(raw_mode=True)
         put, index = native.put, self._index_family
         for key, value, table in batch.changes:
@@ -78,24 +78,24 @@ class RocksDatabase:
             raise
 
     def sync(self) -> None:
-        """Wait until all that was written is on disk. Releases the GIL meanwhile."""
+        """Wait until all written batches are on disk. Releases the GIL meanwhile."""
         written = self._current_mark()
         self._log.flush_wal(sync=self._is_sync_enabled)
         if self._is_sync_enabled:
             self._synced_mark = written
 
     def get(self, keys: Sequence[bytes], table: Table) -> list[bytes | None]:
-        """The values of some keys; a few at a time, since RocksDB keeps the GIL for as long as it searches."""
-        get, found = self._tables[table].get, cast("list[bytes | None]", [])
+        """Return the values of some keys, read a few at a time because RocksDB holds the GIL during a lookup."""
+        get, values = self._tables[table].get, cast("list[bytes | None]", [])
         for start in range(0, len(keys), KEYS_AT_ONCE):
-            found += cast("list[bytes | None]", get([*keys[start : start + KEYS_AT_ONCE]]))
-        return found
+            values += cast("list[bytes | None]", get([*keys[start : start + KEYS_AT_ONCE]]))
+        return values
 
     def scan(self, start: bytes, end: bytes, limit: int, max_bytes: int, table: Table) -> tuple[list[Row], int]:
-        """Records from `start` up to and without `end`, and the bytes of their values."""
-        bounds = ReadOptions()
-        bounds.set_iterate_upper_bound(end)  # or it would search the deletions of the neighbour
-        records = self._tables[table].iter(bounds)
+        """Return the records from `start` to `end` (exclusive), and the total size of their values."""
+        options = ReadOptions()
+        options.set_iterate_upper_bound(end)  # otherwise the scan would also search deleted records after the range
+        records = self._tables[table].iter(options)
         records.seek(start)
         rows: list[Row] = []
         size = 0
@@ -104,24 +104,25 @@ class RocksDatabase:
             rows.append((records.key(), value))
             size += len(value)
             records.next()
-        records.status()  # raises where the end is not the end but an error
+        records.status()  # raises if the iteration ended because of an error
         return rows, size
 
     def checkpoint(self, directory: Path) -> None:
-        """Make a copy that can be opened."""
-        self.flush()  # a checkpoint does that too, but holds the GIL meanwhile
+        """Create a copy that can be opened."""
+        self.flush()  # a checkpoint would flush as well, but hold the GIL meanwhile
         Checkpoint(self._log).create_checkpoint(str(directory))
         directory.chmod(0o700)
 
     def flush(self) -> None:
-        """Leave nothing in the log that an opening would have to read."""
+        """Flush all tables, so that the next opening does not have to replay the log."""
         for table in self._tables:
             table.flush(wait=True)
 
     def release(self, limit_s: float) -> bool:
-        """Let go of the files, without another write. False if background work hangs: then the lock stays.
+        """Release the files without writing. Return False if background work hangs, which keeps the files locked.
 
-        Only a dropped last reference closes RocksDB, and that waits for its background work with the GIL held.
+        RocksDB is closed only when the last reference is dropped, and dropping it waits for background work with the
+        GIL held.
         """
         deadline = time.monotonic() + limit_s
         self._log.cancel_all_background(wait=False)
@@ -138,47 +139,50 @@ class RocksDatabase:
 
 
 def _open(directory: Path, tuning: RocksTuning) -> Rdict:
-    """Open a database, if need be without the torn end of its log, but never without something that was synced.
+    """Open a database, without the torn end of its log if necessary, but never without synced data.
 
-    What a power cut leaves of an unsynced write may be cut off, or full of zeroes with good pages behind them. No mode
-    of RocksDB serves: `absolute_consistency` refuses to open on either; `tolerate_corrupted_tail_records` takes only
-    what is cut off; `point_in_time` takes both, but drops without a word all that follows a flipped byte in the middle.
+    After a power cut, an unsynced write may be truncated, or contain zeroes with intact pages after them. No recovery
+    mode in RocksDB handles both: `absolute_consistency` refuses to open in either case;
+    `tolerate_corrupted_tail_records` accepts only a truncated end; `point_in_time` accepts both, but silently drops
+    everything after a flipped byte in the middle.
 
-    So every batch says how far the log was synced when it was written. If the log is damaged, the last such mark that
-    can still be read, damaged parts skipped (by blocks of 32 KiB), tells whether the damage lies in what was synced.
-    Only damage in the very last block, or in the last group, cannot be told from a torn end.
+    So every batch records how far the log was synced when the batch was written. If the log is damaged, the last
+    readable such record, found by skipping damaged parts (in blocks of 32 KiB), tells whether the damage affects synced
+    data. Only damage in the very last block, or in the last group, cannot be distinguished from a torn end.
     """
     try:
         return _open_with_recovery(directory, tuning, DBRecoveryMode.absolute_consistency())
     except Exception as error:
         if f"{directory}/LOCK" in str(error):
-            raise CannotOpen(f"it is open already, in this process or in another one ({error})") from error
+            raise CannotOpen(f"it is already open in this or another process ({error})") from error
         if not str(error).startswith("Corruption"):
             raise
         damage = error
-    whole, synced = _inspect_damage(directory, tuning)
-    if whole < synced:
+    last_intact, last_synced = _inspect_damage(directory, tuning)
+    if last_intact < last_synced:
         raise CannotOpen(
-            f"its log is damaged ({damage}) after change {whole:,}, and was synced up to {synced:,} at least: "
-            "restore a checkpoint, or repair it with RocksDB's tools and lose what came after"
+            f"its log is damaged ({damage}) after change {last_intact:,}, but was synced up to {last_synced:,}: "
+            "restore a checkpoint, or repair the log with RocksDB's tools and lose all later changes"
         )
-    log.warning("%s: the end of its log, which was never synced, is torn (%s) and left out", directory, damage)
+    log.warning("%s: the end of the log, which was never synced, is torn (%s) and was dropped", directory, damage)
     return _open_with_recovery(directory, tuning, DBRecoveryMode.point_in_time())
 
 
 def _inspect_damage(directory: Path, tuning: RocksTuning) -> tuple[int, int]:
-    """The last change before the damage, and the last that is known to have been synced. Alters nothing."""
-    look = AccessType.read_only(error_if_log_file_exist=False)
-    whole = _open_with_recovery(directory, tuning, DBRecoveryMode.point_in_time(), look).latest_sequence_number()
-    skipping = _open_with_recovery(directory, tuning, DBRecoveryMode.skip_any_corrupted_record(), look)
+    """Return the last change before the damage, and the last change known to be synced. Changes nothing on disk."""
+    read_only = AccessType.read_only(error_if_log_file_exist=False)
+    last_intact = _open_with_recovery(
+        directory, tuning, DBRecoveryMode.point_in_time(), read_only
+    ).latest_sequence_number()
+    skipping = _open_with_recovery(directory, tuning, DBRecoveryMode.skip_any_corrupted_record(), read_only)
     mark = skipping.get_column_family(SYNCED_FAMILY).get(SYNCED_MARK_KEY)
-    return whole, int.from_bytes(mark or b"", "big")
+    return last_intact, int.from_bytes(mark or b"", "big")
 
 
 def _open_with_recovery(
     directory: Path, tuning: RocksTuning, recovery: DBRecoveryMode, access: AccessType | None = None
 ) -> Rdict:
-    small = make_options(tuning, recovery, has_bloom_filter=True)
-    families = {INDEX_FAMILY: small, SYNCED_FAMILY: small}
-    large = make_options(tuning, recovery, has_bloom_filter=False)
-    return Rdict(str(directory), large, families, access or AccessType.read_write())
+    bloom_options = make_options(tuning, recovery, has_bloom_filter=True)
+    families = {INDEX_FAMILY: bloom_options, SYNCED_FAMILY: bloom_options}
+    log_options = make_options(tuning, recovery, has_bloom_filter=False)
+    return Rdict(str(directory), log_options, families, access or AccessType.read_write())

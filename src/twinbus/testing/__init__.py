@@ -1,4 +1,4 @@
-"""For tests, ours and our users': namespaces in memory, time that passes at once, a switch for outages.
+"""Test tools for twinbus and its users: namespaces in memory, virtual time and simulated outages.
 
     @in_virtual_time
     async def test_an_hour_without_the_primary() -> None:
@@ -6,8 +6,8 @@
             pair.primary.outage.stop()
             await asyncio.sleep(3600)       # takes no time
 
-Owns: nothing that runs in production, and no second version of what does: it wires up the real broker, store, server
-and client. Nothing in twinbus imports this package.
+The package wires up the real broker, server and client; only the network, the disks and the clock are simulated. No
+production code imports this package.
 """
 
 from twinbus.testing.clock import FakeClock, LoopClock

@@ -1,7 +1,7 @@
-"""Clocks for tests: one that is set by hand, and one that goes by a loop's time.
+"""Clocks for tests: one that is advanced by hand, and one that follows the time of an event loop.
 
-Owns: the two times that a broker reads, and nothing that waits for them. They are set apart from each other, so that a
-test can let the wall clock jump, as an operator or NTP does, while the monotonic one goes on.
+Owns the monotonic time and the wall-clock time that a broker reads. The two are independent, so a test can make the
+wall clock jump, as an operator or NTP does, while the monotonic clock runs on.
 """
 
 from __future__ import annotations
@@ -11,56 +11,56 @@ import datetime as dt
 from typing import Final
 
 WALL_MS: Final = 1_700_000_000_000
-"""Some time in 2023."""
+"""Default wall-clock time: a moment in November 2023."""
 
 
 class FakeClock:
-    """Stands still until it is moved."""
+    """Clock that stands still until a test advances it."""
 
     def __init__(self, *, monotonic_s: float = 1_000.0, wall_ms: int = WALL_MS) -> None:
-        """Some time in 2023, on a machine that was started a while before."""
+        """Create a clock that shows these times."""
         self._monotonic_s = monotonic_s
         self._wall_ms = wall_ms
 
     def monotonic_s(self) -> float:
-        """Seconds since some moment; never goes back."""
+        """Return the seconds since an arbitrary moment; they never decrease."""
         return self._monotonic_s
 
     def wall_ms(self) -> int:
-        """Milliseconds since 1970."""
+        """Return the milliseconds since 1970."""
         return self._wall_ms
 
     def advance(self, seconds: float) -> None:
-        """Let time pass, on both clocks."""
-        assert seconds >= 0, "time does not go back: it is the wall clock that may be set"
+        """Advance the monotonic and the wall-clock time."""
+        assert seconds >= 0, "monotonic time cannot go back: use set_wall_ms to set back the wall clock"
         self._monotonic_s += seconds
         self._wall_ms += round(seconds * 1000)
 
     def set_wall_ms(self, wall_ms: int) -> None:
-        """Set the wall clock, back or forth; the other one does not notice."""
+        """Set the wall clock, forwards or backwards; the monotonic time is not affected."""
         self._wall_ms = wall_ms
 
 
 class LoopClock:
-    """Both clocks of a machine, by the time of a loop: in a FakeTimeLoop they jump with it."""
+    """Clock that follows an event loop's time, including the jumps of a FakeTimeLoop."""
 
     def __init__(self, *, wall_ms: int = WALL_MS, loop: asyncio.AbstractEventLoop | None = None) -> None:
-        """The wall clock shows `wall_ms` now. Without a loop: the running one."""
+        """Create a clock that shows `wall_ms` now and follows `loop` (default: the running loop)."""
         self._loop = loop or asyncio.get_running_loop()
         self._offset_ms = wall_ms - self._loop.time() * 1000
 
     def monotonic_s(self) -> float:
-        """Seconds since some moment; never goes back."""
+        """Return the seconds since an arbitrary moment; they never decrease."""
         return self._loop.time()
 
     def wall_ms(self) -> int:
-        """Milliseconds since 1970."""
+        """Return the milliseconds since 1970."""
         return round(self._offset_ms + self._loop.time() * 1000)
 
     def now(self) -> dt.datetime:
-        """The same, for messages that have a time in them."""
+        """Return the wall-clock time as a datetime in UTC."""
         return dt.datetime.fromtimestamp(self.wall_ms() / 1000, dt.UTC)
 
     def set_wall_ms(self, wall_ms: int) -> None:
-        """Set the wall clock, back or forth; the other one does not notice."""
+        """Set the wall clock, forwards or backwards; the monotonic time is not affected."""
         self._offset_ms += wall_ms - self.wall_ms()

@@ -1,8 +1,8 @@
-"""The disks of a namespace in memory: they outlive its process, and can be full, broken or stuck.
+"""Disks of a namespace in memory, which outlive its process and can fill up, fail or hang.
 
-Owns: what is kept of a namespace while nobody serves it, and how its stores work by the turns of a loop: what is asked
-in one turn is done in the next, with one sync for all, and answered in the one after that. What a store does is in
-`store.memory`.
+Owns the data of a namespace that is not running, and the timing of its stores: requests from one turn of the event loop
+are carried out in the next turn, with one sync, and completed in the turn after that. `store.memory` implements the
+operations.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ if TYPE_CHECKING:
 
 FREE_BYTES: Final = 2**50
 SPACE_CHECK_INTERVAL_S: Final = 3_600.0
-"""Whoever fills them tells the broker at once: a look every second would be most of what happens in an idle hour."""
-BROKEN_REASON: Final = "the disk does not work: a test wants it so"
+"""Interval of free-space checks; long, because `Outage` reports a full disk to the broker at once."""
+BROKEN_REASON: Final = "the disk fails (simulated by a test)"
 
 
 class LoopStore(MemoryStore):
-    """A store that a loop moves."""
+    """Memory store that is driven by an event loop."""
 
     def __init__(self, disk: MemoryDisk, name: str, loop: asyncio.AbstractEventLoop) -> None:
-        """Open at once. StoreFailed if another store has the disk open."""
+        """Open the store; raise StoreFailed if another store has the disk open."""
         super().__init__(disk, name=name, post_call=loop.call_soon)
         self._call_soon: Callable[[Callable[[], None]], object] = loop.call_soon
         self._is_step_scheduled = False
 
     def commit(self, batch: Batch, on_done: OnResult[None]) -> None:
-        """Make the changes of a batch. Answered when they are on disk."""
+        """Commit a batch; call `on_done` when its changes are on disk."""
         super().commit(batch, on_done)
         self._schedule_step()
 
     def get(self, keys: Sequence[bytes], on_result: OnResult[list[bytes | None]], table: Table = Table.LOG) -> None:
-        """The values of some keys; None for each that is not there."""
+        """Read the values of some keys; the result has None for each missing key."""
         super().get(keys, on_result, table)
         self._schedule_step()
 
@@ -57,17 +57,17 @@ class LoopStore(MemoryStore):
         max_bytes: int = 16_777_216,
         table: Table = Table.LOG,
     ) -> None:
-        """Records from `start` up to and without `end`, in order."""
+        """Read the records from `start` up to but not including `end`, in order."""
         super().scan(start, end, on_result, limit=limit, max_bytes=max_bytes, table=table)
         self._schedule_step()
 
     def checkpoint(self, directory: Path, on_done: OnResult[None]) -> None:
-        """Make a copy."""
+        """Write a copy of the store to a directory."""
         super().checkpoint(directory, on_done)
         self._schedule_step()
 
     def close(self, on_done: OnResult[None]) -> None:
-        """Let go of the disk. One that is cut off from it has nothing to let go of."""
+        """Close the store and release the disk; a store that has lost power is released already."""
         if self._has_lost_power:
             self._call_soon(lambda: on_done(None))
             return
@@ -75,12 +75,12 @@ class LoopStore(MemoryStore):
         self._schedule_step()
 
     def resume(self) -> None:
-        """Go on."""
+        """Resume after a hang."""
         super().resume()
         self._schedule_step()
 
     def clear_sync_failure(self) -> None:
-        """Take back that the next sync fails."""
+        """Cancel the failure of the next sync."""
         self._sync_error = None
 
     def _schedule_step(self) -> None:
@@ -95,15 +95,15 @@ class LoopStore(MemoryStore):
 
 
 class MemoryCatalogue(Catalogue):
-    """A catalogue whose file is some bytes of a LoopDisks."""
+    """Catalogue whose database file is kept in a LoopDisks."""
 
     def __init__(self, disks: LoopDisks) -> None:
-        """Open what was kept, or make a new one."""
+        """Open the saved catalogue, or create an empty one."""
         self._disks = disks
         super().__init__(Path("catalogue.db"))
 
     def close(self) -> None:
-        """Keep what there is."""
+        """Save the database to the LoopDisks and close it."""
         self._disks.catalogue_bytes = self._database.serialize()
         super().close()
 
@@ -114,14 +114,14 @@ class MemoryCatalogue(Catalogue):
         return database
 
     def _sync_directory(self) -> None:
-        """There is none."""
+        """Do nothing: the catalogue has no directory."""
 
 
 class LoopDisks:
-    """All that a namespace in memory keeps."""
+    """Disks and catalogue of a namespace in memory."""
 
     def __init__(self, count: int, loop: asyncio.AbstractEventLoop) -> None:
-        """Empty: `count` disks for one store each, and a catalogue."""
+        """Create an empty catalogue and `count` empty disks, for one store each."""
         self.directories = tuple(Path("memory") / str(number) for number in range(count))
         self.check_interval_s = SPACE_CHECK_INTERVAL_S
         self.catalogue_bytes = b""
@@ -130,12 +130,12 @@ class LoopDisks:
         self._is_full = False
         self._broken: set[int] = set()
         self._hanging: set[int] = set()
-        self._random = Random(0)  # noqa: S311  # decides what of a failed sync is there: always the same
+        self._random = Random(0)  # noqa: S311  # decides which writes survive a failed sync; repeatable
 
     # --- the server calls these ---------------------------------------------------------------------------------------
 
     def open(self, store_number: int, on_done: OnResult[Store]) -> None:
-        """Open a store."""
+        """Open a store and pass it, or the error, to `on_done`."""
         try:
             store = LoopStore(self._disks[store_number], str(store_number), self._loop)
         except StoreFailed as error:
@@ -144,12 +144,12 @@ class LoopDisks:
         self._apply_faults(store_number)
         self._loop.call_soon(on_done, store)
 
-    def free_bytes(self, directory: Path) -> int:  # noqa: ARG002  # they are full together
-        """What can still be written."""
+    def free_bytes(self, directory: Path) -> int:  # noqa: ARG002  # all disks are full or none
+        """Return the free space in bytes."""
         return 0 if self._is_full else FREE_BYTES
 
     async def find_disk_problem(self, store_number: int) -> str | None:
-        """Why a store should not be opened again now."""
+        """Return the reason why a store should not be reopened now, or None."""
         return BROKEN_REASON if store_number in self._broken | self._hanging else None
 
     def open_catalogue(self) -> MemoryCatalogue:
@@ -159,21 +159,21 @@ class LoopDisks:
     # --- tests call these ---------------------------------------------------------------------------------------------
 
     def fill(self) -> None:
-        """Leave no room on any of them."""
+        """Fill all disks."""
         self._is_full = True
 
     def fail(self, number: int) -> None:
-        """Let every sync of a store fail, from the next one on."""
+        """Make the next sync of a store fail, and keep the store from being reopened."""
         self._broken.add(number)
         self._apply_faults(number)
 
     def hang(self, number: int) -> None:
-        """Let a store answer nothing."""
+        """Make a store hang, so that it completes no requests."""
         self._hanging.add(number)
         self._apply_faults(number)
 
     def restore(self) -> None:
-        """All of them work well again."""
+        """Clear all faults."""
         self._is_full = False
         self._broken.clear()
         self._hanging.clear()
@@ -182,7 +182,7 @@ class LoopDisks:
             store.resume()
 
     def crash(self) -> None:
-        """Whoever used them is gone. What was synced stays; what was not is lost, as nobody was told that it was."""
+        """Simulate a crash of the process: synced writes stay, and writes that were not synced may be lost."""
         for disk in self._disks:
             disk.crash(self._random)
 

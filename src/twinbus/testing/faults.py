@@ -1,6 +1,6 @@
-"""Faults of a network in memory: of a host, of one of its ports, or of the route between two hosts.
+"""Faults in a network in memory: faults of a host, of one of its ports, or of the route between two hosts.
 
-Owns: which faults are on, and what they add up to for one connection. Knows nothing of bytes.
+Owns the active faults and their combined effect on one connection. Knows nothing of connections or bytes.
 """
 
 from __future__ import annotations
@@ -14,50 +14,50 @@ if TYPE_CHECKING:
 
 
 class Direction(Enum):
-    """Which bytes a fault concerns, seen from the host that it is a fault of."""
+    """Direction of the bytes that a fault affects, relative to the faulty host."""
 
     BOTH = "both"
     TO = "to the host"
-    """What is sent to the host: for a server, the requests."""
+    """Bytes sent to the host: for a server, the requests."""
     FROM = "from the host"
-    """What the host sends: for a server, the answers."""
+    """Bytes sent by the host: for a server, the responses."""
 
 
 class FaultKind(Enum):
-    """What is wrong."""
+    """Kind of fault."""
 
     SLOW = "slow"
     REFUSED = "refused"
-    """Nobody listens there; connections were cut."""
+    """New connections are refused."""
     HANGING = "hanging"
-    """Bytes are held, and nobody is notified."""
+    """Bytes are held back without an error at either end."""
     CUT_AFTER = "cut after some bytes"
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault."""
+    """A fault and its parameters."""
 
     kind: FaultKind
     direction: Direction = Direction.BOTH
     delay_s: float = 0.0
-    """Of a slow route."""
+    """Additional delay, for SLOW."""
     byte_count: int = 0
-    """Bytes that still arrive before a connection is cut."""
+    """Bytes that still arrive before a connection is cut, for CUT_AFTER."""
 
 
 class FaultKey(NamedTuple):
-    """What a fault is of."""
+    """The host, port and peer that a fault applies to."""
 
     address: str
     port: int | None
     peer: str | None
-    """The address of the only host that is concerned; None: all are."""
+    """Address of the only affected peer, or None for all peers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What all faults together mean for one connection: `requests` go to the server, `answers` come from it."""
+    """Combined effect of all faults on one connection: requests go to the server, responses come from it."""
 
     is_refused: bool = False
     holds_requests: bool = False
@@ -68,7 +68,7 @@ class Route:
 
     @property
     def is_held(self) -> bool:
-        """No new connection can be made: that takes bytes in both directions."""
+        """Whether new connections hang: a handshake needs bytes in both directions."""
         return self.holds_requests or self.holds_responses
 
 
@@ -76,65 +76,65 @@ NO_FAULTS: Final = Route()
 
 
 class Faults:
-    """All faults of a network."""
+    """Active faults of a network."""
 
     def __init__(self) -> None:
-        """Nothing is wrong."""
+        """Start without faults."""
         self.version = 0
-        """Another number after every change."""
+        """Number that increases with every change."""
         self._faults: dict[FaultKey, Fault] = {}
 
     def set(self, key: FaultKey, fault: Fault) -> None:
-        """Add a fault; it replaces the one that had the same key."""
+        """Add a fault, replacing any fault with the same key."""
         self._faults[key] = fault
         self.version += 1
 
     def clear(self, key: FaultKey) -> None:
-        """Remove the faults of a host; without a port or a peer also those of single ports or routes."""
-        for one in list(self._faults):
+        """Remove the faults of a host; without a port or peer, also the faults of its ports or routes."""
+        for other in list(self._faults):
             if key.peer is None:
-                is_meant = key.address in (one.address, one.peer)
+                is_affected = key.address in (other.address, other.peer)
             else:
-                is_meant = {one.address, one.peer} == {key.address, key.peer}
-            if is_meant and key.port in (None, one.port):
-                del self._faults[one]
+                is_affected = {other.address, other.peer} == {key.address, key.peer}
+            if is_affected and key.port in (None, other.port):
+                del self._faults[other]
         self.version += 1
 
     def route(self, client: str, server: SocketAddress) -> Route:
-        """What the faults mean for a connection of a client with a server."""
+        """Return the combined effect of all faults on a connection from a client to a server."""
         if not self._faults:
             return NO_FAULTS
         address, port = server
-        found: list[tuple[Fault, bool]] = []  # with: it is a fault of the server
+        faults: list[tuple[Fault, bool]] = []  # faults, each with whether the server has it
         for peer in (None, client):
-            # What is said of a port is meant instead of what is said of its host.
+            # A fault of a port replaces the fault of its host.
             fault = self._faults.get(FaultKey(address, port, peer)) or self._faults.get(FaultKey(address, None, peer))
             if fault is not None:
-                found.append((fault, True))
+                faults.append((fault, True))
         for peer in (None, address):
             fault = self._faults.get(FaultKey(client, None, peer))
             if fault is not None:
-                found.append((fault, False))
-        return _combine(found) if found else NO_FAULTS
+                faults.append((fault, False))
+        return _combine(faults) if faults else NO_FAULTS
 
 
 def _combine(faults: list[tuple[Fault, bool]]) -> Route:
     is_refused, delay_s = False, 0.0
     held: set[bool] = set()
     cuts: dict[bool, Fault] = {}
-    for fault, is_of_server in faults:
-        requests_are = Direction.TO if is_of_server else Direction.FROM
-        concerned = [
+    for fault, is_servers in faults:
+        request_direction = Direction.TO if is_servers else Direction.FROM
+        affected = [
             is_request
             for is_request in (True, False)
-            if fault.direction is Direction.BOTH or (fault.direction is requests_are) is is_request
+            if fault.direction is Direction.BOTH or (fault.direction is request_direction) is is_request
         ]
         is_refused |= fault.kind is FaultKind.REFUSED
         delay_s = max(delay_s, fault.delay_s)
         if fault.kind is FaultKind.HANGING:
-            held.update(concerned)
+            held.update(affected)
         elif fault.kind is FaultKind.CUT_AFTER:
-            cuts.update(dict.fromkeys(concerned, fault))
+            cuts.update(dict.fromkeys(affected, fault))
     return Route(
         is_refused=is_refused,
         holds_requests=True in held,

@@ -1,23 +1,23 @@
-"""An event loop whose time passes at once.
+"""An event loop with virtual time.
 
     async def outage_of_an_hour() -> None:
         await asyncio.sleep(3600)
 
     run(outage_of_an_hour())      # takes no time
 
-Whenever nothing is left to do, the loop's time jumps to when the next call is due: a time-out of an hour is over in a
-moment, and two things that wait happen in the order of their times, on a slow machine as on a fast one. Sockets are
-those of a network in memory (`network`), and what would run on another thread runs at once.
+Whenever no callback is ready, the loop's time jumps to the next timer: an hour-long timeout takes no real time, and
+timers fire in the same order on slow and fast machines. Connections use a network in memory (`network`), and calls to
+an executor run at once in the loop's thread.
 
-All that runs on one host (`hosts`) can be frozen, as by SIGSTOP. One that is never thawed, and whose connections are
-cut (`network.switch_off`, or `unplug`), was killed:
+All callbacks of one host (`network.on_host`) can be frozen, as by SIGSTOP. A host that is never thawed and whose
+connections are cut (`network.switch_off` or `network.unplug`) is in effect killed:
 
-    loop.freeze("app-1")        # its tasks, timers and callbacks stand still, while time passes for the others
+    loop.freeze("app-1")        # its tasks, timers and callbacks stand still, while time passes for other hosts
     loop.thaw("app-1")          # overdue timers fire now
 
-Owns: the loop's time, which hosts run, and how long a run may really take. Knows nothing of namespaces.
+Owns the loop's time, the frozen hosts and the real-time limit of a run. Knows nothing of namespaces.
 """
-# ruff: noqa: SLF001  # to hold what is due for a host, the loop has to see its own callbacks
+# ruff: noqa: SLF001  # freezing a host needs asyncio's private queues and handles
 
 from __future__ import annotations
 
@@ -40,38 +40,37 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 START_S: Final = 1_000.0
-"""What the loop's time is at first: some machine was started a while ago."""
+"""Initial time of a loop; not zero, as on a machine that has been running for a while."""
 DEFAULT_WALL_LIMIT_S: Final = 60.0
 _MAX_SKIPPED_SELECTS: Final = 32
-"""Turns of the loop in a row in which real sockets and other threads are not asked for news."""
+"""Maximum number of consecutive turns of the loop that do not poll for real sockets and other threads."""
 _SHUTDOWN_LIMIT_S: Final = 5.0
-"""What tasks have to end in when the limit is over."""
+"""Real time that tasks have to finish after the limit is exceeded."""
 
 
 class TookTooLong(Exception):
-    """A run did not end within the real time that it has: something waits that is never over."""
+    """A run exceeded its real-time limit, probably because a task waits forever."""
 
 
 class _TimeJumpingSelector(selectors.DefaultSelector):
-    """Never waits for a time: it lets that pass."""
+    """Selector that advances the virtual time instead of waiting."""
 
     def __init__(self) -> None:
         super().__init__()
         self.now_s = START_S
         self.wall_deadline_s: float | None = None
-        """When the run is ended, by the real monotonic clock."""
+        """Real monotonic time at which the run is stopped, or None for no limit."""
         self.turn_s = 0.0
-        """How long a turn of the loop takes."""
+        """Virtual duration of one turn of the loop."""
         self._skipped_selects = 0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         left_s = self._wall_time_left_s()
         self.now_s += self.turn_s
-        if timeout is None:  # nothing is due ever: only another thread can bring news
+        if timeout is None:  # no timer is set: only another thread or a real socket can wake the loop
             return super().select(left_s)
-        if (
-            not timeout and self._skipped_selects < _MAX_SKIPPED_SELECTS
-        ):  # callbacks are ready: asking the system costs more than they
+        # Callbacks are ready, and a system call costs more than running them.
+        if not timeout and self._skipped_selects < _MAX_SKIPPED_SELECTS:
             self._skipped_selects += 1
             return []
         self._skipped_selects = 0
@@ -88,12 +87,13 @@ class _TimeJumpingSelector(selectors.DefaultSelector):
             return self.wall_deadline_s - now_s
         self.wall_deadline_s = now_s + _SHUTDOWN_LIMIT_S
         raise TookTooLong(
-            f"it is not over, and {self.now_s - START_S:,.0f} s have passed in it: what does it wait for?"
+            f"the run exceeded its limit of real time after {self.now_s - START_S:,.0f} s of virtual time: "
+            "look for a task that waits forever, or raise wall_limit_s"
         )
 
 
 class _CancelledHandle:
-    """A callback that was cancelled, as far as the loop looks at it."""
+    """Stand-in for a cancelled callback in the loop's ready queue."""
 
     _cancelled = True
 
@@ -105,65 +105,64 @@ _CANCELLED_HANDLE: Final = _CancelledHandle()
 
 
 class FakeTimeLoop(asyncio.SelectorEventLoop):
-    """A loop for tests, with a time and a network of its own."""
+    """Event loop for tests, with virtual time and a network in memory."""
 
     def __init__(self) -> None:
-        """At START_S, with nobody on its network."""
+        """Create a loop whose time is START_S and whose network is empty."""
         self._time_selector = _TimeJumpingSelector()
         super().__init__(self._time_selector)
         self.network = Network(self)
         self._frozen: dict[str, list[asyncio.Handle]] = {}
-        """By host: the callbacks that stand still, in order."""
+        """Held callbacks of each frozen host, in order."""
 
     def time(self) -> float:
-        """The loop's own time, in seconds."""
+        """Return the loop's virtual time in seconds."""
         return self._time_selector.now_s
 
     def take_time(self, turn_s: float) -> None:
-        """Let every turn of the loop take so long (default: 0), as on a real machine.
+        """Make every turn of the loop take `turn_s` seconds of virtual time (default: 0), as on a real machine.
 
-        Whoever waits until a time is over, and compares it with one that was rounded otherwise, may else look at the
-        same time for ever.
+        With turns that take no time, code that polls a clock and rounds differently may see the same time forever.
         """
         self._time_selector.turn_s = turn_s
 
     def limit(self, real_s: float | None) -> None:
-        """End with TookTooLong after so much real time from now."""
+        """Raise TookTooLong after `real_s` seconds of real time from now; None removes the limit."""
         self._time_selector.wall_deadline_s = None if real_s is None else time.monotonic() + real_s
 
-    def run_in_executor(self, executor: object, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]  # noqa: ANN401, ARG002  # as asyncio has it
-        """Make the call at once: a thread would work while time jumps ahead of it."""
-        answer: asyncio.Future[T] = self.create_future()
+    def run_in_executor(self, executor: object, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]  # noqa: ANN401, ARG002  # asyncio's signature
+        """Call `func` at once: virtual time would jump ahead while a thread works."""
+        result: asyncio.Future[T] = self.create_future()
         try:
-            answer.set_result(func(*args))
-        except Exception as error:  # noqa: BLE001  # whoever waits for the answer has it
-            answer.set_exception(error)
-        return answer
+            result.set_result(func(*args))
+        except Exception as error:  # noqa: BLE001  # passed to the future's awaiter
+            result.set_exception(error)
+        return result
 
-    # --- hosts that stand still ---------------------------------------------------------------------------------------
+    # --- frozen hosts -------------------------------------------------------------------------------------------------
 
     def freeze(self, host: str) -> None:
-        """Let nothing run that was started on a host, until `thaw`. Time passes, and the network takes what is sent."""
+        """Hold all callbacks of a host until `thaw`; time passes, and the network buffers data sent to the host."""
         if host in self._frozen:
             return
-        if not self._frozen:  # only now: whoever freezes nothing pays nothing
+        if not self._frozen:  # overridden only while a host is frozen, so other tests pay nothing
             self.call_soon = self._call_soon_unless_frozen  # type: ignore[assignment, method-assign]
             self.call_at = self._call_at_unless_frozen  # type: ignore[assignment, method-assign]
         held = self._frozen[host] = []
-        ready, timers = self._ready, self._scheduled  # type: ignore[attr-defined]  # of asyncio's own loop
-        for place, handle in enumerate(ready):
+        ready, timers = self._ready, self._scheduled  # type: ignore[attr-defined]  # private to asyncio's base loop
+        for index, handle in enumerate(ready):
             if not handle.cancelled() and host_of_context(handle._context) == host:
                 held.append(handle)
-                ready[place] = _CANCELLED_HANDLE  # the loop has counted them already
-        timers_held = [one for one in timers if not one.cancelled() and host_of_context(one._context) == host]
+                ready[index] = _CANCELLED_HANDLE  # the loop has counted the queue: keep its length
+        timers_held = [item for item in timers if not item.cancelled() and host_of_context(item._context) == host]
         for timer in timers_held:
             timer._scheduled = False
         held += sorted(timers_held)
-        timers[:] = [one for one in timers if one.cancelled() or one._scheduled]
+        timers[:] = [item for item in timers if item.cancelled() or item._scheduled]
         heapq.heapify(timers)
 
     def thaw(self, host: str) -> None:
-        """Let a host that was frozen go on. Timers that are overdue fire now."""
+        """Resume a frozen host; its overdue timers fire now."""
         held = self._frozen.pop(host, [])
         if not self._frozen:
             self.__dict__.pop("call_soon", None)
@@ -178,13 +177,13 @@ class FakeTimeLoop(asyncio.SelectorEventLoop):
                 self._ready.append(handle)  # type: ignore[attr-defined]
 
     def is_frozen(self, host: str) -> bool:
-        """Nothing of a host runs now."""
+        """Return whether a host is frozen."""
         return host in self._frozen
 
     def _call_soon_unless_frozen(
         self,
         callback: Callable[..., object],
-        *args: Any,  # noqa: ANN401  # as asyncio has it
+        *args: Any,  # noqa: ANN401  # asyncio's signature
         context: Context | None = None,
     ) -> asyncio.Handle:
         host = current_host() if context is None else host_of_context(context)
@@ -199,7 +198,7 @@ class FakeTimeLoop(asyncio.SelectorEventLoop):
         self,
         when: float,
         callback: Callable[..., object],
-        *args: Any,  # noqa: ANN401  # as asyncio has it
+        *args: Any,  # noqa: ANN401  # asyncio's signature
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
         host = current_host() if context is None else host_of_context(context)
@@ -212,27 +211,27 @@ class FakeTimeLoop(asyncio.SelectorEventLoop):
 
     # --- the network in memory ----------------------------------------------------------------------------------------
 
-    async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **options: Any) -> Any:  # noqa: ANN401  # as asyncio has it
-        """Connect to somebody on the loop's network, or over a socket that is there."""
+    async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **options: Any) -> Any:  # noqa: ANN401  # asyncio's signature
+        """Connect to a server on the loop's network, or use an existing socket (`sock`)."""
         if options.get("sock") is not None:
             return await super().create_connection(protocol_factory, host, port, **options)
         _refuse_tls(options)
         return await self.network.connect(protocol_factory, host, int(port))
 
-    async def create_server(self, protocol_factory: Any, host: Any = None, port: Any = None, **options: Any) -> Any:  # noqa: ANN401  # as asyncio has it
-        """Listen on the loop's network, or on a socket that is there."""
+    async def create_server(self, protocol_factory: Any, host: Any = None, port: Any = None, **options: Any) -> Any:  # noqa: ANN401  # asyncio's signature
+        """Listen on the loop's network, or on an existing socket (`sock`)."""
         if options.get("sock") is not None:
             return await super().create_server(protocol_factory, host, port, **options)
         _refuse_tls(options)
         return self.network.listen(protocol_factory, host, int(port or 0))
 
-    async def getaddrinfo(self, host: Any, port: Any, **_options: Any) -> list[AddressInfo]:  # type: ignore[override]  # noqa: ANN401  # as asyncio has it
-        """Where a host of the loop's network is."""
+    async def getaddrinfo(self, host: Any, port: Any, **_options: Any) -> list[AddressInfo]:  # type: ignore[override]  # noqa: ANN401  # asyncio's signature
+        """Return the address of a host on the loop's network."""
         return self.network.look_up(host, port)
 
 
 def run(coroutine: Coroutine[Any, Any, T], *, wall_limit_s: float | None = DEFAULT_WALL_LIMIT_S) -> T:
-    """Run a coroutine on a FakeTimeLoop of its own. TookTooLong if that really takes longer than the limit."""
+    """Run a coroutine on a new FakeTimeLoop; raise TookTooLong after `wall_limit_s` seconds of real time."""
     with asyncio.Runner(loop_factory=FakeTimeLoop) as runner:
         loop = runner.get_loop()
         assert isinstance(loop, FakeTimeLoop)
@@ -241,26 +240,26 @@ def run(coroutine: Coroutine[Any, Any, T], *, wall_limit_s: float | None = DEFAU
 
 
 def in_virtual_time(test: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
-    """Make a function of a coroutine: it runs on a FakeTimeLoop. For pytest and others; fixtures are given as ever."""
+    """Decorate an async test so that it runs on a FakeTimeLoop; pytest fixtures work as usual."""
 
     @functools.wraps(test)
-    def run_it(*arguments: P.args, **named: P.kwargs) -> T:
+    def run_test(*arguments: P.args, **named: P.kwargs) -> T:
         return run(test(*arguments, **named))
 
-    return run_it
+    return run_test
 
 
 def fake_time_loop() -> FakeTimeLoop:
-    """The loop that runs this. RuntimeError if it is another one."""
+    """Return the running FakeTimeLoop; raise RuntimeError if the running loop is of another type."""
     loop = asyncio.get_running_loop()
     if not isinstance(loop, FakeTimeLoop):
-        raise RuntimeError(  # noqa: TRY004  # it is not the argument's fault: there is none
-            f"this runs on a {type(loop).__name__}, and what is in memory needs a FakeTimeLoop: run it by "
-            "twinbus.testing.run, or put @in_virtual_time before the test"
+        raise RuntimeError(  # noqa: TRY004  # no argument has the wrong type
+            f"the running loop is a {type(loop).__name__}, but namespaces in memory need a FakeTimeLoop: use "
+            "twinbus.testing.run, or decorate the test with @in_virtual_time"
         )
     return loop
 
 
 def _refuse_tls(options: dict[str, Any]) -> None:
     if options.get("ssl"):
-        raise NotImplementedError("there is no TLS on the network in memory: connect without")
+        raise NotImplementedError("the network in memory does not support TLS: connect without it")

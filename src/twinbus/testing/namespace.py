@@ -1,4 +1,4 @@
-"""A namespace in memory: the real broker, gateway and HTTP side, on a network, disks and a clock for tests.
+"""A namespace in memory: the real broker, AMQP gateway and HTTP API on a simulated network, disks and clock.
 
     async with InMemoryNamespace("contoso") as namespace:
         await namespace.create_queue("orders")
@@ -6,7 +6,7 @@
             await factory.create_queue_client("orders").send(BrokeredMessage("two pounds of apples"))
         assert len(await namespace.messages("orders")) == 1
 
-Owns: its start, its end and its sudden end, and a look at what is in it. Everything it does is done by the server.
+Owns starting, stopping and killing the namespace, and access to its contents. The server does all other work.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _PAGE_BYTES: Final = 16_777_216
 
 
 class InMemoryNamespace:
-    """One namespace. Needs a FakeTimeLoop."""
+    """A namespace in memory; must be created on a FakeTimeLoop."""
 
     def __init__(
         self,
@@ -62,9 +62,9 @@ class InMemoryNamespace:
         *,
         host: str | None = None,
         clock: LoopClock | None = None,
-        **settings: Any,  # noqa: ANN401  # each has a type of its own
+        **settings: Any,  # noqa: ANN401  # settings and options have various types
     ) -> None:
-        """Not started. `settings` are those of `twinbus serve`, like `stores` or `store_timeout_s`."""
+        """Create a namespace without starting it; `settings` are settings of `twinbus serve`, such as `stores`."""
         loop = fake_time_loop()
         self.name = name
         self.host = host or f"{name}.servicebus.test"
@@ -91,19 +91,19 @@ class InMemoryNamespace:
         self._shutdown_task: asyncio.Task[None] | None = None
         self._factories: list[MessagingFactory] = []
         self.outage = Outage(loop, self.host, self._disks, self._find_broker, self._set_key_revoked)
-        """What happens to it."""
+        """Simulated outages of the namespace."""
 
     @property
     def connection_string(self) -> str:
-        """For messaging."""
+        """Connection string for messaging over AMQP."""
         return connection_string(self.host, self._settings.port("amqp"), self._key, is_emulator=True)
 
     @property
     def admin_connection_string(self) -> str:
-        """For management, over http."""
+        """Connection string for management over HTTP."""
         return connection_string(self.host, self._settings.port("http"), self._key, is_emulator=True)
 
-    # --- its life -----------------------------------------------------------------------------------------------------
+    # --- start and stop -----------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -119,16 +119,16 @@ class InMemoryNamespace:
 
     @property
     def is_running(self) -> bool:
-        """It serves."""
+        """Whether the namespace is running."""
         return self._service is not None
 
     async def start(self) -> None:
-        """Serve what is on its disks."""
+        """Start the server with the data on the namespace's disks."""
         await self._wait_for_shutdown()
         if self._service is not None:
             return
         was_key_revoked = self._is_key_revoked
-        ground = Dependencies(
+        dependencies = Dependencies(
             clock=self.clock,
             random=self._random,
             keys=self._keys,
@@ -136,36 +136,36 @@ class InMemoryNamespace:
             open_catalogue=self._disks.open_catalogue,
             open_acceptors=self._listen,
         )
-        service = NamespaceService(self._settings, ground)
+        service = NamespaceService(self._settings, dependencies)
         with on_host(self.host):
             async with contextlib.AsyncExitStack() as stack:
                 await service.start(stack, None)
                 self._stack = stack.pop_all()
         self._service = service
-        if was_key_revoked is not self._is_key_revoked:  # it was changed while the server was starting
+        if was_key_revoked is not self._is_key_revoked:  # the key was changed while the server was starting
             service.listeners.replace_keys(self._keys)
         self.outage.apply()
 
     def _listen(self) -> dict[str, Any]:
         settings = self._settings
-        return {way: [serve_with_loop(settings.host, settings.port(way))] for way in settings.open_protocols}
+        return {name: [serve_with_loop(settings.host, settings.port(name))] for name in settings.open_protocols}
 
     async def stop(self) -> None:
-        """End well, as by SIGTERM."""
+        """Stop gracefully, as by SIGTERM."""
         await self._wait_for_shutdown()
         if self._service is not None:
             await self._stack.aclose()
             self._service = None
-            self._disks.crash()  # a store that hangs has not let go of its disk; the others have nothing to lose
+            self._disks.crash()  # releases the disk of a hanging store; closed stores lose nothing
 
     def kill(self) -> None:
-        """End at once, as by SIGKILL: connections are cut, and what was accepted is on its disks."""
+        """Stop at once, as by SIGKILL: connections are cut, and all accepted messages are on the disks."""
         if self._service is None:
             return
         self._disks.crash()
         self._network.switch_off(self.host)
-        self._loop.thaw(self.host)  # a process that stands still can be killed, too
-        self._service.listeners.grace_s = 0.0  # the rest only lets go of what nobody reaches any more
+        self._loop.thaw(self.host)  # a frozen process can be killed, too
+        self._service.listeners.grace_s = 0.0  # the remaining shutdown only frees resources
         self._service = None
         self._shutdown_task = asyncio.ensure_future(self._stack.aclose())
 
@@ -174,16 +174,16 @@ class InMemoryNamespace:
             await self._shutdown_task
             self._shutdown_task = None
 
-    # --- what is in it ------------------------------------------------------------------------------------------------
+    # --- contents -----------------------------------------------------------------------------------------------------
 
     @property
     def broker(self) -> Namespace:
-        """What serves. RuntimeError while nothing does."""
+        """The running broker; raises RuntimeError if the namespace is not running."""
         return self._running_service.namespace
 
     @property
     def entities(self) -> LocalCatalogue:
-        """What manages it."""
+        """Catalogue that creates, changes and deletes entities; raises RuntimeError if the namespace is not running."""
         return self._running_service.catalogue
 
     def _find_broker(self) -> Namespace | None:
@@ -196,11 +196,11 @@ class InMemoryNamespace:
         return self._service
 
     async def create_queue(self, path: str, **description: Any) -> QueueInfo:  # noqa: ANN401  # fields of the description
-        """Make a queue; `description` has the fields of QueueDescription, like `requires_session=True`."""
+        """Create a queue; `description` has fields of QueueDescription, such as `requires_session=True`."""
         return await self.entities.create_queue(path, QueueDescription(**description))
 
     async def create_topic(self, path: str, **description: Any) -> TopicInfo:  # noqa: ANN401  # fields of the description
-        """Make a topic."""
+        """Create a topic; `description` has fields of TopicDescription."""
         return await self.entities.create_topic(path, TopicDescription(**description))
 
     async def create_subscription(
@@ -210,7 +210,7 @@ class InMemoryNamespace:
         rule: RuleDescription | None = None,
         **description: Any,  # noqa: ANN401  # fields of the description
     ) -> SubscriptionInfo:
-        """Make a subscription, with a rule or with one that is true for every message."""
+        """Create a subscription with this rule (default: a rule that matches every message)."""
         return await self.entities.create_subscription(topic, name, SubscriptionDescription(**description), rule)
 
     async def set_status(self, path: str, status: str) -> None:
@@ -219,22 +219,22 @@ class InMemoryNamespace:
         await self.entities.update(path, replace(description, status=status))
 
     def counts(self, path: str) -> QueueRuntime | TopicRuntime:
-        """How many messages an entity holds, by their kinds, and how large they are."""
+        """Return an entity's message counts by state, and its size."""
         return self.broker.find(path).runtime()
 
     async def messages(self, path: str) -> list[BrokeredMessage]:
-        """All messages of a queue or subscription, or of a sub-queue of one (`orders/$DeadLetterQueue`), as peeked.
+        """Return all messages in a queue, subscription or sub-queue (`orders/$DeadLetterQueue`) as peeked.
 
-        The broker is asked, not the network: it works during an outage of that.
+        The messages are read from the broker directly, so the method works during a network outage.
         """
         address = paths.parse_address(path)
-        found: list[BrokeredMessage] = []
+        messages: list[BrokeredMessage] = []
         for fragment in self.broker.find_receivable(address.entity).fragments_of(address.sub_queue):
             start = 0
             while page := await _peek(fragment, start):
-                found += page
+                messages += page
                 start = page[-1].sequence_number + 1
-        return found
+        return messages
 
     @property
     def _keys(self) -> KeyRing:
@@ -247,39 +247,39 @@ class InMemoryNamespace:
                 self._service.listeners.replace_keys(self._keys)
 
     def usage(self) -> list[UsageRow]:
-        """What its clients have used since it was started: a row for each entity and client."""
+        """Return the usage since the start: one row for each entity and client."""
         return self._running_service.meter.totals()
 
-    def factory(self, **options: Any) -> MessagingFactory:  # noqa: ANN401  # each has a type of its own
-        """A client of it, with the same clock; `options` are those of `MessagingFactory.from_connection_string`.
+    def factory(self, **options: Any) -> MessagingFactory:  # noqa: ANN401  # settings and options have various types
+        """Return a new client with the namespace's clock, which is closed with the namespace.
 
-        It is closed with the namespace, if not before.
+        `options` are passed to `MessagingFactory.from_connection_string`.
         """
-        chosen = {"clock": self.clock} | options
-        factory = MessagingFactory.from_connection_string(self.connection_string, **chosen)
+        all_options = {"clock": self.clock} | options
+        factory = MessagingFactory.from_connection_string(self.connection_string, **all_options)
         self._factories.append(factory)
         return factory
 
 
 async def _peek(fragment: FragmentPort, from_sequence_number: int) -> list[BrokeredMessage]:
-    answer: asyncio.Future[list[bytes] | ServiceBusError] = asyncio.get_running_loop().create_future()
-    fragment.browser.peek(from_sequence_number, _PAGE_MESSAGES, _PAGE_BYTES, answer.set_result)
-    found = await answer
-    if not isinstance(found, list):
-        raise found
-    return [BrokeredMessage.decode(payload, is_peeked=True) for payload in found]
+    future: asyncio.Future[list[bytes] | ServiceBusError] = asyncio.get_running_loop().create_future()
+    fragment.browser.peek(from_sequence_number, _PAGE_MESSAGES, _PAGE_BYTES, future.set_result)
+    result = await future
+    if not isinstance(result, list):
+        raise result
+    return [BrokeredMessage.decode(payload, is_peeked=True) for payload in result]
 
 
 class InMemoryPair:
-    """A primary and a secondary. Needs a FakeTimeLoop."""
+    """A primary and a secondary namespace in memory; must be created on a FakeTimeLoop."""
 
     def __init__(
         self,
         primary: str = "contoso",
         secondary: str = "contoso-backup",
-        **settings: Any,  # noqa: ANN401  # each has a type of its own
+        **settings: Any,  # noqa: ANN401  # settings and options have various types
     ) -> None:
-        """Not started; `settings` are for both."""
+        """Create both namespaces with the same settings, without starting them."""
         self.clock = LoopClock()
         self.primary = InMemoryNamespace(primary, clock=self.clock, **settings)
         self.secondary = InMemoryNamespace(secondary, clock=self.clock, **settings)
@@ -297,6 +297,6 @@ class InMemoryPair:
         finally:
             await self.secondary.__aexit__(kind, error, traceback)
 
-    def factories(self, **options: Any) -> tuple[MessagingFactory, MessagingFactory]:  # noqa: ANN401  # as above
-        """A client of the primary and one of the secondary; `options` are for both."""
+    def factories(self, **options: Any) -> tuple[MessagingFactory, MessagingFactory]:  # noqa: ANN401  # options have various types
+        """Return a client for the primary and a client for the secondary, both with these options."""
         return self.primary.factory(**options), self.secondary.factory(**options)

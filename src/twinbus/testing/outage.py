@@ -1,10 +1,11 @@
-"""The switch for outages: what can happen to a namespace, and that it is over.
+"""Simulated outages of a namespace in memory.
 
     namespace.outage.hang()
     ...
     namespace.outage.restore()
 
-Owns: the words, and which fault is made where. Several may be on at once; of those of the network the last one counts.
+Owns the list of possible outages, and where each one is applied. Several outages may be active at once; a new outage of
+the network replaces the previous one.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ if TYPE_CHECKING:
     from twinbus.testing.loop import FakeTimeLoop
 
 FAR_FUTURE_MS: Final = 3_600_000
-"""What those who are told to wait are told; it is over when the test says so."""
+"""Announced duration of a `busy` outage; the test ends it earlier."""
 MIN_FREE_BYTES: Final = 2**30
-"""The default of --min-free."""
+"""Default of the option `--min-free`."""
 
 
 class Outage:
-    """What is wrong with one namespace."""
+    """Active outages of one namespace."""
 
     def __init__(
         self,
@@ -43,7 +44,10 @@ class Outage:
         broker: Callable[[], Namespace | None],
         set_revoked: Callable[[bool], None],
     ) -> None:
-        """Nothing yet. `broker` is the one that runs now; `set_revoked` takes the clients' key, or gives it back."""
+        """Start without outages.
+
+        `broker` returns the running broker, or None; `set_revoked` revokes or restores the clients' key.
+        """
         self._loop = loop
         self._network = loop.network
         self._host = host
@@ -51,43 +55,43 @@ class Outage:
         self._broker = broker
         self._set_revoked = set_revoked
         self._refusal_reason: str | None = None
-        """Why the disks take no messages."""
+        """Reason why the disks accept no messages, or None."""
         self._busy: dict[str, None] = {}
         self._full: dict[str, int] = {}
-        """How large each queue or topic is that is full now, in MB."""
+        """Original maximum size in MB of each queue or topic that is full now."""
 
     # --- the network --------------------------------------------------------------------------------------------------
 
     def stop(self, *, peer: str | None = None) -> None:
-        """Cut all connections and refuse new ones, as if nobody served there. The namespace itself goes on."""
+        """Cut all connections and refuse new ones, as if no server listened; the namespace itself keeps running."""
         self._network.refuse(self._host, peer=peer)
 
     def hang(self, *, peer: str | None = None, direction: Direction = Direction.BOTH) -> None:
-        """Let nothing through, and nobody know: a partition. `Direction.FROM` holds only what the namespace answers."""
+        """Hold all bytes without an error, as in a network partition; `Direction.FROM` holds only the responses."""
         self._network.hang(self._host, peer=peer, direction=direction)
 
     def slow(self, delay_s: float, *, peer: str | None = None) -> None:
-        """Let everything take `delay_s` longer, in either direction."""
+        """Delay all bytes by `delay_s` seconds in each direction."""
         self._network.slow(self._host, delay_s, peer=peer)
 
     def cut(self, *, peer: str | None = None) -> None:
-        """Cut the connections that are there now, once, with all that is on its way."""
+        """Cut the present connections once; bytes in transit are lost."""
         self._network.cut(self._host, peer=peer)
 
     def cut_after(self, size: int, *, peer: str | None = None, direction: Direction = Direction.TO) -> None:
-        """Cut each connection once `size` more bytes have arrived; with `Direction.FROM`: at the client."""
+        """Cut each connection after `size` more bytes have arrived at the server (or client: `Direction.FROM`)."""
         self._network.cut_after(self._host, size, peer=peer, direction=direction)
 
     # --- the process --------------------------------------------------------------------------------------------------
 
     def freeze(self) -> None:
-        """Let the namespace's process stand still, as by SIGSTOP: its timers, too."""
+        """Freeze the namespace's process, including its timers, as by SIGSTOP."""
         self._loop.freeze(self._host)
 
     # --- the namespace ------------------------------------------------------------------------------------------------
 
     def busy(self, *paths: str) -> None:
-        """Answer whoever sends to these queues or topics that the server is busy. EntityNotFound."""
+        """Refuse sends to these queues or topics with ServerBusy; raise EntityNotFound for an unknown path."""
         broker = self._broker()
         if broker is not None:
             for path in paths:
@@ -96,37 +100,37 @@ class Outage:
         self.apply()
 
     def full(self, *paths: str) -> None:
-        """Answer whoever sends to these queues or topics that they hold as much as they can: QuotaExceeded."""
+        """Refuse sends to these queues or topics with QuotaExceeded; raise EntityNotFound for an unknown path."""
         broker = self._broker()
         if broker is None:
-            raise RuntimeError("a namespace that is not running has no queue that could be full: start it first")
+            raise RuntimeError("cannot make a queue full while the namespace is not running: start it first")
         for path in paths:
             self._full.setdefault(canonical_key(path), broker.find_sendable(path).description.max_size_mb)
         self.apply()
 
     def revoke_key(self) -> None:
-        """Replace the key that clients use by another one, as a rotation does that forgot them: Unauthorized."""
+        """Replace the clients' key on the server, as in a rotation; clients get Unauthorized."""
         self._set_revoked(True)  # noqa: FBT003  # the only argument
 
     # --- the disks ----------------------------------------------------------------------------------------------------
 
     def fill_disk(self) -> None:
-        """Leave no room: sends are refused, and settlements are not."""
+        """Fill the disks: sends are refused, but settlements still work."""
         self._disks.fill()
         self._set_refusal_reason(low_space_reason(MIN_FREE_BYTES))
 
     def fail_store(self, number: int = 0) -> None:
-        """Let a store fail at its next commit, and not be opened again before `restore`."""
+        """Make a store fail at its next commit; it cannot be reopened before `restore`."""
         self._disks.fail(number)
 
     def hang_store(self, number: int = 0) -> None:
-        """Let a store not answer: after `store_timeout_s` it counts as unavailable."""
+        """Make a store hang; after `store_timeout_s` it counts as unavailable."""
         self._disks.hang(number)
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def restore(self) -> None:
-        """All is well. A store that has failed is opened again within half a minute."""
+        """End all outages; the server reopens a failed store within half a minute."""
         self._loop.thaw(self._host)
         self._network.restore(self._host)
         self.give_key_back()
@@ -134,23 +138,23 @@ class Outage:
         self.no_longer(*self._busy, *self._full)
 
     def give_key_back(self) -> None:
-        """Take the key of clients again."""
+        """Accept the clients' key again."""
         self._set_revoked(False)  # noqa: FBT003
 
     def restore_disks(self) -> None:
-        """Let all disks work well again."""
+        """Clear all disk faults."""
         self._disks.restore()
         self._set_refusal_reason(None)
 
     def no_longer(self, *paths: str) -> None:
-        """End that queues or topics are busy or full."""
+        """End the `busy` and `full` outages of these queues or topics."""
         self._apply_to_entities(paths, is_over=True)
         for path in paths:
             self._busy.pop(canonical_key(path), None)
             self._full.pop(canonical_key(path), None)
 
     def apply(self) -> None:
-        """Make the faults that are on in a broker that was just started.
+        """Apply the active outages to the broker; called after each start.
 
         A disk may have been filled or restored while the broker was starting.
         """
@@ -164,7 +168,7 @@ class Outage:
         now_ms = broker.clock.wall_ms()
         for key in map(canonical_key, paths):
             entity = broker.entities.get(key)
-            if entity is None:  # it may have been deleted meanwhile
+            if entity is None:  # the entity was deleted in the meantime
                 continue
             if key in self._busy:
                 outage = RehearsedOutage(entity.path, OutageKind.BUSY, since_ms=now_ms, until_ms=now_ms + FAR_FUTURE_MS)
@@ -173,14 +177,14 @@ class Outage:
                 self._set_max_size(entity, self._full[key] if is_over else 0)
 
     def _set_max_size(self, entity: Queue | Topic, max_size_mb: int) -> None:
-        """Only the broker's own description: no administrator can ask for a size of nothing."""
+        """Set the maximum size in the broker's own description only: administration would reject a size of 0."""
         description = copy.copy(entity.description)
         object.__setattr__(description, "max_size_mb", max_size_mb)
         object.__setattr__(entity, "description", description)
 
     def _set_refusal_reason(self, reason: str | None) -> None:
-        """At once: the server itself looks at these disks only now and then."""
+        """Set the reason in the broker at once: the server itself checks these disks only once an hour."""
         self._refusal_reason = reason
         broker = self._broker()
-        for journal in broker.stores if broker is not None else ():
-            journal.disk_full_reason = reason
+        for store in broker.stores if broker is not None else ():
+            store.disk_full_reason = reason

@@ -1,10 +1,9 @@
-"""A connection in memory: two transports, and what is on its way between them.
+"""A connection in memory: two transports, and the bytes in transit between them.
 
-Bytes arrive in the order in which they were written, in a later turn of the loop. As on a socket, some of what a peer
-does not read is taken off its writer's hands (SOCKET_BYTES); beyond that the writer is told to pause.
+Bytes arrive in the order in which they were written, in a later turn of the event loop. As with a socket, a buffer
+(SOCKET_BUFFER_BYTES) holds bytes that the peer has not read; when more bytes are pending, the writer is paused.
 
-Owns: both ends of one connection. What is wrong with the way between them (`Way`) is asked each time, and decided
-elsewhere.
+Owns both ends of one connection. `LinkConditions`, implemented elsewhere, decides whether and when bytes arrive.
 """
 
 from __future__ import annotations
@@ -19,50 +18,50 @@ if TYPE_CHECKING:
     from contextvars import Context
 
 SOCKET_BUFFER_BYTES: Final = 262_144
-"""What the system takes over of what was written and not read."""
+"""Bytes that the simulated operating system buffers while the peer does not read."""
 DEFAULT_HIGH_WATER: Final = 65_536
 SocketAddress = tuple[str, int]
 """Address and port."""
 
 
 class LinkConditions(Protocol):
-    """What is between two ends."""
+    """State of the link between two ends, for one direction."""
 
     @property
     def is_held(self) -> bool:
-        """Nothing arrives now."""
+        """Whether bytes are held back now."""
 
     @property
     def delay_s(self) -> float:
-        """How long anything takes that is sent now."""
+        """Delay of bytes that are sent now."""
 
     @property
     def bytes_until_cut(self) -> int | None:
-        """How many bytes still arrive before the connection is cut; None: it is not cut."""
+        """Bytes that still arrive before the connection is cut, or None if it will not be cut."""
 
     def on_arrived(self, size: int) -> None:
-        """So many bytes have arrived while there was a limit."""
+        """Count `size` bytes that arrived while `bytes_until_cut` was set."""
 
 
 class Pipe:
-    """One direction of a connection."""
+    """One direction of a connection: pieces of data in transit from its writer to its reader."""
 
     reader: MemoryTransport
     writer: MemoryTransport
 
     def __init__(self, loop: asyncio.AbstractEventLoop, conditions: LinkConditions) -> None:
-        """Empty."""
+        """Create an empty pipe; the transports set themselves as its reader and writer."""
         self.undelivered_bytes = 0
-        """Bytes that were written and have not arrived."""
+        """Bytes that were written and have not arrived yet."""
         self._loop = loop
         self._conditions = conditions
         self._pending: deque[tuple[float, bytes | None]] = deque()
-        """When each piece is due, if not after one before it; None is the end of all."""
+        """Pieces in transit, with the time at which each may arrive; None stands for the end of the stream."""
         self._has_ended = False
         self._delivery_call: asyncio.Handle | None = None
 
     def send(self, data: bytes | None) -> None:
-        """Send something, or the end."""
+        """Send a piece of data, or the end of the stream (None)."""
         if self._has_ended:
             return
         self._has_ended = data is None
@@ -71,7 +70,7 @@ class Pipe:
         self.schedule_delivery()
 
     def schedule_delivery(self) -> None:
-        """Have what waits delivered, if nothing is in the way; whoever takes something out of the way calls this."""
+        """Schedule the delivery of pending data unless it is held back; must be called whenever the hold ends."""
         if self._delivery_call is not None or not self._pending or self._is_blocked:
             return
         due_s = self._pending[0][0]
@@ -81,7 +80,7 @@ class Pipe:
             self._delivery_call = self._loop.call_at(due_s, self._deliver, context=self.reader.context)
 
     def drop_unbuffered(self) -> None:
-        """Lose what the system has not taken over yet."""
+        """Drop the most recent data, until no more than SOCKET_BUFFER_BYTES is left."""
         while self._pending and self.undelivered_bytes > SOCKET_BUFFER_BYTES:
             _, data = self._pending.pop()
             self.undelivered_bytes -= len(data or b"")
@@ -117,36 +116,36 @@ class Pipe:
 
 
 class MemorySocket:
-    """What is asked of a socket for its addresses."""
+    """Socket object of an in-memory connection; it only provides the local and remote addresses."""
 
     family: Final = socket.AF_INET
     type: Final = socket.SOCK_STREAM
 
     def __init__(self, local: SocketAddress, remote: SocketAddress | None = None) -> None:
-        """`there` is the other end."""
+        """Create a socket; `remote` is the peer's address, or None for a listening socket."""
         self._local = local
         self._remote = remote
 
     def getsockname(self) -> SocketAddress:
-        """This end."""
+        """Return the local address."""
         return self._local
 
     def getpeername(self) -> SocketAddress:
-        """The other end. OSError for one that listens."""
+        """Return the peer's address; raise OSError for a listening socket."""
         if self._remote is None:
-            raise OSError("a socket that listens has no peer")
+            raise OSError("a listening socket has no peer")
         return self._remote
 
     def fileno(self) -> int:
-        """The system does not know it."""
+        """Return -1, because the operating system has no such socket."""
         return -1
 
     def setsockopt(self, *_option: object) -> None:
-        """Nothing to set."""
+        """Ignore socket options."""
 
 
 class MemoryTransport(asyncio.Transport):
-    """One end of a connection."""
+    """Transport of one end of a connection in memory."""
 
     def __init__(
         self,
@@ -157,14 +156,15 @@ class MemoryTransport(asyncio.Transport):
         on_lost: Callable[[], None],
         context: Context,
     ) -> None:
-        """The pipes are the one that it reads and the one that it writes, the places its own and the other's.
+        """Create one end of a connection.
 
-        Its protocol is called in `context`, which says on which host it runs.
+        `pipes` has the pipe to read from and the pipe to write to; `addresses` has the local and the peer's address.
+        The protocol is called in `context`, which determines the host that it runs on.
         """
-        here, there = addresses
-        super().__init__({"sockname": here, "peername": there, "socket": MemorySocket(here, there)})
+        local, remote = addresses
+        super().__init__({"sockname": local, "peername": remote, "socket": MemorySocket(local, remote)})
         self.is_paused = False
-        """Its protocol does not read."""
+        """Whether the protocol has paused reading."""
         self._loop = loop
         self._protocol = protocol
         self._incoming, self._outgoing = pipes
@@ -180,42 +180,42 @@ class MemoryTransport(asyncio.Transport):
     # --- the protocol calls these -------------------------------------------------------------------------------------
 
     def get_protocol(self) -> asyncio.BaseProtocol:
-        """Whose it is."""
+        """Return the protocol."""
         return self._protocol
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        """It is somebody else's from now on."""
-        assert isinstance(protocol, asyncio.Protocol), "bytes are given to a Protocol, not asked for by a buffer"
+        """Replace the protocol."""
+        assert isinstance(protocol, asyncio.Protocol), "only asyncio.Protocol is supported, not BufferedProtocol"
         self._protocol = protocol
 
     def is_closing(self) -> bool:
-        """Nothing more is taken."""
+        """Return whether the transport is closing or closed."""
         return self._is_closing
 
     def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
-        """Send."""
+        """Send data to the peer; ignore it if the transport is closing."""
         if data and not self._is_closing:
             self._outgoing.send(bytes(data))
             self._update_flow_control()
 
     def can_write_eof(self) -> bool:
-        """One direction may end before the other."""
+        """Return True: one direction may be closed before the other."""
         return True
 
     def write_eof(self) -> None:
-        """Send nothing more, and go on reading."""
+        """Close the outgoing direction and keep reading."""
         self._outgoing.send(None)
 
     def close(self) -> None:
-        """End it, after what was written."""
+        """Close the connection after all written data has been sent."""
         if not self._is_closing:
             self._is_closing = True
             self._outgoing.send(None)
-            self.resume_reading()  # what still comes is thrown away
+            self.resume_reading()  # incoming data is discarded from now on
             self._finish_if_written()
 
     def abort(self) -> None:
-        """End it at once."""
+        """Close the connection at once and drop data beyond the socket's buffer."""
         if not self._is_lost:
             self._is_closing = True
             self._outgoing.drop_unbuffered()
@@ -224,28 +224,28 @@ class MemoryTransport(asyncio.Transport):
             self._loop.call_soon(self._finish, None, context=self.context)
 
     def is_reading(self) -> bool:
-        """It takes what comes."""
+        """Return whether incoming data is passed to the protocol."""
         return not self.is_paused and not self._is_closing
 
     def pause_reading(self) -> None:
-        """Take nothing more for now."""
+        """Pause the delivery of incoming data."""
         self.is_paused = not self._is_closing
 
     def resume_reading(self) -> None:
-        """Go on."""
+        """Resume the delivery of incoming data."""
         self.is_paused = False
         self._incoming.schedule_delivery()
 
     def get_write_buffer_size(self) -> int:
-        """Bytes that the system has not taken over."""
+        """Return the number of written bytes that exceed the socket's buffer."""
         return max(0, self._outgoing.undelivered_bytes - SOCKET_BUFFER_BYTES)
 
     def get_write_buffer_limits(self) -> tuple[int, int]:
-        """When to pause, and when to go on."""
+        """Return the low and high watermarks of the write buffer."""
         return self._low, self._high
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Set them."""
+        """Set the watermarks at which the protocol's writing is paused and resumed."""
         self._high = high if high is not None else DEFAULT_HIGH_WATER if low is None else 4 * low
         self._low = low if low is not None else self._high // 4
         self._update_flow_control()
@@ -253,46 +253,46 @@ class MemoryTransport(asyncio.Transport):
     # --- the connection calls these -----------------------------------------------------------------------------------
 
     def deliver(self, data: bytes) -> None:
-        """Bytes have arrived."""
+        """Pass arrived bytes to the protocol, or reset the connection if this end is closing."""
         if self._is_closing:
             self._incoming.writer.reset()
             return
         try:
             self._protocol.data_received(data)
-        except Exception as error:  # noqa: BLE001  # as on a socket: told, and the connection is gone
-            told = {
+        except Exception as error:  # noqa: BLE001  # asyncio's socket transports also report it and abort
+            details = {
                 "message": "data_received failed",
                 "exception": error,
                 "transport": self,
                 "protocol": self._protocol,
             }
-            self._loop.call_exception_handler(told)
+            self._loop.call_exception_handler(details)
             self.abort()
 
     def deliver_eof(self) -> None:
-        """The other end sends nothing more."""
+        """Pass the end of the stream to the protocol, and close unless the protocol keeps the connection open."""
         self._has_received_eof = True
         if not self._is_closing and not self._protocol.eof_received():
             self.close()
 
     @property
     def awaits_delivery(self) -> bool:
-        """It wants to know when bytes have arrived at the other end."""
+        """Whether `on_delivered` must be called when bytes arrive at the peer."""
         return self._is_writing_paused or self._is_closing
 
     def on_delivered(self) -> None:
-        """Bytes have arrived at the other end."""
+        """Update flow control after bytes arrived at the peer, and finish a pending close."""
         self._update_flow_control()
         self._finish_if_written()
 
     def reset(self) -> None:
-        """What was sent came to an end that is closed. Its own last word, if that is still on its way, comes first."""
+        """Fail because the peer is closed, unless the peer's end of stream is still in transit."""
         if self._has_received_eof:
-            self.fail(ConnectionResetError("the other end is closed"))
+            self.fail(ConnectionResetError("the peer has closed the connection"))
 
     def fail(self, error: Exception) -> None:
-        """The connection is cut."""
-        self._is_closing = True  # so that what still comes is thrown away
+        """Fail the connection with an error, as if it had been cut."""
+        self._is_closing = True  # data that still arrives is discarded
         self._loop.call_soon(self._finish, error, context=self.context)
 
     # --- inside -------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Every composite that is declared, and how hypothesis fills its fields."""
+"""All declared composites, and hypothesis strategies for their fields."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from typing import Final
 from hypothesis import strategies as st
 
 from tests.amqp.codec.value_strategies import Values, ascii_texts, primitives
-from twinbus.amqp import outcomes, performatives, sasl, sections, terminus
-from twinbus.amqp.composite import Composite, FieldType, from_described
-from twinbus.amqp.decode import decode
+from twinbus.amqp import outcomes, sasl, terminus
+from twinbus.amqp.codec import performatives, sections
+from twinbus.amqp.codec.composite import Composite, FieldType, from_described
+from twinbus.amqp.codec.decode import decode
+from twinbus.amqp.codec.performatives import Error
 from twinbus.amqp.outcomes import ACCEPTED, RELEASED
-from twinbus.amqp.performatives import Error
 from twinbus.amqp.types import Described, Symbol, UInt, ULong
 
 DECLARED: Final[list[type[Composite]]] = [
-    found
+    cls
     for module in (performatives, outcomes, terminus, sasl, sections)
-    for found in vars(module).values()
-    if isinstance(found, type) and issubclass(found, Composite) and found.__module__ == module.__name__
+    for cls in vars(module).values()
+    if isinstance(cls, type) and issubclass(cls, Composite) and cls.__module__ == module.__name__
 ]
 
 _names = ascii_texts
@@ -66,7 +67,7 @@ FILLINGS: Final[dict[str, Values]] = {
     "any value": _anything,
     "Error": _errors,
 }
-"""By the name of a field's kind."""
+"""Strategies by name of the field type."""
 
 
 def filling(kind: FieldType) -> Values:
@@ -74,7 +75,7 @@ def filling(kind: FieldType) -> Values:
 
 
 def composites(cls: type[Composite], **instead: Values) -> st.SearchStrategy[Composite]:
-    """`cls` with its mandatory fields and any of the others; some of them may be filled in another way."""
+    """Composites of `cls` with any optional fields; `instead` replaces the strategies of single fields."""
     fields = {}
     for name, kind, default in cls.field_specs:
         if name in instead:
@@ -87,7 +88,7 @@ def composites(cls: type[Composite], **instead: Values) -> st.SearchStrategy[Com
 
 
 def minimal(cls: type[Composite]) -> Composite:
-    """`cls` with its mandatory fields and no other."""
+    """Return an instance of `cls` with only its mandatory fields."""
     samples: dict[str, object] = {
         "boolean": True,
         "ubyte": 1,
@@ -108,11 +109,11 @@ def described(data: bytes) -> Described:
     return value
 
 
-def fields(one: Composite) -> list[object]:
-    """The fields of `one` as they are on the wire."""
-    found = described(one.encode()).value
-    assert isinstance(found, list)
-    return found
+def fields(instance: Composite) -> list[object]:
+    """Return the fields of a composite as decoded from the wire."""
+    values = described(instance.encode()).value
+    assert isinstance(values, list)
+    return values
 
 
 def read(cls: type[Composite], values: list[object]) -> object:
@@ -136,4 +137,4 @@ WRONG: Final[dict[str, list[object]]] = {
     "message-id": [Symbol("a"), 1, [], True],
     "Error": [[], "a", Described(ULong(0x24), []), Described(Symbol("none of ours"), [])],
 }
-"""Decoded values that a field of a kind must not hold. A field of any value has none."""
+"""Decoded values that a field of each type must refuse. An untyped field refuses none."""

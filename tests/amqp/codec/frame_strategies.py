@@ -1,4 +1,4 @@
-"""Transfers and dispositions as peers may encode them, for hypothesis, and what the declared way reads in them."""
+"""Hypothesis strategies for encoded transfers and dispositions, and their decoding by the declarations."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from hypothesis import strategies as st
 
 from tests.amqp.codec.reference_encoder import NULL, random_encoding, random_list_encoding
-from twinbus.amqp.decode import DEFAULT_LIMITS
-from twinbus.amqp.delivery_frames import DispositionTail, TransferTail, read_disposition, read_transfer
-from twinbus.amqp.frames import read_performative
+from twinbus.amqp.codec.decode import DEFAULT_LIMITS
+from twinbus.amqp.codec.delivery_frames import DispositionTail, TransferTail, read_disposition, read_transfer
+from twinbus.amqp.codec.frames import read_performative
+from twinbus.amqp.codec.performatives import Disposition, Error, Transfer
 from twinbus.amqp.outcomes import ACCEPTED, RELEASED, Modified, Rejected, TransactionalState
-from twinbus.amqp.performatives import Disposition, Error, Transfer
 from twinbus.amqp.types import Described, Symbol, UByte, UInt, ULong
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ disposition_fields: Final = st.tuples(st.booleans(), uints, st.none() | uints, _
 
 
 def encoded_fields(fields: tuple[object, ...], chance: Random) -> list[bytes]:
-    """Each field in any encoding; nulls at the end may be left out."""
+    """Encode each field in any legal encoding; trailing nulls may be omitted."""
     encoded = [random_encoding(field, chance) for field in fields]
     while encoded and encoded[-1] == NULL and chance.random() < 0.9:
         encoded.pop()
@@ -73,30 +73,30 @@ def encoded_fields(fields: tuple[object, ...], chance: Random) -> list[bytes]:
 
 
 def encoded_frame(code: int, fields: list[bytes], chance: Random) -> bytes:
-    """A performative as it stands in its frame, with a list of either width."""
+    """Encode a performative as the body of a frame, as a list of either width."""
     return bytes((0x00, 0x53, code)) + random_list_encoding(fields, chance)
 
 
 def transfer_as_declared(data: bytes, at: int, end: int) -> ReadTransfer:
-    found, payload_at = read_performative(data, at, end, DEFAULT_LIMITS)
-    assert isinstance(found, Transfer)
+    transfer, payload_at = read_performative(data, at, end, DEFAULT_LIMITS)
+    assert isinstance(transfer, Transfer)
     tail = TransferTail(
-        message_format=0 if found.message_format is None else found.message_format,
-        settled=found.settled is True,
-        more=found.more,
-        state=found.state,
-        aborted=found.aborted,
-        is_whole=not (found.more or found.aborted),
+        message_format=0 if transfer.message_format is None else transfer.message_format,
+        settled=transfer.settled is True,
+        more=transfer.more,
+        state=transfer.state,
+        aborted=transfer.aborted,
+        is_whole=not (transfer.more or transfer.aborted),
     )
-    return found.handle, found.delivery_id, found.delivery_tag, tail, payload_at
+    return transfer.handle, transfer.delivery_id, transfer.delivery_tag, tail, payload_at
 
 
 def disposition_as_declared(data: bytes, at: int, end: int) -> ReadDisposition:
-    found, stopped = read_performative(data, at, end, DEFAULT_LIMITS)
-    assert isinstance(found, Disposition)
-    assert stopped == end
-    last = found.first if found.last is None else found.last
-    return found.role, found.first, last, DispositionTail(found.settled, found.state)
+    disposition, decoded_end = read_performative(data, at, end, DEFAULT_LIMITS)
+    assert isinstance(disposition, Disposition)
+    assert decoded_end == end
+    last = disposition.first if disposition.last is None else disposition.last
+    return disposition.role, disposition.first, last, DispositionTail(disposition.settled, disposition.state)
 
 
 def transfer_read(data: bytes, at: int, end: int) -> ReadTransfer:

@@ -1,4 +1,4 @@
-"""Every legal encoding of a value, written down from part 1 of the specification without looking at our encoder."""
+"""Reference encoder: every legal encoding of a value, written from the specification (part 1), not from our encoder."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ CODES: Final[dict[type, tuple[int, ...]]] = {
     dict: (0xC1, 0xD1),
     Array: (0xE0, 0xF0),
 }
-"""The constructors of each type; together they are all that the specification has."""
+"""Constructors of each type; together they are all constructors of the specification."""
 
 _CONTENT: Final[dict[type, Callable[[Any], bytes]]] = {
     UByte: struct.Struct(">B").pack,
@@ -76,7 +76,7 @@ _CONTENT: Final[dict[type, Callable[[Any], bytes]]] = {
     Char: lambda value: struct.pack(">I", ord(value)),
     uuid.UUID: lambda value: value.bytes,
 }
-"""Types with one form of a fixed width."""
+"""Types that have only one encoding, of fixed width."""
 _TEXT: Final[dict[type, Callable[[Any], bytes]]] = {bytes: bytes, str: str.encode, Symbol: str.encode}
 _CONSTANTS: Final[dict[int, object]] = {0x40: None, 0x41: True, 0x42: False, 0x43: 0, 0x44: 0}
 _INTEGERS: Final = {0x52: ">B", 0x53: ">B", 0x54: ">b", 0x55: ">b", 0x70: ">I", 0x71: ">i", 0x80: ">Q", 0x81: ">q"}
@@ -84,12 +84,12 @@ _NARROW: Final = 255
 
 
 def encoding_choices() -> st.SearchStrategy[Random]:
-    """What decides between encodings; hypothesis finds the simplest decisions that still fail."""
+    """Random choices between encodings, which hypothesis can shrink to the simplest choices that still fail."""
     return st.randoms(use_true_random=False)
 
 
 def random_encoding(value: object, chance: Random) -> bytes:
-    """One of the encodings of `value`."""
+    """Return one of the legal encodings of `value`."""
     if isinstance(value, Described):
         return b"\x00" + random_encoding(value.descriptor, chance) + random_encoding(value.value, chance)
     code, body = chance.choice(list(_forms(value, chance).items()))
@@ -97,13 +97,13 @@ def random_encoding(value: object, chance: Random) -> bytes:
 
 
 def random_list_encoding(fields: list[bytes], chance: Random) -> bytes:
-    """A list of fields that are encoded already."""
+    """Return one of the legal encodings of a list whose fields are already encoded."""
     code, body = chance.choice(list(_list_forms(fields).items()))
     return bytes((code,)) + body
 
 
 def _forms(value: object, chance: Random) -> dict[int, bytes]:
-    """What follows each constructor that `value` may have."""
+    """Return the bytes after the constructor, for each constructor that `value` may have."""
     if isinstance(value, list):
         return _list_forms([random_encoding(item, chance) for item in value])
     if isinstance(value, dict | Pairs):

@@ -1,4 +1,4 @@
-"""Proton, an implementation nobody here wrote, reads what we encode, and we read what it encodes."""
+"""Agreement with Qpid Proton, an independent implementation: each side decodes the values that the other encodes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from tests.amqp.codec.reference_encoder import encoding_choices, random_encoding
 from tests.amqp.codec.value_strategies import PRIMITIVES, Values, examples, with_type, without_repr
-from twinbus.amqp.decode import DEFAULT_LIMITS, decode
-from twinbus.amqp.encode import encode
-from twinbus.amqp.frames import AMQP_HEADER, FRAME_HEADER, HEADER_SIZE, read_performative
-from twinbus.amqp.performatives import Attach, Begin, Detach, Error, Flow, Open
+from twinbus.amqp.codec.decode import DEFAULT_LIMITS, decode
+from twinbus.amqp.codec.encode import encode
+from twinbus.amqp.codec.frames import AMQP_HEADER, FRAME_HEADER, HEADER_SIZE, read_performative
+from twinbus.amqp.codec.performatives import Attach, Begin, Detach, Error, Flow, Open
 from twinbus.amqp.terminus import Source, Target
 from twinbus.amqp.types import (
     Array,
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
 
-    from twinbus.amqp.composite import Composite
+    from twinbus.amqp.codec.composite import Composite
 
 TYPES: Final[dict[type, tuple[int, type]]] = {
-    # ours: proton's number of it, proton's own
+    # our type: proton's type number, proton's type
     type(None): (proton.Data.NULL, type(None)),
     bool: (proton.Data.BOOL, bool),
     UByte: (proton.Data.UBYTE, proton.ubyte),
@@ -73,7 +73,7 @@ OURS: Final = {memoryview: bytes, **{theirs: ours for ours, (_, theirs) in TYPES
 _AS_INTEGER: Final[dict[type, int]] = {Decimal32: 4, Decimal64: 8}
 
 
-def to_proton(value: Any) -> Any:  # noqa: ANN401  # any value it is
+def to_proton(value: Any) -> Any:  # noqa: ANN401  # any AMQP value
     kind = type(value)
     if kind is Described:
         return proton.Described(to_proton(value.descriptor), to_proton(value.value))
@@ -91,7 +91,7 @@ def to_proton(value: Any) -> Any:  # noqa: ANN401  # any value it is
     return TYPES[kind][1](value)
 
 
-def from_proton(value: Any) -> Any:  # noqa: ANN401  # any value it is
+def from_proton(value: Any) -> Any:  # noqa: ANN401  # any AMQP value
     kind = type(value)
     if kind is proton.Described:
         return Described(from_proton(value.descriptor), from_proton(value.value))
@@ -124,7 +124,7 @@ def decoded_by_proton(encoding: bytes) -> object:
 
 PRIMITIVES_OF_BOTH: Final[dict[type, Values]] = {
     **PRIMITIVES,
-    # A NaN's payload does not outlive the way through proton's C and back.
+    # A NaN's payload does not survive the conversion to proton's C types and back.
     Float: st.floats(width=32, allow_nan=False).map(Float),
     float: st.floats(allow_nan=False),
 }
@@ -145,8 +145,8 @@ def _arrays(draw: st.DrawFn, children: Values) -> Array:
 
 
 def _nested(children: Values) -> Values:
-    # Proton's descriptors are primitive, its arrays have one at the most, its maps are dicts, and behind a description
-    # of a description it loses the rest of a list.
+    # Proton supports only primitive descriptors, one descriptor per array, and dicts as maps. In a list, it loses the
+    # elements after a described value that is itself described.
     inner = without_repr(children)
     plain = inner.filter(lambda value: not isinstance(value, Described))
     return st.one_of(
@@ -162,51 +162,51 @@ values_of_both: Final[Values] = st.recursive(_primitives, _nested, max_leaves=8)
 
 @examples(120)
 @given(values_of_both)
-def test_proton_reads_what_we_encode(value: object) -> None:
+def test_proton_decodes_the_values_that_we_encode(value: object) -> None:
     assert with_type(decoded_by_proton(encode(value))) == with_type(value)
 
 
 @examples(120)
 @given(values_of_both)
-def test_we_read_what_proton_encodes(value: object) -> None:
-    encoding = bytes(encoded_by_proton(value))  # proton gives a bytearray
-    found, end = decode(encoding)
-    assert with_type(found) == with_type(value)
+def test_we_decode_the_values_that_proton_encodes(value: object) -> None:
+    encoding = bytes(encoded_by_proton(value))  # proton returns a bytearray
+    decoded, end = decode(encoding)
+    assert with_type(decoded) == with_type(value)
     assert end == len(encoding)
 
 
 @examples(80)
 @given(values_of_both, encoding_choices())
-def test_proton_takes_every_encoding_that_these_tests_call_legal(value: object, chance: Random) -> None:
+def test_proton_decodes_every_encoding_of_the_reference_encoder(value: object, chance: Random) -> None:
     assert with_type(decoded_by_proton(random_encoding(value, chance))) == with_type(value)
 
 
 # --- performatives ----------------------------------------------------------------------------------------------------
 
 
-def frames_of(speak: Callable[[proton.Connection], None]) -> list[Composite]:
-    """The performatives that proton's own engine sends."""
+def frames_of(drive: Callable[[proton.Connection], None]) -> list[Composite]:
+    """Return the performatives that proton's own engine sends."""
     connection = proton.Connection()
     transport = proton.Transport()
     transport.bind(connection)
-    speak(connection)
+    drive(connection)
     data = transport.peek(transport.pending())
     assert data is not None
     data = bytes(data)
     assert data.startswith(AMQP_HEADER)
     at = len(AMQP_HEADER)
-    found = []
+    performatives = []
     while at < len(data):
         size, _, _, _ = FRAME_HEADER.unpack_from(data, at)
         performative, end = read_performative(data, at + HEADER_SIZE, at + size, DEFAULT_LIMITS)
         assert end == at + size
-        found.append(performative)
+        performatives.append(performative)
         at += size
-    return found
+    return performatives
 
 
-def test_we_read_how_proton_opens_and_attaches() -> None:
-    def speak(connection: proton.Connection) -> None:
+def test_we_decode_the_open_begin_attach_and_flow_of_proton() -> None:
+    def drive(connection: proton.Connection) -> None:
         connection.container = "one"
         connection.hostname = "example.org"
         connection.offered_capabilities = [proton.symbol("a"), proton.symbol("b")]
@@ -226,7 +226,7 @@ def test_we_read_how_proton_opens_and_attaches() -> None:
         receiver.open()
         receiver.flow(5)
 
-    opened, begin, sender, receiver, flow = frames_of(speak)
+    opened, begin, sender, receiver, flow = frames_of(drive)
     assert opened == Open(
         container_id="one",
         hostname="example.org",
@@ -262,8 +262,8 @@ def test_we_read_how_proton_opens_and_attaches() -> None:
     )
 
 
-def test_we_read_how_proton_detaches_with_an_error() -> None:
-    def speak(connection: proton.Connection) -> None:
+def test_we_decode_a_detach_with_an_error_from_proton() -> None:
+    def drive(connection: proton.Connection) -> None:
         connection.open()
         session = connection.session()
         session.open()
@@ -273,4 +273,4 @@ def test_we_read_how_proton_detaches_with_an_error() -> None:
         sender.close()
 
     error = Error(condition="amqp:not-found", description="no such thing", info={"a": 1})
-    assert frames_of(speak)[-1] == Detach(handle=0, closed=True, error=error)
+    assert frames_of(drive)[-1] == Detach(handle=0, closed=True, error=error)

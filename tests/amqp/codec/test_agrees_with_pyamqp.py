@@ -1,4 +1,4 @@
-"""The AMQP stack inside the Azure SDK for Python reads our performatives, and we read those that it encodes."""
+"""Agreement with pyamqp, the AMQP stack of the Azure SDK for Python: each decodes the other's performatives."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from hypothesis import strategies as st
 
 from tests.amqp.codec.composite_strategies import composites
 from tests.amqp.codec.value_strategies import Values, ascii_texts, examples
-from twinbus.amqp.composite import Composite
-from twinbus.amqp.decode import DEFAULT_LIMITS
-from twinbus.amqp.delivery_frames import TransferWriter, disposition_frame
-from twinbus.amqp.frames import read_performative
-from twinbus.amqp.outcomes import Accepted, Modified, Received, Rejected, Released
-from twinbus.amqp.performatives import (
+from twinbus.amqp.codec.composite import Composite
+from twinbus.amqp.codec.decode import DEFAULT_LIMITS
+from twinbus.amqp.codec.delivery_frames import TransferWriter, disposition_frame
+from twinbus.amqp.codec.frames import read_performative
+from twinbus.amqp.codec.performatives import (
     Attach,
     Begin,
     Close,
@@ -32,11 +31,12 @@ from twinbus.amqp.performatives import (
     Open,
     Transfer,
 )
+from twinbus.amqp.outcomes import Accepted, Modified, Received, Rejected, Released
 from twinbus.amqp.sasl import SaslChallenge, SaslInit, SaslMechanisms, SaslOutcome, SaslResponse
 from twinbus.amqp.terminus import Source, Target
 from twinbus.amqp.types import Described, Int, Symbol
 
-THEIRS: Final[dict[type[Composite], Any]] = {
+PYAMQP_CLASSES: Final[dict[type[Composite], Any]] = {
     Open: performatives.OpenFrame,
     Begin: performatives.BeginFrame,
     Attach: performatives.AttachFrame,
@@ -60,10 +60,10 @@ THEIRS: Final[dict[type[Composite], Any]] = {
     Released: states.Released,
     Modified: states.Modified,
 }
-FRAMES: Final = [cls for cls in THEIRS if cls.code < 0x1D or cls.code >= 0x40]
+FRAMES: Final = [cls for cls in PYAMQP_CLASSES if cls.code < 0x1D or cls.code >= 0x40]
 OUTCOME_NAMES: Final = {0x23: "received", 0x24: "accepted", 0x25: "rejected", 0x26: "released", 0x27: "modified"}
 
-# --- values that both can hold ----------------------------------------------------------------------------------------
+# --- values that both support -----------------------------------------------------------------------------------------
 
 _texts = st.text(max_size=20)
 _values: Final[Values] = (
@@ -75,7 +75,7 @@ _values: Final[Values] = (
     | st.binary(max_size=20)
     | st.uuids()
 )
-# Empty maps and arrays are left out here: pyamqp writes null for the first, and the second without a constructor.
+# No empty maps and arrays: pyamqp encodes an empty map as null, and an empty array without a constructor.
 _fields = st.dictionaries(ascii_texts, _values, min_size=1, max_size=3)
 _symbols = st.lists(ascii_texts, min_size=1, max_size=3).map(tuple)
 _filters = st.dictionaries(
@@ -103,10 +103,10 @@ _sources = st.builds(
     capabilities=st.none() | _symbols,
 )
 _targets = st.builds(Target, address=st.none() | _texts, dynamic=st.booleans(), capabilities=st.none() | _symbols)
-ANYTHING: Final[dict[str, Values]] = {"source": _sources, "target": _targets, "state": _states}
+UNTYPED_FIELDS: Final[dict[str, Values]] = {"source": _sources, "target": _targets, "state": _states}
 
 
-def held_by_both(cls: type[Composite]) -> st.SearchStrategy[Composite]:
+def supported_by_both(cls: type[Composite]) -> st.SearchStrategy[Composite]:
     narrowed: dict[str, Values] = {
         "map with symbolic keys": _fields,
         "map with symbolic or ulong keys": _fields,
@@ -118,18 +118,18 @@ def held_by_both(cls: type[Composite]) -> st.SearchStrategy[Composite]:
         if kind.name in narrowed:
             optional = st.none() if default is None else st.nothing()
             changed[name] = optional | narrowed[kind.name]
-        elif name in ANYTHING:
-            changed[name] = st.none() | ANYTHING[name]
+        elif name in UNTYPED_FIELDS:
+            changed[name] = st.none() | UNTYPED_FIELDS[name]
         elif name == "unsettled":
             changed[name] = st.none()
     return composites(cls, **changed)
 
 
-# --- ours to theirs ---------------------------------------------------------------------------------------------------
+# --- pyamqp decodes ---------------------------------------------------------------------------------------------------
 
 
-def as_read_by_pyamqp(value: Any) -> Any:  # noqa: ANN401  # any value it is
-    """It reads text as bytes, arrays as lists, descriptions as what they describe, outcomes as dicts with a name."""
+def as_read_by_pyamqp(value: Any) -> Any:  # noqa: ANN401  # any AMQP value
+    """Return `value` as pyamqp decodes it: text as bytes, arrays as lists, described values bare, outcomes as dicts."""
     if isinstance(value, Composite):
         listed = [as_read_by_pyamqp(getattr(value, name)) for name, _, _ in value.field_specs]
         return {OUTCOME_NAMES[value.code]: listed} if value.code in OUTCOME_NAMES else listed
@@ -152,17 +152,17 @@ def read_by_pyamqp(encoding: bytes) -> tuple[int, list[object]]:
 @pytest.mark.parametrize("cls", FRAMES, ids=lambda cls: cls.__name__)
 @examples(15)
 @given(data=st.data())
-def test_pyamqp_reads_our_performatives(cls: type[Composite], data: st.DataObject) -> None:
-    written = data.draw(held_by_both(cls))
+def test_pyamqp_decodes_our_performatives(cls: type[Composite], data: st.DataObject) -> None:
+    written = data.draw(supported_by_both(cls))
     payload = b"payload" if cls is Transfer else b""
-    code, found = read_by_pyamqp(written.encode() + payload)
+    code, decoded = read_by_pyamqp(written.encode() + payload)
     expected = as_read_by_pyamqp(written)
     if cls is Transfer:
-        expected[3] = expected[3] or 0  # pyamqp knows a default where the specification has none
+        expected[3] = expected[3] or 0  # pyamqp has a default where the specification has none
         expected.append(payload)
-        found[-1] = bytes(found[-1])  # type: ignore[call-overload]  # a memoryview of the rest
+        decoded[-1] = bytes(decoded[-1])  # type: ignore[call-overload]  # a memoryview of the rest
     assert code == cls.code
-    assert found == expected
+    assert decoded == expected
 
 
 @examples(50)
@@ -173,34 +173,36 @@ def test_pyamqp_reads_our_performatives(cls: type[Composite], data: st.DataObjec
     more=st.booleans(),
     payload=st.binary(max_size=50),
 )
-def test_pyamqp_reads_our_hand_written_transfers(
+def test_pyamqp_decodes_our_hand_written_transfers(
     tag: bytes, message_format: int, *, settled: bool, more: bool, payload: bytes
 ) -> None:
     head = TransferWriter(1, 2).head(3, tag, message_format, settled=settled, more=more, payload_size=len(payload))
-    code, found = read_by_pyamqp((head + payload)[8:])
+    code, decoded = read_by_pyamqp((head + payload)[8:])
     assert code == Transfer.code
-    assert found[:11] == [2, 3, tag, message_format, settled, more, None, None, False, False, False]
-    assert found[11] == payload
+    assert decoded[:11] == [2, 3, tag, message_format, settled, more, None, None, False, False, False]
+    assert decoded[11] == payload
 
 
 @examples(50)
 @given(role=st.booleans(), first=st.integers(0, 2**32 - 1), settled=st.booleans(), state=_states)
-def test_pyamqp_reads_our_hand_written_dispositions(*, role: bool, first: int, settled: bool, state: Composite) -> None:
+def test_pyamqp_decodes_our_hand_written_dispositions(
+    *, role: bool, first: int, settled: bool, state: Composite
+) -> None:
     frame = disposition_frame(1, role, first, first + 1 & 0xFFFFFFFF, settled=settled, state=state.encode())
-    code, found = read_by_pyamqp(frame[8:])
+    code, decoded = read_by_pyamqp(frame[8:])
     assert code == Disposition.code
     last = first + 1 & 0xFFFFFFFF
-    assert found == [role, first, last, settled, as_read_by_pyamqp(state), False]
+    assert decoded == [role, first, last, settled, as_read_by_pyamqp(state), False]
 
 
-# --- theirs to ours ---------------------------------------------------------------------------------------------------
+# --- twinbus decodes --------------------------------------------------------------------------------------------------
 
 
-def as_pyamqp(value: Any, field: str = "") -> Any:  # noqa: ANN401  # any value it is
-    """What a program gives to pyamqp to have `value` sent."""
+def as_pyamqp(value: Any, field: str = "") -> Any:  # noqa: ANN401  # any AMQP value
+    """Return the object that a program passes to pyamqp to send `value`."""
     if isinstance(value, Composite):
         listed = [as_pyamqp(getattr(value, name), name) for name, _, _ in value.field_specs]
-        return THEIRS[type(value)](*listed, **({"payload": b""} if isinstance(value, Transfer) else {}))
+        return PYAMQP_CLASSES[type(value)](*listed, **({"payload": b""} if isinstance(value, Transfer) else {}))
     if field == "filter" and value is not None:
         return {
             name: (item.descriptor.encode(), int(item.value) if isinstance(item.value, int) else item.value)
@@ -214,10 +216,10 @@ def as_pyamqp(value: Any, field: str = "") -> Any:  # noqa: ANN401  # any value 
 @pytest.mark.parametrize("cls", FRAMES, ids=lambda cls: cls.__name__)
 @examples(15)
 @given(data=st.data())
-def test_we_read_what_pyamqp_encodes(cls: type[Composite], data: st.DataObject) -> None:
-    sent = data.draw(held_by_both(cls))
+def test_we_decode_performatives_that_pyamqp_encodes(cls: type[Composite], data: st.DataObject) -> None:
+    sent = data.draw(supported_by_both(cls))
     _, encoding = encode_frame(as_pyamqp(sent))
     assert encoding is not None
-    found, end = read_performative(bytes(encoding), 0, len(encoding), DEFAULT_LIMITS)
+    decoded, end = read_performative(bytes(encoding), 0, len(encoding), DEFAULT_LIMITS)
     assert end == len(encoding)
-    assert found == sent
+    assert decoded == sent

@@ -1,4 +1,4 @@
-"""What is remembered of transfers and dispositions stays small, is forgotten for newer things, and never misleads."""
+"""The cache of decoded transfer and disposition tails: bounded, refilled when full, and never used for other frames."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.amqp.codec.frame_strategies import disposition_read, transfer_read
-from twinbus.amqp import delivery_frames
-from twinbus.amqp.delivery_frames import _MAX_CACHED_TAILS, _MAX_TAIL_BYTES, _disposition_tails, _transfer_tails
+from twinbus.amqp.codec import delivery_frames
+from twinbus.amqp.codec.delivery_frames import _MAX_CACHED_TAILS, _MAX_TAIL_BYTES, _disposition_tails, _transfer_tails
+from twinbus.amqp.codec.performatives import Disposition, Transfer
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.outcomes import ACCEPTED, RELEASED, Modified, Rejected, TransactionalState
-from twinbus.amqp.performatives import Disposition, Transfer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,7 +20,7 @@ MANY = 3 * _MAX_CACHED_TAILS
 
 
 @pytest.fixture(autouse=True)
-def nothing_kept() -> Iterator[None]:
+def empty_caches() -> Iterator[None]:
     _transfer_tails.clear()
     _disposition_tails.clear()
     yield
@@ -38,7 +38,7 @@ def disposition(first: int, state: object) -> bytes:
     return Disposition(role=True, first=first, last=first + 1, settled=True, state=state).encode()
 
 
-def test_a_peer_that_invents_tails_does_not_make_us_keep_more_than_the_limit() -> None:
+def test_a_peer_that_sends_ever_new_tails_cannot_grow_the_cache_beyond_its_limit() -> None:
     for number in range(MANY):
         data = transfer(number, 0x80000000 + number)
         for _ in range(2):
@@ -47,21 +47,23 @@ def test_a_peer_that_invents_tails_does_not_make_us_keep_more_than_the_limit() -
         assert 0 < len(_transfer_tails) <= _MAX_CACHED_TAILS
 
 
-def test_a_peer_that_invents_tails_does_not_keep_others_from_the_fast_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_that_sends_ever_new_tails_cannot_keep_other_tails_out_of_the_cache(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for number in range(MANY):
         data = transfer(1, number)
         transfer_read(data, 0, len(data))
-    usual = transfer(7, 2**31)
-    first = transfer_read(usual, 0, len(usual))
+    usual_transfer = transfer(7, 2**31)
+    first = transfer_read(usual_transfer, 0, len(usual_transfer))
     monkeypatch.delattr(delivery_frames, "read_performative")
-    assert transfer_read(usual, 0, len(usual)) == first
+    assert transfer_read(usual_transfer, 0, len(usual_transfer)) == first
 
 
-def test_a_plain_modified_state_is_read_once_and_everyone_has_a_copy() -> None:
+def test_a_plain_modified_state_is_cached_and_every_read_gets_a_copy() -> None:
     data = disposition(1, Modified(undeliverable_here=True))
-    found = [disposition_read(data, 0, len(data))[3].state for _ in range(3)]
-    assert found == [Modified(undeliverable_here=True)] * 3
-    assert len({id(state) for state in found}) == 3
+    states = [disposition_read(data, 0, len(data))[3].state for _ in range(3)]
+    assert states == [Modified(undeliverable_here=True)] * 3
+    assert len({id(state) for state in states}) == 3
     assert len(_disposition_tails) == 1
 
 
@@ -75,47 +77,47 @@ def test_a_plain_modified_state_is_read_once_and_everyone_has_a_copy() -> None:
     ],
     ids=repr,
 )
-def test_a_state_that_a_program_can_change_is_not_kept(state: object) -> None:
+def test_a_state_with_mutable_content_is_not_cached(state: object) -> None:
     for data, read in ((transfer(1, 0, state), transfer_read), (disposition(1, state), disposition_read)):
-        found = [read(data, 0, len(data))[3].state for _ in range(2)]
-        assert found == [state, state]
-        assert found[0] is not found[1]
+        states = [read(data, 0, len(data))[3].state for _ in range(2)]
+        assert states == [state, state]
+        assert states[0] is not states[1]
     assert not _transfer_tails
     assert not _disposition_tails
 
 
 @pytest.mark.parametrize("state", [None, ACCEPTED, RELEASED], ids=repr)
-def test_a_state_with_nothing_in_it_is_one_and_the_same(state: object) -> None:
+def test_a_state_without_fields_is_decoded_to_the_shared_instance(state: object) -> None:
     for data, read in ((transfer(1, 0, state), transfer_read), (disposition(1, state), disposition_read)):
         for _ in range(2):
             assert read(data, 0, len(data))[3].state is state
     assert len(_transfer_tails) == len(_disposition_tails) == 1
 
 
-@pytest.mark.parametrize(("resume", "is_kept"), [("42", True), ("5600", False)], ids=["20 bytes", "21 bytes"])
-def test_the_tail_of_a_transfer_is_kept_up_to_twenty_bytes(resume: str, *, is_kept: bool) -> None:
+@pytest.mark.parametrize(("resume", "is_cached"), [("42", True), ("5600", False)], ids=["20 bytes", "21 bytes"])
+def test_the_tail_of_a_transfer_is_cached_up_to_twenty_bytes(resume: str, *, is_cached: bool) -> None:
     tail = bytes.fromhex("7000000000 5600 5600 5000 00532445" + resume + "5600 5600")
-    assert (len(tail) <= _MAX_TAIL_BYTES) is is_kept
+    assert (len(tail) <= _MAX_TAIL_BYTES) is is_cached
     body = bytes.fromhex("43 43 a003746167") + tail
     data = bytes((0x00, 0x53, delivery_frames.TRANSFER, 0xC0, len(body) + 1, 11)) + body
     for _ in range(2):
         assert transfer_read(data, 0, len(data))[3].state is ACCEPTED
-    assert (tail in _transfer_tails) is is_kept
+    assert (tail in _transfer_tails) is is_cached
 
 
-@pytest.mark.parametrize(("settled", "is_kept"), [("41", True), ("5601", False)], ids=["20 bytes", "21 bytes"])
-def test_the_tail_of_a_disposition_is_kept_up_to_twenty_bytes(settled: str, *, is_kept: bool) -> None:
+@pytest.mark.parametrize(("settled", "is_cached"), [("41", True), ("5601", False)], ids=["20 bytes", "21 bytes"])
+def test_the_tail_of_a_disposition_is_cached_up_to_twenty_bytes(settled: str, *, is_cached: bool) -> None:
     tail = bytes.fromhex(settled + "00800000000000000024 d00000000400000000")
-    assert (len(tail) <= _MAX_TAIL_BYTES) is is_kept
+    assert (len(tail) <= _MAX_TAIL_BYTES) is is_cached
     body = bytes.fromhex("41 43 43") + tail
     data = bytes((0x00, 0x53, delivery_frames.DISPOSITION, 0xC0, len(body) + 1, 5)) + body
     for _ in range(2):
         assert disposition_read(data, 0, len(data))[3] == (True, ACCEPTED)
-    assert (tail in _disposition_tails) is is_kept
+    assert (tail in _disposition_tails) is is_cached
 
 
 @pytest.mark.parametrize("count", [3, 4, 10, 12, 255])
-def test_a_known_tail_does_not_excuse_a_wrong_number_of_fields(count: int) -> None:
+def test_a_cached_tail_does_not_hide_a_wrong_field_count_of_a_transfer(count: int) -> None:
     narrow = transfer(1, 0)
     transfer_read(narrow, 0, len(narrow))
     wide = narrow[:3] + b"\xd0" + (narrow[4] + 3).to_bytes(4, "big") + b"\x00\x00\x00\x0b" + narrow[6:]
@@ -128,7 +130,7 @@ def test_a_known_tail_does_not_excuse_a_wrong_number_of_fields(count: int) -> No
 
 
 @pytest.mark.parametrize("count", [3, 5, 7, 255])
-def test_a_known_tail_does_not_excuse_a_wrong_number_of_fields_of_a_disposition(count: int) -> None:
+def test_a_cached_tail_does_not_hide_a_wrong_field_count_of_a_disposition(count: int) -> None:
     data = disposition(1, ACCEPTED)
     disposition_read(data, 0, len(data))
     wrong = data[:5] + bytes((count,)) + data[6:]
@@ -136,16 +138,16 @@ def test_a_known_tail_does_not_excuse_a_wrong_number_of_fields_of_a_disposition(
         disposition_read(wrong, 0, len(wrong))
 
 
-def test_a_disposition_does_not_take_its_range_from_the_next_frame() -> None:
+def test_a_truncated_disposition_does_not_read_its_range_from_the_next_frame() -> None:
     whole = bytes.fromhex("005315 c00c03 41 7000000001 7000000002")
     assert disposition_read(whole, 0, len(whole))[:3] == (True, 1, 2)
-    cut = bytes.fromhex("005315 c00903 41 7000000001 7000")
+    truncated = bytes.fromhex("005315 c00903 41 7000000001 7000")
     next_frame = bytes.fromhex("00000008 02000000")
     with pytest.raises(DecodeError):
-        disposition_read(cut + next_frame, 0, len(cut))
+        disposition_read(truncated + next_frame, 0, len(truncated))
 
 
-def test_a_transfer_does_not_reach_into_the_next_frame_for_a_tail_that_is_known() -> None:
+def test_a_truncated_transfer_does_not_complete_a_cached_tail_from_the_next_frame() -> None:
     whole = transfer(1, 0)
     transfer_read(whole, 0, len(whole))
     for end in range(7, len(whole)):
@@ -154,7 +156,7 @@ def test_a_transfer_does_not_reach_into_the_next_frame_for_a_tail_that_is_known(
 
 
 @pytest.mark.parametrize("role", ["5602", "56ff", "40", "43"])
-def test_a_known_tail_does_not_excuse_a_role_that_is_none(role: str) -> None:
+def test_a_cached_tail_does_not_hide_an_invalid_role(role: str) -> None:
     whole = bytes.fromhex("005315 c00703 5601 5201 5202")
     assert disposition_read(whole, 0, len(whole))[:3] == (True, 1, 2)
     size = 5 + len(role) // 2
@@ -163,10 +165,10 @@ def test_a_known_tail_does_not_excuse_a_role_that_is_none(role: str) -> None:
         disposition_read(wrong, 0, len(wrong))
 
 
-def test_a_transfer_does_not_take_its_tag_from_its_payload_or_the_next_frame() -> None:
+def test_a_truncated_tag_is_not_completed_from_the_payload_or_the_next_frame() -> None:
     whole = bytes.fromhex("005314 c00803 43 43 a003746167")
     assert transfer_read(whole, 0, len(whole))[2] == b"tag"
-    cut = bytes.fromhex("005314 c00603 43 43 a00374")
-    for end in (len(cut), len(cut) + 2):
+    truncated = bytes.fromhex("005314 c00603 43 43 a00374")
+    for end in (len(truncated), len(truncated) + 2):
         with pytest.raises(DecodeError):
-            transfer_read(cut + b"ag" + b"\x40" * 20, 0, end)
+            transfer_read(truncated + b"ag" + b"\x40" * 20, 0, end)

@@ -1,4 +1,4 @@
-"""The bytes of composites that peers rely on, and what the absence of a field means."""
+"""Bytes of composites that peers rely on, defaults of absent fields, and tolerated deviations of peers."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import pytest
 
 from tests.amqp.codec.composite_strategies import described, fields, read
 from tests.amqp.codec.value_strategies import with_type
-from twinbus.amqp.composite import UINT, Composite, composite, from_described, typed_field
+from twinbus.amqp.codec.composite import UINT, Composite, composite, from_described, typed_field
+from twinbus.amqp.codec.performatives import Attach, Begin, Close, Detach, End, Error, Flow, Open, Transfer
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.outcomes import ACCEPTED, RELEASED, Accepted, Modified, Received, Rejected, Released
-from twinbus.amqp.performatives import Attach, Begin, Close, Detach, End, Error, Flow, Open, Transfer
 from twinbus.amqp.sasl import SaslMechanisms
 from twinbus.amqp.states import ReceiverSettleMode, SenderSettleMode
 from twinbus.amqp.terminus import Source, Target
 from twinbus.amqp.types import Array, Described, Symbol, UByte, UInt, ULong, UShort
 
 
-def test_an_error_has_three_fields_even_when_two_are_null() -> None:
+def test_an_error_is_encoded_with_three_fields_even_if_two_are_null() -> None:
     condition = b"amqp:not-found"
     expected = b"\x00\x53\x1d\xc0\x13\x03\xa3\x0e" + condition + b"\x40\x40"
     assert Error(condition="amqp:not-found").encode() == expected
@@ -24,7 +24,7 @@ def test_an_error_has_three_fields_even_when_two_are_null() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "encoding"),
+    ("value", "encoding"),
     [
         (ACCEPTED, "005324 45"),
         (RELEASED, "005326 45"),
@@ -56,12 +56,12 @@ def test_an_error_has_three_fields_even_when_two_are_null() -> None:
     ],
     ids=lambda part: type(part).__name__ if isinstance(part, Composite) else "",
 )
-def test_a_composite_has_these_bytes(one: Composite, encoding: str) -> None:
-    assert one.encode().hex() == encoding.replace(" ", "")
-    assert from_described(described(bytes.fromhex(encoding))) == one
+def test_a_composite_has_these_bytes(value: Composite, encoding: str) -> None:
+    assert value.encode().hex() == encoding.replace(" ", "")
+    assert from_described(described(bytes.fromhex(encoding))) == value
 
 
-def test_an_empty_source_as_javascript_sends_it_is_a_source_of_defaults() -> None:
+def test_an_empty_source_as_the_javascript_sdk_sends_it_has_all_defaults() -> None:
     assert from_described(described(bytes.fromhex("005328 45"))) == Source()
 
 
@@ -76,7 +76,7 @@ def test_the_defaults_are_those_of_the_specification() -> None:
     assert fields(opened)[3] == UShort(65_535)
 
 
-def test_one_symbol_stands_for_an_array_of_one() -> None:
+def test_a_single_symbol_is_read_as_an_array_of_one() -> None:
     for written in (Symbol("PLAIN"), Array(Symbol, [Symbol("PLAIN")])):
         assert read(SaslMechanisms, [written]) == SaslMechanisms(sasl_server_mechanisms=("PLAIN",))
 
@@ -84,32 +84,32 @@ def test_one_symbol_stands_for_an_array_of_one() -> None:
 @pytest.mark.parametrize(
     "value", [Array(str, ["a"]), Array(Symbol, [Symbol("a")], (ULong(1),)), Array(Symbol, []).items], ids=repr
 )
-def test_symbols_are_one_or_an_array_of_them_and_nothing_else(value: object) -> None:
+def test_a_multiple_symbol_field_refuses_other_values(value: object) -> None:
     with pytest.raises(DecodeError, match="sasl_server_mechanisms"):
         read(SaslMechanisms, [value])
 
 
-def test_keys_of_fields_are_written_as_symbols() -> None:
+def test_keys_of_a_fields_map_are_encoded_as_symbols() -> None:
     assert with_type(fields(Error(condition="a", info={"key": "value"}))[2]) == with_type({Symbol("key"): "value"})
 
 
-def test_strings_are_forgiven_as_keys_where_symbols_should_be() -> None:
-    found = read(Error, [Symbol("a"), None, {"key": 1, "é": 2}])
-    assert isinstance(found, Error)
-    assert with_type(found.info) == with_type({"key": 1, "é": 2})
-    assert with_type(fields(found)[2]) == with_type({Symbol("key"): 1, "é": 2})
+def test_string_keys_are_accepted_in_a_map_that_requires_symbol_keys() -> None:
+    decoded = read(Error, [Symbol("a"), None, {"key": 1, "é": 2}])
+    assert isinstance(decoded, Error)
+    assert with_type(decoded.info) == with_type({"key": 1, "é": 2})
+    assert with_type(fields(decoded)[2]) == with_type({Symbol("key"): 1, "é": 2})
 
 
-def test_composites_in_fields_of_any_value_are_read_as_such() -> None:
+def test_composites_in_untyped_fields_are_decoded_as_composites() -> None:
     attach = Attach(name="a", handle=0, role=False, source=Source(default_outcome=Modified()), target=Target())
-    found = from_described(described(attach.encode()))
-    assert isinstance(found, Attach)
-    assert found == attach
-    assert isinstance(found.source, Source)
-    assert isinstance(found.source.default_outcome, Modified)
+    decoded = from_described(described(attach.encode()))
+    assert isinstance(decoded, Attach)
+    assert decoded == attach
+    assert isinstance(decoded.source, Source)
+    assert isinstance(decoded.source.default_outcome, Modified)
 
 
-def test_a_fault_deep_inside_is_told_by_the_composite_that_has_it() -> None:
+def test_a_decode_error_names_the_nested_composite_that_is_invalid() -> None:
     attach = [Symbol("x"), UInt(0), True, None, None, Described(ULong(0x28), [None, "durable"])]
     with pytest.raises(DecodeError, match="amqp:attach:list: name is"):
         read(Attach, list(attach))
@@ -128,7 +128,7 @@ def test_a_composite_may_have_a_descriptor_of_eight_bytes() -> None:
     assert from_described(described(encoding)) == Vendor(number=7)
 
 
-def test_outcomes_without_content_are_equal_wherever_they_come_from() -> None:
+def test_decoded_outcomes_without_fields_equal_the_shared_instances() -> None:
     assert from_described(described(ACCEPTED.encode())) == ACCEPTED == Accepted()
     assert from_described(described(RELEASED.encode())) == RELEASED == Released()
     assert ACCEPTED != RELEASED  # type: ignore[comparison-overlap]  # that is the point

@@ -1,4 +1,4 @@
-"""Composites are written with all their fields and read by what is declared of them, however a peer encodes them."""
+"""Composites: encoded with all fields, and decoded by their declarations from every legal encoding."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.amqp.codec.composite_strategies import DECLARED, WRONG, composites, described, fields, minimal, read
 from tests.amqp.codec.reference_encoder import encoding_choices, random_encoding
 from tests.amqp.codec.value_strategies import examples
-from twinbus.amqp.composite import Composite, from_described
+from twinbus.amqp.codec.composite import Composite, from_described
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.types import Array, Described, Symbol, UInt, ULong
 
@@ -69,18 +69,18 @@ def test_every_composite_of_the_specification_is_declared_with_its_descriptors()
 @each
 @examples(12)
 @given(data=st.data())
-def test_a_composite_is_read_as_it_was_written(cls: type[Composite], data: st.DataObject) -> None:
+def test_a_composite_survives_a_round_trip(cls: type[Composite], data: st.DataObject) -> None:
     written = data.draw(composites(cls))
-    found = from_described(described(written.encode()))
-    assert type(found) is cls
-    assert found == written
-    assert found.encode() == written.encode()
+    decoded = from_described(described(written.encode()))
+    assert type(decoded) is cls
+    assert decoded == written
+    assert decoded.encode() == written.encode()
 
 
 @each
 @examples(12)
 @given(data=st.data(), chance=encoding_choices())
-def test_a_composite_is_read_from_every_legal_encoding(
+def test_a_composite_is_decoded_from_every_legal_encoding(
     cls: type[Composite], data: st.DataObject, chance: Random
 ) -> None:
     written = data.draw(composites(cls))
@@ -91,7 +91,7 @@ def test_a_composite_is_read_from_every_legal_encoding(
 
 @each
 @pytest.mark.parametrize("descriptor", ["53", "80", "a3", "b3"])
-def test_both_descriptors_are_read_in_both_widths(cls: type[Composite], descriptor: str) -> None:
+def test_both_descriptors_are_decoded_in_both_widths(cls: type[Composite], descriptor: str) -> None:
     written = minimal(cls)
     encoding = written.encode()
     assert encoding[:3] == bytes((0x00, 0x53, cls.code))
@@ -106,14 +106,14 @@ def test_both_descriptors_are_read_in_both_widths(cls: type[Composite], descript
 
 
 @each
-def test_all_fields_are_written_though_none_was_given(cls: type[Composite]) -> None:
+def test_all_fields_are_encoded_even_if_they_have_their_defaults(cls: type[Composite]) -> None:
     assert len(fields(minimal(cls))) == len(cls.field_specs)
 
 
 @each
 @examples(5)
 @given(data=st.data())
-def test_fields_left_out_at_the_end_have_their_defaults(cls: type[Composite], data: st.DataObject) -> None:
+def test_omitted_trailing_fields_have_their_defaults(cls: type[Composite], data: st.DataObject) -> None:
     written = data.draw(composites(cls))
     values = fields(written)
     mandatory = [index for index, (_, _, default) in enumerate(cls.field_specs) if default is MISSING]
@@ -128,7 +128,7 @@ def test_fields_left_out_at_the_end_have_their_defaults(cls: type[Composite], da
 
 
 @each_field
-def test_null_is_the_default_of_a_field_or_missing_where_it_is_mandatory(cls: type[Composite], index: int) -> None:
+def test_null_means_the_default_and_is_refused_for_a_mandatory_field(cls: type[Composite], index: int) -> None:
     name, _, default = cls.field_specs[index]
     values = fields(minimal(cls))
     values[index] = None
@@ -140,7 +140,7 @@ def test_null_is_the_default_of_a_field_or_missing_where_it_is_mandatory(cls: ty
 
 
 @each_field
-def test_a_field_of_another_type_is_refused_by_name(cls: type[Composite], index: int) -> None:
+def test_the_error_for_a_field_of_the_wrong_type_names_the_field(cls: type[Composite], index: int) -> None:
     name, kind, _ = cls.field_specs[index]
     wrong = WRONG.get(kind.name, [])
     assert bool(wrong) == (kind.name != "any value")
@@ -152,14 +152,14 @@ def test_a_field_of_another_type_is_refused_by_name(cls: type[Composite], index:
 
 
 @each
-def test_more_fields_than_there_are_is_refused(cls: type[Composite]) -> None:
+def test_a_composite_with_too_many_fields_is_refused(cls: type[Composite]) -> None:
     with pytest.raises(DecodeError, match=f"{cls.symbol} has {len(cls.field_specs) + 1} fields"):
         read(cls, [*fields(minimal(cls)), None])
 
 
 @each
 @pytest.mark.parametrize("value", [None, {}, Array(list, [[]]), "a", Described(ULong(1), [])], ids=repr)
-def test_a_composite_that_is_no_list_is_refused(cls: type[Composite], value: object) -> None:
+def test_a_composite_that_is_not_a_list_is_refused(cls: type[Composite], value: object) -> None:
     with pytest.raises(DecodeError, match=f"{cls.symbol} is not a list"):
         from_described(Described(Symbol(cls.symbol), value))
 
@@ -169,6 +169,6 @@ def test_a_composite_that_is_no_list_is_refused(cls: type[Composite], value: obj
     [ULong(0x1F), ULong(2**40), Symbol("amqp:open"), "amqp:open:list", 0x10, UInt(0x10), b"amqp:open:list", None],
     ids=repr,
 )
-def test_what_is_described_otherwise_is_left_as_it_is(descriptor: object) -> None:
+def test_a_value_with_an_unknown_descriptor_is_returned_unchanged(descriptor: object) -> None:
     value = Described(descriptor, ["a"])
     assert from_described(value) is value

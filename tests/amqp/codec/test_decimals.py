@@ -1,6 +1,6 @@
-"""Decimals are IEEE 754-2008 in binary integer encoding, exactly.
+"""Decimals: exact conversion to and from IEEE 754-2008 binary integer encoding.
 
-Among the fixed vectors are those that others publish: Intel for its decimal library, MongoDB for BSON's decimal128.
+The fixed vectors include those that Intel publishes for its decimal library, and MongoDB for BSON's decimal128.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ CANONICAL: list[tuple[DecimalType, str, str]] = [
 ]
 
 READ_ONLY: list[tuple[DecimalType, str, str]] = [
-    # a coefficient of one digit too many is zero, whatever it is, and keeps sign and exponent
+    # a coefficient with too many digits counts as zero, and keeps sign and exponent
     (Decimal32, "6cb89680", "0"),
     (Decimal32, "ecbfffff", "-0"),
     (Decimal64, "6c7386f26fc10000", "0"),
     (Decimal128, "3041ed09bead87c0378d8e6400000000", "0"),
     (Decimal128, "6c100000000000000000000000000000", "0"),
     (Decimal128, "dffffffffffffffffffffffffffffffe", "-0E+6111"),
-    # what follows the mark of infinity or NaN means nothing, and a NaN that would signal is one
+    # the bits after an infinity or NaN are ignored, and a signalling NaN is read as NaN
     (Decimal32, "7bffffff", "Infinity"),
     (Decimal32, "7e000001", "NaN"),
     (Decimal64, "fe00000000000000", "-NaN"),
@@ -82,7 +82,7 @@ READ_ONLY: list[tuple[DecimalType, str, str]] = [
 
 
 @pytest.mark.parametrize(("kind", "number", "encoding"), CANONICAL, ids=repr)
-def test_a_number_has_the_bytes_that_others_give_it(kind: DecimalType, number: str, encoding: str) -> None:
+def test_a_decimal_has_the_published_bytes(kind: DecimalType, number: str, encoding: str) -> None:
     packed = kind.from_decimal(Decimal(number))
     assert type(packed) is kind
     assert packed.hex() == encoding
@@ -90,13 +90,15 @@ def test_a_number_has_the_bytes_that_others_give_it(kind: DecimalType, number: s
 
 
 @pytest.mark.parametrize(("kind", "encoding", "number"), READ_ONLY, ids=repr)
-def test_bytes_that_nobody_writes_are_read_as_the_standard_says(kind: DecimalType, encoding: str, number: str) -> None:
+def test_non_canonical_bytes_are_decoded_as_the_standard_requires(
+    kind: DecimalType, encoding: str, number: str
+) -> None:
     assert str(kind(bytes.fromhex(encoding)).to_decimal()) == number
 
 
 @st.composite
 def numbers(draw: st.DrawFn) -> tuple[DecimalType, Decimal]:
-    """A width and a number that has as many digits and as large an exponent as fit."""
+    """A width, and a number whose digits and exponent fit that width."""
     kind = draw(st.sampled_from(WIDTHS))
     layout = kind.layout
     coefficient = draw(st.integers(0, 10**layout.digits - 1))
@@ -114,7 +116,7 @@ def test_a_number_that_fits_keeps_sign_digits_and_exponent(chosen: tuple[Decimal
 
 @examples(200)
 @given(st.data())
-def test_any_bytes_are_a_number_that_has_bytes_of_its_own(data: st.DataObject) -> None:
+def test_any_bytes_of_the_right_width_decode_to_a_number_that_can_be_encoded(data: st.DataObject) -> None:
     kind = data.draw(st.sampled_from(WIDTHS))
     width = kind.layout.width
     number = kind(data.draw(st.binary(min_size=width, max_size=width))).to_decimal()
@@ -159,7 +161,9 @@ def test_a_number_that_does_not_fit_exactly_is_refused_not_rounded(kind: Decimal
         (Decimal128, "-0E-99999", "-0E-6176"),
     ],
 )
-def test_a_number_that_fits_with_other_zeros_is_given_them(kind: DecimalType, number: str, same: str) -> None:
+def test_a_number_that_fits_only_with_other_trailing_zeros_keeps_its_value(
+    kind: DecimalType, number: str, same: str
+) -> None:
     read = kind.from_decimal(Decimal(number)).to_decimal()
     assert str(read) == same
     assert read == Decimal(number)
@@ -181,7 +185,7 @@ def test_the_programs_decimal_context_does_not_matter(kind: DecimalType) -> None
 
 
 @pytest.mark.parametrize("kind", WIDTHS)
-@pytest.mark.parametrize("more", [-1, 1])
-def test_bytes_of_another_length_are_no_number(kind: DecimalType, more: int) -> None:
+@pytest.mark.parametrize("extra_bytes", [-1, 1])
+def test_bytes_of_the_wrong_length_are_refused(kind: DecimalType, extra_bytes: int) -> None:
     with pytest.raises(ValueError, match="are needed"):
-        kind(bytes(kind.layout.width + more)).to_decimal()
+        kind(bytes(kind.layout.width + extra_bytes)).to_decimal()

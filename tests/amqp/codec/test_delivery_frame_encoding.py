@@ -1,4 +1,4 @@
-"""The frames written by hand say, read the declared way, exactly what was put in."""
+"""Hand-written encoding of transfers and dispositions: the declared decoder reads back exactly what was encoded."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from hypothesis import strategies as st
 
 from tests.amqp.codec.frame_strategies import STATES
 from tests.amqp.codec.value_strategies import examples
-from twinbus.amqp.decode import DEFAULT_LIMITS, decode
-from twinbus.amqp.delivery_frames import TransferWriter, disposition_frame
-from twinbus.amqp.encode import encode
-from twinbus.amqp.frames import AMQP_FRAME, DATA_OFFSET, FRAME_HEADER, HEADER_SIZE, frame, read_performative
-from twinbus.amqp.performatives import Disposition, Transfer
+from twinbus.amqp.codec.decode import DEFAULT_LIMITS, decode
+from twinbus.amqp.codec.delivery_frames import TransferWriter, disposition_frame
+from twinbus.amqp.codec.encode import encode
+from twinbus.amqp.codec.frames import AMQP_FRAME, DATA_OFFSET, FRAME_HEADER, HEADER_SIZE, frame, read_performative
+from twinbus.amqp.codec.performatives import Disposition, Transfer
 from twinbus.amqp.types import Described
 
 if TYPE_CHECKING:
-    from twinbus.amqp.composite import Composite
+    from twinbus.amqp.codec.composite import Composite
 
 uints = st.integers(0, 2**32 - 1) | st.sampled_from([0, 255, 256, 2**31, 2**32 - 1])
 channels = st.integers(0, 65_535)
 message_formats = uints | st.sampled_from([0, 0x80013700])
 
 
-def opened(data: bytes, channel: int) -> tuple[Composite, bytes]:
-    """The performative and the payload of a frame that is all of `data`."""
+def read_frame(data: bytes, channel: int) -> tuple[Composite, bytes]:
+    """Return the performative and the payload of `data`, which must be exactly one frame."""
     assert FRAME_HEADER.unpack_from(data) == (len(data), DATA_OFFSET, AMQP_FRAME, channel)
     performative, end = read_performative(data, HEADER_SIZE, len(data), DEFAULT_LIMITS)
     return performative, data[end:]
@@ -43,7 +43,7 @@ def opened(data: bytes, channel: int) -> tuple[Composite, bytes]:
     more=st.booleans(),
     payload=st.binary(max_size=300),
 )
-def test_a_transfer_written_by_hand_says_what_was_put_in(
+def test_a_hand_written_transfer_decodes_to_the_same_fields(
     channel: int,
     handle: int,
     delivery_id: int,
@@ -64,10 +64,10 @@ def test_a_transfer_written_by_hand_says_what_was_put_in(
         settled=settled,
         more=more,
     )
-    assert opened(head + payload, channel) == (expected, payload)
+    assert read_frame(head + payload, channel) == (expected, payload)
 
 
-def test_a_transfer_written_by_hand_has_all_eleven_fields() -> None:
+def test_a_hand_written_transfer_has_all_eleven_fields() -> None:
     head = TransferWriter(0, 1).head(2, b"tag", 0, settled=False, more=False, payload_size=0)
     value, _ = decode(head, HEADER_SIZE)
     assert isinstance(value, Described)
@@ -76,17 +76,17 @@ def test_a_transfer_written_by_hand_has_all_eleven_fields() -> None:
 
 
 @pytest.mark.parametrize("size", [*range(33), 230])
-def test_a_tag_may_have_any_length_that_is_allowed(size: int) -> None:
+def test_a_delivery_tag_may_have_any_allowed_length(size: int) -> None:
     tag = bytes(range(size))
     head = TransferWriter(1, 2).head(3, tag, 0, settled=True, more=False, payload_size=0)
-    performative, _ = opened(head, 1)
+    performative, _ = read_frame(head, 1)
     assert isinstance(performative, Transfer)
     assert performative.delivery_tag == tag
 
 
 @examples(50)
 @given(st.lists(st.tuples(uints, st.binary(max_size=4), st.sampled_from([0, 7]), st.booleans(), st.booleans())))
-def test_one_writer_writes_each_transfer_as_if_it_were_the_first(
+def test_a_transfer_writer_keeps_no_state_between_transfers(
     deliveries: list[tuple[int, bytes, int, bool, bool]],
 ) -> None:
     writer = TransferWriter(3, 4)
@@ -105,25 +105,25 @@ def test_one_writer_writes_each_transfer_as_if_it_were_the_first(
     settled=st.booleans(),
     state=st.none() | st.sampled_from(STATES),
 )
-def test_a_disposition_written_by_hand_says_what_was_put_in(
+def test_a_hand_written_disposition_decodes_to_the_same_fields(
     channel: int, first: int, last: int, state: Composite | None, *, role: bool, settled: bool
 ) -> None:
     encoded = b"\x40" if state is None else state.encode()
     data = disposition_frame(channel, role, first, last, settled=settled, state=encoded)
     expected = Disposition(role=role, first=first, last=last, settled=settled, state=state)
-    assert opened(data, channel) == (expected, b"")
+    assert read_frame(data, channel) == (expected, b"")
 
 
 @pytest.mark.parametrize("sizes", [range(260), range(65_530, 65_540)], ids=["narrow", "wide"])
-def test_a_state_may_have_any_length(sizes: range) -> None:
+def test_a_disposition_state_may_have_any_length(sizes: range) -> None:
     for size in sizes:
         state = bytes(size)
         data = disposition_frame(1, False, 2, 3, settled=True, state=encode(state))  # noqa: FBT003  # a role
         expected = Disposition(role=False, first=2, last=3, settled=True, state=state)
-        assert opened(data, 1) == (expected, b"")
+        assert read_frame(data, 1) == (expected, b"")
 
 
-def test_a_disposition_written_by_hand_has_all_six_fields() -> None:
+def test_a_hand_written_disposition_has_all_six_fields() -> None:
     for state in (b"\x40", encode(bytes(300))):
         value, _ = decode(disposition_frame(0, True, 1, 1, settled=False, state=state), HEADER_SIZE)  # noqa: FBT003
         assert isinstance(value, Described)
@@ -131,9 +131,9 @@ def test_a_disposition_written_by_hand_has_all_six_fields() -> None:
         assert len(value.value) == 6
 
 
-def test_frames_written_by_hand_are_those_of_the_declared_way_but_for_their_widths() -> None:
+def test_hand_written_and_declared_frames_decode_to_the_same_transfer() -> None:
     declared = frame(
         1, Transfer(handle=300, delivery_id=300, delivery_tag=b"t", message_format=300, settled=True).encode()
     )
     by_hand = TransferWriter(1, 300).head(300, b"t", 300, settled=True, more=False, payload_size=0)
-    assert opened(by_hand, 1) == opened(declared, 1)
+    assert read_frame(by_hand, 1) == read_frame(declared, 1)

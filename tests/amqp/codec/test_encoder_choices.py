@@ -1,4 +1,4 @@
-"""Which of its legal encodings a value is given: a short one, and the same one every time."""
+"""Choice of encoding: the encoder uses a short encoding, and always the same one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from twinbus.amqp.encode import encode, write_list
+from twinbus.amqp.codec.encode import encode, write_list
 from twinbus.amqp.types import (
     Array,
     Byte,
@@ -90,15 +90,15 @@ CHOICES: list[tuple[object, str]] = [
 
 
 @pytest.mark.parametrize(("value", "encoding"), CHOICES, ids=[encoding[:40] for _, encoding in CHOICES])
-def test_a_value_is_given_a_short_encoding(value: object, encoding: str) -> None:
+def test_a_value_is_encoded_in_a_short_form(value: object, encoding: str) -> None:
     assert encode(value).hex() == encoding.replace(" ", "")
 
 
-def test_equal_maps_of_another_order_keep_their_order() -> None:
+def test_maps_are_encoded_in_insertion_order() -> None:
     assert encode({"a": 1, "b": 2}) != encode({"b": 2, "a": 1})
 
 
-def test_a_list_of_elements_that_are_encoded_already_is_the_list_of_them() -> None:
+def test_write_list_with_encoded_elements_gives_the_same_bytes_as_encode() -> None:
     for items in ([], [1], [None] * 254, [None] * 255, ["x" * 300]):
         out = bytearray()
         write_list(out, b"".join(encode(item) for item in items), len(items))

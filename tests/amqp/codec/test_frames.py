@@ -1,19 +1,19 @@
-"""A frame is a header, one performative, and for a transfer the message; nothing else is taken for one."""
+"""Frames: the bytes of the frame header, and decoding of the performative inside the frame's bounds."""
 
 from __future__ import annotations
 
 import pytest
 
-from twinbus.amqp.decode import DEFAULT_LIMITS
-from twinbus.amqp.encode import encode
+from twinbus.amqp.codec.decode import DEFAULT_LIMITS
+from twinbus.amqp.codec.encode import encode
+from twinbus.amqp.codec.frames import HEARTBEAT, SASL_FRAME, frame, read_performative
+from twinbus.amqp.codec.performatives import Close, Error, Open
 from twinbus.amqp.errors import RESOURCE_LIMIT_EXCEEDED, DecodeError
-from twinbus.amqp.frames import HEARTBEAT, SASL_FRAME, frame, read_performative
-from twinbus.amqp.performatives import Close, Error, Open
 from twinbus.amqp.settings import Limits
 from twinbus.amqp.types import Described, ULong
 
 
-def test_a_frame_has_its_size_its_offset_its_type_and_its_channel() -> None:
+def test_a_frame_header_holds_size_data_offset_type_and_channel() -> None:
     assert frame(0x1234, b"body").hex(" ", 1) == "00 00 00 0c 02 00 12 34 62 6f 64 79"
     assert frame(0, b"", SASL_FRAME).hex(" ", 1) == "00 00 00 08 02 01 00 00"
 
@@ -22,13 +22,13 @@ def test_a_heartbeat_is_a_frame_without_a_body() -> None:
     assert HEARTBEAT == frame(0, b"") == bytes.fromhex("00000008 02000000")
 
 
-def test_a_performative_is_found_between_others() -> None:
+def test_a_performative_is_decoded_at_an_offset_between_other_bytes() -> None:
     close = Close(error=Error(condition="amqp:not-found"))
     data = b"\xff" * 5 + close.encode() + b"payload" + b"\xff" * 5
     assert read_performative(data, 5, len(data) - 5, DEFAULT_LIMITS) == (close, 5 + len(close.encode()))
 
 
-def test_a_performative_ends_within_its_frame_though_the_next_one_is_there() -> None:
+def test_a_performative_that_runs_past_the_end_of_its_frame_is_refused() -> None:
     data = Close().encode() + Close().encode()
     for end in range(len(Close().encode())):
         with pytest.raises(DecodeError, match="past the end of its frame"):
@@ -40,13 +40,13 @@ def test_a_performative_ends_within_its_frame_though_the_next_one_is_there() -> 
     [None, [], "a", Described(ULong(0x1F), []), Described("amqp:close:list", []), Described(None, [])],
     ids=repr,
 )
-def test_what_is_no_composite_is_no_performative(value: object) -> None:
+def test_a_value_that_is_not_a_known_composite_is_not_a_performative(value: object) -> None:
     data = encode(value)
     with pytest.raises(DecodeError, match="not a performative"):
         read_performative(data, 0, len(data), DEFAULT_LIMITS)
 
 
-def test_the_limits_hold_for_performatives() -> None:
+def test_the_string_limit_applies_to_performatives() -> None:
     data = Open(container_id="x" * 100).encode()
     with pytest.raises(DecodeError) as raised:
         read_performative(data, 0, len(data), Limits(max_string_bytes=99))

@@ -1,4 +1,4 @@
-"""A peer cannot make us nest, hold or compare more than the limits allow, however few bytes it sends."""
+"""Decoder limits: nesting depth, string length, number of elements, and comparisons of colliding map keys."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.amqp.codec.value_strategies import with_type
-from twinbus.amqp.decode import DEFAULT_LIMITS, decode, skip
-from twinbus.amqp.encode import encode
+from twinbus.amqp.codec.decode import DEFAULT_LIMITS, decode, skip
+from twinbus.amqp.codec.encode import encode
 from twinbus.amqp.errors import RESOURCE_LIMIT_EXCEEDED, DecodeError
 from twinbus.amqp.settings import Limits
 from twinbus.amqp.types import Array, Described, Pairs, Symbol, ULong
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def refused(data: bytes, limits: Limits = DEFAULT_LIMITS) -> bool:
-    """Whether `data` is beyond a limit; what is wrong in another way raises."""
+    """Return whether `data` exceeds a limit; any other decode error is raised."""
     try:
         decode(data, 0, limits)
     except DecodeError as error:
@@ -33,7 +33,7 @@ def refused(data: bytes, limits: Limits = DEFAULT_LIMITS) -> bool:
 # --- depth ------------------------------------------------------------------------------------------------------------
 
 NESTINGS: dict[str, tuple[Callable[[object], object], int]] = {
-    # how one more level is made, and how many levels that is
+    # function that adds a level, and the number of levels that it adds
     "list": (lambda inner: [inner], 1),
     "map value": (lambda inner: {"a": inner}, 1),
     "map key": (lambda inner: Pairs([(inner, 1)]), 1),
@@ -47,7 +47,7 @@ NESTINGS: dict[str, tuple[Callable[[object], object], int]] = {
 
 @pytest.mark.parametrize("nesting", NESTINGS)
 @pytest.mark.parametrize("times", [1, 2, 10])
-def test_a_value_may_be_nested_as_deep_as_the_limit_and_no_deeper(nesting: str, times: int) -> None:
+def test_a_value_may_be_nested_up_to_the_depth_limit_and_no_deeper(nesting: str, times: int) -> None:
     nest, levels = NESTINGS[nesting]
     value: object = 1
     for _ in range(times):
@@ -57,7 +57,7 @@ def test_a_value_may_be_nested_as_deep_as_the_limit_and_no_deeper(nesting: str, 
 
 
 @pytest.mark.parametrize("times", [1, 2, 10])
-def test_arrays_may_be_nested_as_deep_as_the_limit_and_no_deeper(times: int) -> None:
+def test_arrays_may_be_nested_up_to_the_depth_limit_and_no_deeper(times: int) -> None:
     value = Array(int, [1])
     for _ in range(times - 1):
         value = Array(Array, [value])
@@ -65,28 +65,26 @@ def test_arrays_may_be_nested_as_deep_as_the_limit_and_no_deeper(times: int) -> 
     assert refused(encode(value), Limits(max_depth=times - 1))
 
 
-@pytest.mark.parametrize(
-    "one_more", [b"\x00", b"\x00\x53\x01", b"\xc0\x7f\x01", b"\xd0\x00\x00\x00\x7f\x00\x00\x00\x01"]
-)
-def test_a_megabyte_of_nesting_is_refused_and_does_not_exhaust_the_stack(one_more: bytes) -> None:
-    assert refused(one_more * (1_048_576 // len(one_more)))
+@pytest.mark.parametrize("prefix", [b"\x00", b"\x00\x53\x01", b"\xc0\x7f\x01", b"\xd0\x00\x00\x00\x7f\x00\x00\x00\x01"])
+def test_a_megabyte_of_nesting_is_refused_and_does_not_exhaust_the_stack(prefix: bytes) -> None:
+    assert refused(prefix * (1_048_576 // len(prefix)))
 
 
-@pytest.mark.parametrize("one_more", [b"\x00", b"\x00\x53\x01"])
-def test_skip_has_the_same_limit_on_descriptions_as_decode(one_more: bytes) -> None:
-    deepest = one_more * DEFAULT_LIMITS.max_depth + b"\x40" * (DEFAULT_LIMITS.max_depth + 1)
+@pytest.mark.parametrize("prefix", [b"\x00", b"\x00\x53\x01"])
+def test_skip_limits_nested_described_values_like_decode(prefix: bytes) -> None:
+    deepest = prefix * DEFAULT_LIMITS.max_depth + b"\x40" * (DEFAULT_LIMITS.max_depth + 1)
     assert skip(deepest, 0) == decode(deepest)[1]
     with pytest.raises(DecodeError) as raised:
-        skip(one_more + deepest, 0)
+        skip(prefix + deepest, 0)
     assert raised.value.condition == RESOURCE_LIMIT_EXCEEDED
-    assert refused(one_more + deepest)
+    assert refused(prefix + deepest)
 
 
 # --- lengths ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("code", [0xA0, 0xA1, 0xA3, 0xB0, 0xB1, 0xB3])
-def test_a_string_symbol_or_binary_may_be_as_long_as_the_limit_and_no_longer(code: int) -> None:
+def test_a_string_symbol_or_binary_may_be_up_to_the_length_limit_and_no_longer(code: int) -> None:
     length = b"\x64" if code < 0xB0 else b"\x00\x00\x00\x64"
     data = bytes((code,)) + length + b"x" * 100
     assert not refused(data, Limits(max_string_bytes=100))
@@ -94,11 +92,11 @@ def test_a_string_symbol_or_binary_may_be_as_long_as_the_limit_and_no_longer(cod
     assert refused(b"\xc0" + bytes((len(data) + 1, 1)) + data, Limits(max_string_bytes=99))
 
 
-def test_a_length_beyond_the_limit_is_refused_before_any_of_it_has_come() -> None:
+def test_a_length_beyond_the_limit_is_refused_before_its_content_arrives() -> None:
     assert refused(b"\xb0\xff\xff\xff\xff")
 
 
-def test_the_default_takes_a_string_of_a_megabyte() -> None:
+def test_the_default_limit_accepts_a_string_of_one_mebibyte() -> None:
     assert not refused(encode("x" * 1_048_576))
     assert refused(encode("x" * 1_048_577))
 
@@ -106,7 +104,7 @@ def test_the_default_takes_a_string_of_a_megabyte() -> None:
 # --- elements ---------------------------------------------------------------------------------------------------------
 
 ELEMENTS: dict[str, tuple[object, int]] = {
-    # a value, and of how many elements it is
+    # value, and its number of elements
     "list": ([None] * 10, 10),
     "map": (dict.fromkeys(range(5)), 10),
     "array": (Array(int, [1] * 10), 10),
@@ -120,7 +118,7 @@ ELEMENTS: dict[str, tuple[object, int]] = {
 
 
 @pytest.mark.parametrize("name", ELEMENTS)
-def test_a_value_may_have_as_many_elements_as_the_limit_and_no_more(name: str) -> None:
+def test_a_value_may_have_up_to_the_limit_of_elements_and_no_more(name: str) -> None:
     value, count = ELEMENTS[name]
     assert not refused(encode(value), Limits(max_items=count))
     assert refused(encode(value), Limits(max_items=count - 1))
@@ -138,12 +136,12 @@ BOMBS: dict[str, str] = {
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_elements_that_have_no_bytes_count(name: str) -> None:
+def test_zero_width_elements_count_towards_the_element_limit(name: str) -> None:
     assert refused(bytes.fromhex(BOMBS[name]))
 
 
 @pytest.mark.parametrize(("kind", "element"), [(type(None), None), (list, [])])
-def test_elements_of_arrays_that_have_no_bytes_have_a_limit_of_their_own(kind: type, element: object) -> None:
+def test_zero_width_array_elements_have_a_limit_of_their_own(kind: type, element: object) -> None:
     code = "40" if element is None else "45"
     assert not refused(bytes.fromhex(f"f0 00000005 00000100 {code}"))
     assert refused(bytes.fromhex(f"f0 00000005 00000101 {code}"))
@@ -153,7 +151,7 @@ def test_elements_of_arrays_that_have_no_bytes_have_a_limit_of_their_own(kind: t
     assert decode(bytes.fromhex(f"e0 02 ff {code}"))[0] == Array(kind, [element] * 255)
 
 
-def test_the_number_of_elements_is_counted_anew_for_each_value() -> None:
+def test_the_element_count_starts_at_zero_for_each_value() -> None:
     data = encode([None] * 10) * 3
     at = 0
     for _ in range(3):
@@ -164,7 +162,7 @@ def test_the_number_of_elements_is_counted_anew_for_each_value() -> None:
 # --- comparisons ------------------------------------------------------------------------------------------------------
 
 MODULUS = 2**61 - 1
-"""What Python takes the hash of an integer by, on every machine of 64 bits; a uuid has the hash of its integer."""
+"""Modulus of integer hashes in Python on 64-bit machines; a UUID has the hash of its integer."""
 
 
 def colliding(count: int) -> list[uuid.UUID]:
@@ -174,7 +172,7 @@ def colliding(count: int) -> list[uuid.UUID]:
 
 
 @pytest.mark.parametrize("wrap", [lambda key: key, lambda key: Described(ULong(1), key)], ids=["uuid", "described"])
-def test_keys_picked_for_their_hash_are_not_compared_each_with_each(
+def test_keys_with_colliding_hashes_are_not_compared_pairwise(
     wrap: Callable[[object], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compared = 0
@@ -193,24 +191,24 @@ def test_keys_picked_for_their_hash_are_not_compared_each_with_each(
     assert len(value) == 1_000
 
 
-def test_a_key_twice_is_found_among_colliding_keys_too() -> None:
+def test_a_duplicate_key_is_found_among_colliding_keys() -> None:
     keys = colliding(1_000)
     with pytest.raises(DecodeError, match="the same key twice"):
         decode(encode(Pairs((key, None) for key in [*keys, keys[500]])))
 
 
 @pytest.mark.parametrize("count", [2, 60])
-def test_a_few_keys_of_one_hash_are_a_dict(count: int) -> None:
+def test_a_few_colliding_keys_are_decoded_as_a_dict(count: int) -> None:
     keys = dict.fromkeys(colliding(count), "x")
     assert with_type(decode(encode(keys))[0]) == with_type(keys)
 
 
-def test_a_large_map_of_ordinary_keys_is_a_dict() -> None:
+def test_a_large_map_of_ordinary_keys_is_decoded_as_a_dict() -> None:
     for keys in (range(-5_000, 5_000), map(str, range(10_000)), map(Symbol, map(str, range(10_000)))):
         ordinary = dict.fromkeys(keys)
         assert with_type(decode(encode(ordinary))[0]) == with_type(ordinary)
 
 
-def test_random_uuids_are_the_keys_of_a_dict() -> None:
+def test_a_map_with_random_uuid_keys_is_decoded_as_a_dict() -> None:
     keys = dict.fromkeys(uuid.UUID(bytes=struct.pack(">QQ", number, number * 7 + 1)) for number in range(10_000))
     assert with_type(decode(encode(keys))[0]) == with_type(keys)

@@ -1,4 +1,4 @@
-"""Bytes that are no AMQP value are refused with DecodeError, and with nothing else, whatever they are."""
+"""Malformed input: decoding raises DecodeError, and no other exception, for bytes that are not an AMQP value."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tests.amqp.codec.reference_encoder import CODES, encoding_choices, random_encoding
 from tests.amqp.codec.value_strategies import examples, values, with_type
-from twinbus.amqp.decode import decode, open_list, open_map, skip
-from twinbus.amqp.encode import encode
+from twinbus.amqp.codec.decode import decode, open_list, open_map, skip
+from twinbus.amqp.codec.encode import encode
 from twinbus.amqp.errors import DECODE_ERROR, DecodeError
 from twinbus.amqp.types import Symbol
 
@@ -22,17 +22,17 @@ KNOWN = {0x00, *(code for codes in CODES.values() for code in codes)}
 UNKNOWN = sorted(set(range(256)) - KNOWN)
 
 MALFORMED: list[tuple[str, str, str]] = [
-    # what is wrong, bytes, what is said of it
+    # name of the case, bytes, expected reason
     ("nothing at all", "", "past the end"),
     ("a description of nothing", "00", "past the end"),
     ("a descriptor without a value", "00 5301", "past the end"),
-    ("a boolean of 2", "56 02", "0x02 is no boolean"),
-    ("a boolean of 255", "56 ff", "0xff is no boolean"),
-    ("a boolean of 2 in an array", "e0 03 01 56 02", "0x02 is no boolean"),
-    ("the first surrogate", "73 0000d800", "no Unicode character"),
-    ("the last surrogate", "73 0000dfff", "no Unicode character"),
-    ("a char beyond Unicode", "73 00110000", "no Unicode character"),
-    ("a char of all ones", "73 ffffffff", "no Unicode character"),
+    ("a boolean of 2", "56 02", "0x02 is not a boolean"),
+    ("a boolean of 255", "56 ff", "0xff is not a boolean"),
+    ("a boolean of 2 in an array", "e0 03 01 56 02", "0x02 is not a boolean"),
+    ("the first surrogate", "73 0000d800", "not a Unicode character"),
+    ("the last surrogate", "73 0000dfff", "not a Unicode character"),
+    ("a char beyond Unicode", "73 00110000", "not a Unicode character"),
+    ("a char of all ones", "73 ffffffff", "not a Unicode character"),
     ("a string of no UTF-8", "a1 01 ff", "not UTF-8"),
     ("a string with a character cut off", "a1 01 c3", "not UTF-8"),
     ("a string with a null in two bytes", "a1 02 c080", "not UTF-8"),
@@ -74,8 +74,8 @@ MALFORMED: list[tuple[str, str, str]] = [
     ("an array longer than its elements", "e0 04 01 52 07 08", "its elements have"),
     ("an array shorter than its elements", "e0 02 01 52 07", "its elements have"),
     ("an array with elements missing", "e0 03 02 52 07", "past the end"),
-    ("an array of an unknown type", "e0 03 01 57 00", "0x57 is no AMQP type"),
-    ("an empty array of an unknown type", "e0 02 00 ff", "0xff is no AMQP type"),
+    ("an array of an unknown type", "e0 03 01 57 00", "unknown AMQP constructor 0x57"),
+    ("an empty array of an unknown type", "e0 02 00 ff", "unknown AMQP constructor 0xff"),
     ("an array described by nothing", "e0 02 01 00", "past the end"),
     ("an array described but without a constructor", "e0 04 01 00 5301", "past the end"),
     ("an array within an array that is too long", "e0 06 01 e0 04 01 5207", "past the end"),
@@ -91,24 +91,24 @@ def test_malformed_input_is_refused_with_a_reason(name: str, encoding: str, reas
 
 
 @pytest.mark.parametrize("code", UNKNOWN, ids=hex)
-def test_a_constructor_that_the_specification_does_not_have_is_refused(code: int) -> None:
-    anything = bytes((code,)) + bytes(40)
-    reason = f"0x{code:02x} is no AMQP type"
+def test_an_unknown_constructor_is_refused(code: int) -> None:
+    value = bytes((code,)) + bytes(40)
+    reason = f"unknown AMQP constructor 0x{code:02x}"
     for data in (
-        anything,
-        b"\x00" + anything,
-        b"\x00\x53\x01" + anything,
-        bytes((0xC0, len(anything) + 1, 1)) + anything,
-        bytes((0xC1, len(anything) + 2, 2, 0x40)) + anything,
-        bytes((0xE0, len(anything) + 1, 1)) + anything,
+        value,
+        b"\x00" + value,
+        b"\x00\x53\x01" + value,
+        bytes((0xC0, len(value) + 1, 1)) + value,
+        bytes((0xC1, len(value) + 2, 2, 0x40)) + value,
+        bytes((0xE0, len(value) + 1, 1)) + value,
     ):
         with pytest.raises(DecodeError, match=reason):
             decode(data)
 
 
 @pytest.mark.parametrize("code", range(1, 0x40), ids=hex)
-def test_skip_refuses_constructors_that_do_not_say_how_wide_they_are(code: int) -> None:
-    with pytest.raises(DecodeError, match="is no AMQP type"):
+def test_skip_refuses_constructors_of_unknown_width(code: int) -> None:
+    with pytest.raises(DecodeError, match="unknown AMQP constructor"):
         skip(bytes((code,)) + bytes(40), 0)
 
 
@@ -121,8 +121,8 @@ def test_input_that_ends_before_the_value_starts_is_refused() -> None:
         decode(b"\x40", 100)
 
 
-def check(data: bytes) -> None:
-    """`data` is refused with DecodeError, or a value that can be written again; skip never says anything else."""
+def check_decoding(data: bytes) -> None:
+    """Assert that `data` raises DecodeError or decodes to a value that can be encoded again, and that skip agrees."""
     try:
         value, end = decode(data)
     except DecodeError:
@@ -138,36 +138,34 @@ def check(data: bytes) -> None:
 
 @examples(300)
 @given(st.sampled_from(sorted(KNOWN)), st.binary(max_size=100))
-def test_random_bytes_behind_any_constructor_are_a_value_or_refused(code: int, rest: bytes) -> None:
-    check(bytes((code,)) + rest)
+def test_random_bytes_after_any_constructor_decode_or_raise_decode_error(code: int, rest: bytes) -> None:
+    check_decoding(bytes((code,)) + rest)
 
 
 @examples(150)
 @given(values, encoding_choices(), st.data())
-def test_a_value_with_a_few_bytes_changed_is_another_value_or_refused(
-    value: object, chance: Random, data: st.DataObject
-) -> None:
+def test_a_damaged_encoding_decodes_or_raises_decode_error(value: object, chance: Random, data: st.DataObject) -> None:
     encoding = bytearray(random_encoding(value, chance))
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(encoding)))
         removed = data.draw(st.integers(0, 2))
         encoding[at : at + removed] = data.draw(st.sampled_from([b"", b"\x00", b"\x01", b"\x40", b"\xff", b"\xd1"]))
-    check(bytes(encoding))
+    check_decoding(bytes(encoding))
 
 
 @examples(200)
-@example(b"\x72\x7f\x80\x00\x01")  # a signalling NaN: Python reads it as a quiet one, which is then the same for ever
+@example(b"\x72\x7f\x80\x00\x01")  # a signalling NaN: Python reads it as a quiet NaN, which then stays the same
 @example(b"\x82\x7f\xf0\x00\x00\x00\x00\x00\x01")
 @given(st.binary(max_size=40))
-def test_random_bytes_are_a_value_or_refused(data: bytes) -> None:
-    check(data)
+def test_random_bytes_decode_or_raise_decode_error(data: bytes) -> None:
+    check_decoding(data)
 
 
-# --- opening without reading ------------------------------------------------------------------------------------------
+# --- open_list and open_map -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("items", [[], [1], [None] * 300])
-def test_a_list_is_opened_to_its_count_and_its_first_element(items: list[object]) -> None:
+def test_open_list_returns_the_count_and_the_offset_of_the_first_element(items: list[object]) -> None:
     data = b"\x40" + encode(items)
     count, at = open_list(data, 1)
     assert count == len(items)
@@ -175,7 +173,9 @@ def test_a_list_is_opened_to_its_count_and_its_first_element(items: list[object]
 
 
 @pytest.mark.parametrize("items", [{}, {Symbol("a"): 1}, dict.fromkeys(range(300))])
-def test_a_map_is_opened_to_the_count_of_keys_and_values_and_its_first_key(items: dict[object, object]) -> None:
+def test_open_map_returns_the_count_of_keys_and_values_and_the_offset_of_the_first_key(
+    items: dict[object, object],
+) -> None:
     data = b"\x40" + encode(items)
     count, at = open_map(data, 1)
     assert count == 2 * len(items)
@@ -185,12 +185,12 @@ def test_a_map_is_opened_to_the_count_of_keys_and_values_and_its_first_key(items
 @pytest.mark.parametrize(
     "encoding", ["", "c0", "c0 05", "d0 00000005", "d0 00000005 000000", "c1 01 00", "40", "e0 02 00 40"]
 )
-def test_what_is_no_list_is_not_opened_as_one(encoding: str) -> None:
+def test_open_list_refuses_other_values(encoding: str) -> None:
     with pytest.raises(DecodeError):
         open_list(bytes.fromhex(encoding), 0)
 
 
 @pytest.mark.parametrize("encoding", ["", "c1", "c1 05", "d1 00000005", "d1 00000005 000000", "c0 01 00", "45", "40"])
-def test_what_is_no_map_is_not_opened_as_one(encoding: str) -> None:
+def test_open_map_refuses_other_values(encoding: str) -> None:
     with pytest.raises(DecodeError):
         open_map(bytes.fromhex(encoding), 0)

@@ -1,4 +1,4 @@
-"""A name and a password go through SASL PLAIN unchanged, and are printed by nobody."""
+"""SASL PLAIN credentials: encoding and decoding of name and password, and a repr that hides the password."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ words = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=
 
 @examples(100)
 @given(words, words)
-def test_a_name_and_a_password_are_read_as_they_were_given(username: str, password: str) -> None:
+def test_a_name_and_a_password_survive_a_round_trip(username: str, password: str) -> None:
     assert read_plain(Credentials.plain(username, password).initial_response) == (username, password)
 
 
-def test_the_bytes_are_those_of_rfc_4616() -> None:
+def test_plain_credentials_have_the_bytes_of_rfc_4616() -> None:
     credentials = Credentials.plain("tim", "tanstaaftanstaaf")
     assert credentials.mechanism == "PLAIN"
     assert credentials.initial_response == b"\0tim\0tanstaaftanstaaf"
@@ -27,7 +27,7 @@ def test_the_bytes_are_those_of_rfc_4616() -> None:
 
 
 @pytest.mark.parametrize(("username", "password"), [("a\0b", "c"), ("a", "b\0c")])
-def test_a_null_character_would_be_read_as_the_end_and_is_refused(username: str, password: str) -> None:
+def test_a_null_character_in_a_name_or_password_is_refused(username: str, password: str) -> None:
     with pytest.raises(ValueError, match="null character"):
         Credentials.plain(username, password)
 
@@ -35,7 +35,7 @@ def test_a_null_character_would_be_read_as_the_end_and_is_refused(username: str,
 @pytest.mark.parametrize(
     "response", [None, b"", b"\0", b"name\0password", b"\0a\0b\0c", b"\0\xff\0password", b"\0name\0\xff"]
 )
-def test_a_response_of_another_form_is_refused(response: bytes | None) -> None:
+def test_a_malformed_plain_response_is_refused(response: bytes | None) -> None:
     with pytest.raises(DecodeError, match="PLAIN"):
         read_plain(response)
 

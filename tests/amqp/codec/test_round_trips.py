@@ -1,4 +1,4 @@
-"""What is encoded is decoded as the same value of the same type, from any legal encoding, and never from less."""
+"""Round trips: every legal encoding decodes to the same value of the same type, and a truncated encoding is refused."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tests.amqp.codec.value_strategies import (
     values,
     with_type,
 )
-from twinbus.amqp.decode import decode, skip
-from twinbus.amqp.encode import encode
+from twinbus.amqp.codec.decode import decode, skip
+from twinbus.amqp.codec.encode import encode
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.types import Array, Described, Float, Int, Pairs, Symbol, UInt, ULong
 
@@ -61,19 +61,19 @@ def test_every_legal_encoding_of_a_value_is_decoded_as_that_value(value: object,
 
 @examples(120)
 @given(values, encoding_choices())
-def test_decode_and_skip_stop_where_the_value_ends_wherever_it_stands(value: object, chance: Random) -> None:
+def test_decode_and_skip_stop_at_the_end_of_the_value(value: object, chance: Random) -> None:
     encoding = random_encoding(value, chance)
     data = SOME_BYTES + encoding + SOME_BYTES
     end = len(SOME_BYTES) + len(encoding)
-    found, decode_end = decode(data, len(SOME_BYTES))
-    assert with_type(found) == with_type(value)
+    decoded_value, decode_end = decode(data, len(SOME_BYTES))
+    assert with_type(decoded_value) == with_type(value)
     assert decode_end == end
     assert skip(data, len(SOME_BYTES)) == end
 
 
 @examples(60)
 @given(values, encoding_choices())
-def test_no_value_is_found_in_less_than_all_of_its_bytes(value: object, chance: Random) -> None:
+def test_a_truncated_encoding_is_refused(value: object, chance: Random) -> None:
     encoding = random_encoding(value, chance)
     for length in range(len(encoding)):
         with pytest.raises(DecodeError):
@@ -102,12 +102,12 @@ def test_no_value_is_found_in_less_than_all_of_its_bytes(value: object, chance: 
     ],
     ids=repr,
 )
-def test_values_that_look_alike_have_encodings_of_their_own(one: object, other: object) -> None:
+def test_values_that_python_may_take_for_equal_have_different_encodings(one: object, other: object) -> None:
     assert with_type(one) != with_type(other)
     assert encode(one) != encode(other)
 
 
-def test_keys_that_python_takes_for_one_are_kept_apart() -> None:
+def test_keys_that_are_equal_in_python_but_not_in_amqp_are_all_kept() -> None:
     pairs = Pairs([(1, "long"), (True, "boolean"), (UInt(1), "uint"), (1.0, "double"), ("a", 1), (Symbol("a"), 2)])
     assert with_type(decoded(encode(pairs))) == with_type(pairs)
 
@@ -117,22 +117,22 @@ def test_keys_that_python_cannot_hash_are_kept() -> None:
     assert with_type(decoded(encode(pairs))) == with_type(pairs)
 
 
-def test_an_array_of_maps_holds_both_kinds_of_them() -> None:
+def test_an_array_of_maps_may_hold_dicts_and_pairs() -> None:
     array = Array(dict, [{"a": 1}, Pairs([(1, "long"), (True, "boolean")]), {}])
     assert with_type(decoded(encode(array))) == with_type(array)
 
 
-def test_pairs_that_a_dict_can_hold_come_back_as_a_dict() -> None:
+def test_pairs_that_a_dict_can_hold_are_decoded_as_a_dict() -> None:
     assert with_type(decoded(encode(Pairs([("a", 1), ("b", 2)])))) == with_type({"a": 1, "b": 2})
 
 
-def test_a_uuid_a_number_and_a_description_may_be_keys() -> None:
+def test_a_uuid_a_number_and_a_described_value_may_be_keys() -> None:
     keys = {uuid.UUID(int=7): 1, -1: 2, -2: 3, Described(ULong(1), "a"): 4}
     assert with_type(decoded(encode(keys))) == with_type(keys)
 
 
 @pytest.mark.parametrize("depth", [1, 2, 31])
-def test_descriptors_may_be_described_and_so_may_what_they_describe(depth: int) -> None:
+def test_described_values_may_nest_in_descriptor_and_value(depth: int) -> None:
     value: object = ULong(1)
     for number in range(depth):
         value = Described(value, number) if number % 2 else Described(number, value)

@@ -1,6 +1,6 @@
-"""The encodings of part 1 of the specification, one by one: its constructors (1.6) and its examples (1.2, 1.4).
+"""Decoding of every constructor (1.6) and every printed example (1.2, 1.4) in part 1 of the specification.
 
-The bytes are written down from the specification; nothing here is made by our encoder.
+The bytes are copied from the specification; none of them comes from our encoder.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pytest
 
 from tests.amqp.codec.reference_encoder import CODES
 from tests.amqp.codec.value_strategies import with_type
-from twinbus.amqp.decode import decode, skip
+from twinbus.amqp.codec.decode import decode, skip
 from twinbus.amqp.types import (
     Array,
     Byte,
@@ -209,14 +209,14 @@ EXAMPLES: list[tuple[bytes, object]] = [
 @pytest.mark.parametrize(("encoding", "value"), VECTORS, ids=lambda part: part if isinstance(part, str) else "")
 def test_an_encoding_of_the_specification_is_decoded(encoding: str, value: object) -> None:
     data = bytes.fromhex(encoding)
-    found, end = decode(data)
-    assert with_type(found) == with_type(value)
+    decoded, end = decode(data)
+    assert with_type(decoded) == with_type(value)
     assert end == skip(data, 0) == len(data)
 
 
 @pytest.mark.parametrize(("code", "elements", "array"), ELEMENTS, ids=[f"{code:#x}" for code, _, _ in ELEMENTS])
 @pytest.mark.parametrize("is_wide", [False, True], ids=["array8", "array32"])
-def test_an_array_is_decoded_with_every_constructor_of_its_elements(
+def test_an_array_is_decoded_with_every_element_constructor(
     code: int, elements: str, array: Array, *, is_wide: bool
 ) -> None:
     body = bytes((code,)) + bytes.fromhex(elements)
@@ -224,19 +224,19 @@ def test_an_array_is_decoded_with_every_constructor_of_its_elements(
         data = b"\xf0" + (len(body) + 4).to_bytes(4, "big") + b"\x00\x00\x00\x02" + body
     else:
         data = bytes((0xE0, len(body) + 1, 2)) + body
-    found, end = decode(data)
-    assert with_type(found) == with_type(array)
+    decoded, end = decode(data)
+    assert with_type(decoded) == with_type(array)
     assert end == skip(data, 0) == len(data)
 
 
 @pytest.mark.parametrize(("data", "value"), EXAMPLES, ids=["string", "url", "book"])
 def test_an_example_printed_in_the_specification_is_decoded(data: bytes, value: object) -> None:
-    found, end = decode(data)
-    assert with_type(found) == with_type(value)
+    decoded, end = decode(data)
+    assert with_type(decoded) == with_type(value)
     assert end == skip(data, 0) == len(data)
 
 
-def test_no_constructor_of_the_specification_is_left_out_here() -> None:
+def test_the_vectors_cover_every_constructor_of_the_specification() -> None:
     known = {code for codes in CODES.values() for code in codes}
     assert {code for code, _, _ in ELEMENTS} == known
     assert {bytes.fromhex(encoding)[0] for encoding, _ in VECTORS} == known | {0x00}

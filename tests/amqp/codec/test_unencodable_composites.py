@@ -1,4 +1,4 @@
-"""A composite with a field that AMQP cannot hold is refused with EncodeError, which names the field."""
+"""Composites that cannot be encoded: EncodeError names the field whose value has no AMQP encoding."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from twinbus.amqp.codec.performatives import Attach, Error, Open, Transfer
 from twinbus.amqp.errors import EncodeError
-from twinbus.amqp.performatives import Attach, Error, Open, Transfer
 from twinbus.amqp.terminus import Source
 
 if TYPE_CHECKING:
-    from twinbus.amqp.composite import Composite
+    from twinbus.amqp.codec.composite import Composite
 
 FAULTS: dict[str, tuple[Composite, str]] = {
-    # what is wrong, where, and in which field
+    # name of the case: composite, field with the invalid value
     "a number for a string": (Open(container_id=5), "container_id"),  # type: ignore[arg-type]  # wrong on purpose
     "half a surrogate pair": (Open(container_id="\ud800"), "container_id"),
     "a ushort too large": (Open(container_id="a", channel_max=65_536), "channel_max"),
@@ -37,13 +37,13 @@ FAULTS: dict[str, tuple[Composite, str]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_field_that_has_no_encoding_is_named(fault: str) -> None:
-    one, field = FAULTS[fault]
-    with pytest.raises(EncodeError, match=f"amqp:.*:list: {field} is no ") as raised:
-        one.encode()
+def test_the_encode_error_names_the_field_that_has_no_encoding(fault: str) -> None:
+    invalid, field = FAULTS[fault]
+    with pytest.raises(EncodeError, match=f"amqp:.*:list: {field} is not a ") as raised:
+        invalid.encode()
     assert len(str(raised.value)) < 400
 
 
-def test_a_mandatory_field_cannot_be_left_out() -> None:
+def test_a_composite_without_a_mandatory_field_cannot_be_encoded() -> None:
     with pytest.raises(EncodeError, match="container_id is mandatory"):
         Open(container_id=None).encode()  # type: ignore[arg-type]  # wrong on purpose

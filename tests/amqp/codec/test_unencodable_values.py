@@ -1,4 +1,4 @@
-"""A value that AMQP cannot hold is refused with EncodeError, and with nothing else."""
+"""Values without an AMQP encoding: encoding raises EncodeError, and no other exception."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import decimal
 
 import pytest
 
-from twinbus.amqp.encode import encode
+from twinbus.amqp.codec.encode import encode
 from twinbus.amqp.errors import EncodeError
 from twinbus.amqp.states import SenderSettleMode
 from twinbus.amqp.types import (
@@ -42,7 +42,7 @@ RANGES: dict[type[int], tuple[int, int]] = {
 
 
 @pytest.mark.parametrize("kind", RANGES)
-def test_an_integer_has_an_encoding_exactly_within_its_range(kind: type[int]) -> None:
+def test_an_integer_can_be_encoded_only_within_the_range_of_its_type(kind: type[int]) -> None:
     low, high = RANGES[kind]
     for inside in (low, high):
         encode(kind(inside))
@@ -54,7 +54,7 @@ def test_an_integer_has_an_encoding_exactly_within_its_range(kind: type[int]) ->
             encode(Array(kind, [kind(outside)]))
 
 
-WITHOUT: dict[str, object] = {
+UNENCODABLE: dict[str, object] = {
     "an object": object(),
     "a set": {1},
     "a tuple": (1,),
@@ -76,10 +76,10 @@ WITHOUT: dict[str, object] = {
 }
 
 
-@pytest.mark.parametrize("name", WITHOUT)
-def test_a_value_without_encoding_is_refused_wherever_it_stands(name: str) -> None:
-    value = WITHOUT[name]
-    places: list[object] = [
+@pytest.mark.parametrize("name", UNENCODABLE)
+def test_a_value_without_an_encoding_is_refused_at_any_nesting_position(name: str) -> None:
+    value = UNENCODABLE[name]
+    containers: list[object] = [
         value,
         [1, [value]],
         {"key": value},
@@ -90,9 +90,9 @@ def test_a_value_without_encoding_is_refused_wherever_it_stands(name: str) -> No
         Array(int, [], (value,)),
         Array(int, [value]),
     ]
-    for place in places:
+    for container in containers:
         with pytest.raises(EncodeError):
-            encode(place)
+            encode(container)
 
 
 def test_an_array_holds_one_type_only() -> None:
@@ -104,7 +104,7 @@ def test_an_array_holds_one_type_only() -> None:
         encode(Array(str, ["a", Symbol("a")]))
 
 
-def test_an_array_of_descriptions_is_an_array_with_descriptors() -> None:
+def test_an_array_cannot_have_described_values_as_elements() -> None:
     with pytest.raises(EncodeError):
         encode(Array(Described, [Described(ULong(1), 1)]))
 
@@ -130,7 +130,7 @@ def test_an_array_that_holds_itself_is_refused() -> None:
         encode(endless)
 
 
-def test_what_is_refused_is_named_in_few_words() -> None:
+def test_the_encode_error_shows_the_value_in_few_characters() -> None:
     with pytest.raises(EncodeError, match="-1 is not between 0 and 255"):
         encode(UByte(-1))
     with pytest.raises(EncodeError) as raised:

@@ -1,4 +1,4 @@
-"""Values of every AMQP type for hypothesis, and what it means for two of them to be the same."""
+"""Hypothesis strategies for values of every AMQP type, and `with_type` to compare two values including their types."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from twinbus.amqp.encode import encode
+from twinbus.amqp.codec.encode import encode
 from twinbus.amqp.types import (
     Array,
     Byte,
@@ -37,13 +37,13 @@ Values: TypeAlias = st.SearchStrategy[object]
 
 
 def examples(count: int) -> settings:
-    """So many tries, however slow the machine is today."""
+    """Hypothesis settings for `count` examples, without deadlines or health checks for slow machines."""
     slow = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
     return settings(max_examples=count, deadline=None, suppress_health_check=slow)
 
 
 def with_type(value: object) -> object:
-    """A form of `value` that is equal only to that of the same AMQP value: 1, true and 1.0 differ, NaN is itself."""
+    """Return a form of `value` that equals only the same AMQP value's form: 1, true and 1.0 differ, NaN equals NaN."""
     content: object = value
     if isinstance(value, float):
         content = struct.pack(">f" if type(value) is Float else ">d", value)
@@ -71,7 +71,7 @@ def _width(width: int, make: Callable[[bytes], object]) -> Values:
 
 
 ABOUT_255: Final = st.integers(250, 260)
-"""Sizes around the one at which the encodings become wider."""
+"""Sizes around 255, the longest length that a narrow encoding can hold."""
 
 ascii_texts: Final = st.text(st.characters(max_codepoint=127), max_size=20)
 
@@ -103,21 +103,21 @@ primitives: Final[Values] = st.one_of(*PRIMITIVES.values())
 
 
 def map_of(pairs: list[tuple[object, object]]) -> object:
-    """A dict where Python can tell the keys apart, as `decode` has it."""
+    """Return the type that `decode` returns for a map: a dict if Python can tell the keys apart, else `Pairs`."""
     try:
-        found = dict(pairs)
+        mapping = dict(pairs)
     except TypeError:
         return Pairs(pairs)
-    return found if len(found) == len(pairs) else Pairs(pairs)
+    return mapping if len(mapping) == len(pairs) else Pairs(pairs)
 
 
 def maps_of(children: Values) -> Values:
-    """Maps with keys that AMQP tells apart, though Python may not."""
+    """Maps with keys that are distinct in AMQP, although they may be equal in Python."""
     return st.lists(st.tuples(children, children), max_size=4, unique_by=lambda pair: encode(pair[0])).map(map_of)
 
 
 def lists_of(children: Values) -> Values:
-    """Short lists, and now and then one with more elements than a byte can count."""
+    """Short lists, and sometimes a list with more elements than one byte can count."""
     return st.lists(children, max_size=4) | ABOUT_255.map(lambda count: [None] * count)
 
 
@@ -142,7 +142,7 @@ def _small_arrays(draw: st.DrawFn) -> Array:
 
 
 def without_repr(strategy: Values) -> Values:
-    """`strategy` under a short name: in a recursion each level's name would hold several of the level below."""
+    """Return `strategy` with a short repr: in a recursion, each level would repeat the repr of the level below."""
 
     @st.composite
     def inner(draw: st.DrawFn) -> object:

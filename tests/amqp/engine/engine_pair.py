@@ -1,15 +1,15 @@
-"""Two engines that talk to each other in memory, and one engine that is fed hand-made frames."""
+"""Test harnesses of the AMQP engine: a client and server connected in memory, and a server fed with single frames."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
+from twinbus.amqp.codec.frames import AMQP_HEADER, HEADER_SIZE, frame, read_performative
+from twinbus.amqp.codec.performatives import Attach, Begin, Close, Detach, Open
+from twinbus.amqp.codec.performatives import End as EndFrame
 from twinbus.amqp.connection import Connection
 from twinbus.amqp.events import AttachRequested, Event, SaslInitReceived
-from twinbus.amqp.frames import AMQP_HEADER, HEADER_SIZE, frame, read_performative
 from twinbus.amqp.link import Link
-from twinbus.amqp.performatives import Attach, Begin, Close, Detach, Open
-from twinbus.amqp.performatives import End as EndFrame
 from twinbus.amqp.receiver import Receiver
 from twinbus.amqp.sasl import Credentials
 from twinbus.amqp.sender import Sender
@@ -20,14 +20,14 @@ from twinbus.amqp.terminus import Source, Target
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from twinbus.amqp.composite import Composite
+    from twinbus.amqp.codec.composite import Composite
     from twinbus.amqp.session import Session
 
 EventT = TypeVar("EventT", bound=Event)
 
 
 class EngineEnd:
-    """One engine with all it has told so far."""
+    """An engine and all events that it has reported."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -45,7 +45,7 @@ class EngineEnd:
 
 
 class EnginePair:
-    """A client and a server, opened, with the bytes between them carried by `exchange`."""
+    """A client and a server with an open connection; `exchange` carries the bytes between them."""
 
     def __init__(
         self,
@@ -54,15 +54,15 @@ class EnginePair:
         answer_attach: Callable[[Link], None] | None = None,
     ) -> None:
         self.now = 0.0
-        ours = Settings(container_id="client", hostname="contoso", limits=client or Limits())
-        theirs = Settings(container_id="server", limits=server or Limits())
-        self.client = EngineEnd(Connection.client(ours, Credentials.anonymous(), now=0.0))
-        self.server = EngineEnd(Connection.server(theirs, now=0.0))
+        client_settings = Settings(container_id="client", hostname="contoso", limits=client or Limits())
+        server_settings = Settings(container_id="server", limits=server or Limits())
+        self.client = EngineEnd(Connection.client(client_settings, Credentials.anonymous(), now=0.0))
+        self.server = EngineEnd(Connection.server(server_settings, now=0.0))
         self.answer_attach = answer_attach or Link.accept
         self.exchange()
 
     def exchange(self) -> None:
-        """Carry bytes to and fro until both are silent; the server answers SASL and attach."""
+        """Carry bytes in both directions until neither end sends; the server answers SASL and attach."""
         while True:
             upwards = self.client.connection.data_to_send()
             self._feed(self.server, upwards)
@@ -72,15 +72,15 @@ class EnginePair:
                 return
 
     def _feed(self, end: EngineEnd, data: bytes) -> None:
-        fresh = end.connection.receive_data(data, now=self.now) if data else []
-        while fresh or end.connection.has_held_input:
-            end.events += fresh
-            for event in fresh:
+        new_events = end.connection.receive_data(data, now=self.now) if data else []
+        while new_events or end.connection.has_held_input:
+            end.events += new_events
+            for event in new_events:
                 if isinstance(event, SaslInitReceived):
                     end.connection.send_sasl_outcome()
                 elif isinstance(event, AttachRequested):
                     self.answer_attach(event.link)
-            fresh = end.connection.receive_data(b"", now=self.now) if end.connection.has_held_input else []
+            new_events = end.connection.receive_data(b"", now=self.now) if end.connection.has_held_input else []
 
     def session(self) -> Session:
         session = self.client.connection.begin_session()
@@ -90,7 +90,7 @@ class EnginePair:
     def sender(
         self, credit: int = 100, *, session: Session | None = None, name: str = "out"
     ) -> tuple[Sender, Receiver]:
-        """A link from client to server: its two ends."""
+        """Attach a link from client to server; return its two ends."""
         sender = (session or self.session()).attach_sender(name, target=Target(address="queue"))
         self.exchange()
         receiver = self.server_link(sender)
@@ -101,7 +101,7 @@ class EnginePair:
         return sender, receiver
 
     def receiver(self, credit: int = 0, *, session: Session | None = None, name: str = "in") -> tuple[Receiver, Sender]:
-        """A link from server to client: its two ends."""
+        """Attach a link from server to client; return its two ends."""
         receiver = (session or self.session()).attach_receiver(name, source=Source(address="queue"))
         self.exchange()
         sender = self.server_link(receiver)
@@ -112,14 +112,14 @@ class EnginePair:
         return receiver, sender
 
     def server_link(self, link: Link) -> Link:
-        """The other end of a client's link."""
+        """Return the server's end of a client's link."""
         remote_channel = link.session.remote_channel
         assert remote_channel is not None
         return self.server.connection.sessions[remote_channel].links[link.name, not link.role]
 
 
 class SingleEngine:
-    """A server that is fed frames made by hand, past SASL."""
+    """A server without SASL that is fed with frames built by the test."""
 
     def __init__(self, limits: Limits | None = None, settings: Settings | None = None) -> None:
         self.settings = settings or Settings(container_id="server", limits=limits or Limits())
@@ -128,20 +128,22 @@ class SingleEngine:
         self.sent: list[tuple[int, Composite, bytes]] = []
 
     def feed_bytes(self, data: bytes) -> list[Event]:
-        """Feed bytes; what the engine sends in turn is kept in `sent`."""
-        fresh = self.connection.receive_data(data, now=0.0)
-        self.end.events += fresh
+        """Feed bytes; `sent` collects the frames that the engine sends in return."""
+        new_events = self.connection.receive_data(data, now=0.0)
+        self.end.events += new_events
         self.collect()
-        return fresh
+        return new_events
 
     def collect(self) -> list[tuple[int, Composite, bytes]]:
-        """What the engine has sent since the last time: channel, performative, payload."""
-        fresh = split_frames(self.connection.data_to_send())
-        self.sent += fresh
-        return fresh
+        """Return the frames sent since the last call: channel, performative, payload."""
+        new_frames = split_frames(self.connection.data_to_send())
+        self.sent += new_frames
+        return new_frames
 
     def send(self, *performatives: Composite, channel: int = 0, payload: bytes = b"") -> list[Event]:
-        return self.feed_bytes(b"".join(frame(channel, one.encode() + payload) for one in performatives))
+        return self.feed_bytes(
+            b"".join(frame(channel, performative.encode() + payload) for performative in performatives)
+        )
 
     def opened(self) -> SingleEngine:
         if self.connection.remote_open is None:
@@ -155,7 +157,7 @@ class SingleEngine:
         return self
 
     def attached(self, *, role: bool = Role.SENDER, handle: int = 0, name: str = "link") -> Link:
-        """A link whose peer has `role`, answered by us."""
+        """Attach a link whose peer has `role`, and accept it."""
         if not self.connection.sessions:
             self.begun()
         self.send(
@@ -167,16 +169,16 @@ class SingleEngine:
         return link
 
     def condition(self, kind: type[Detach | EndFrame | Close]) -> str:
-        """Of the error in the last detach, end or close that the engine sent."""
+        """Return the error condition of the last detach, end or close that the engine sent."""
         error = self.last(kind).error
         assert error is not None
         return error.condition
 
     def last(self, kind: type[CompositeT]) -> CompositeT:
-        """The last performative of a kind that the engine sent."""
-        found = [performative for _, performative, _ in self.sent if isinstance(performative, kind)]
-        assert found, f"no {kind.__name__} in {self.sent}"
-        return found[-1]
+        """Return the last performative of type `kind` that the engine sent."""
+        performatives = [performative for _, performative, _ in self.sent if isinstance(performative, kind)]
+        assert performatives, f"no {kind.__name__} in {self.sent}"
+        return performatives[-1]
 
 
 if TYPE_CHECKING:
@@ -184,7 +186,7 @@ if TYPE_CHECKING:
 
 
 def split_frames(data: bytes) -> list[tuple[int, Composite, bytes]]:
-    """The frames in bytes that the engine sent; protocol headers and heartbeats are passed over."""
+    """Return the frames in `data`, without protocol headers and heartbeats."""
     frames = []
     at = 0
     while at < len(data):
@@ -194,7 +196,7 @@ def split_frames(data: bytes) -> list[tuple[int, Composite, bytes]]:
         size = int.from_bytes(data[at : at + 4], "big")
         channel = int.from_bytes(data[at + 6 : at + 8], "big")
         if size > HEADER_SIZE:
-            performative, stopped = read_performative(data, at + HEADER_SIZE, at + size, Limits())
-            frames.append((channel, performative, data[stopped : at + size]))
+            performative, payload_start = read_performative(data, at + HEADER_SIZE, at + size, Limits())
+            frames.append((channel, performative, data[payload_start : at + size]))
         at += size
     return frames

@@ -1,4 +1,4 @@
-"""Many messages in one call are as many messages in as many calls; and answers go without credit."""
+"""Bulk sends: `send_many` behaves like as many single sends; and senders that ignore credit."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from twinbus.amqp.settings import Limits
 MESSAGES = [(b"payload %d" % number, b"tag %d" % number) for number in range(50)]
 
 
-def came(pair: EnginePair) -> list[tuple[bytes, bytes]]:
+def received(pair: EnginePair) -> list[tuple[bytes, bytes]]:
     events = pair.server.events_of(DeliveriesReceived)
     return [(delivery.payload, delivery.tag) for event in events for delivery in event.deliveries]
 
 
-def test_all_of_them_arrive_with_their_tags_and_use_their_credit() -> None:
+def test_a_bulk_send_delivers_all_messages_with_their_tags_and_uses_their_credit() -> None:
     pair = EnginePair()
     sender, receiver = pair.sender(credit=60)
     sender.send_many(MESSAGES, settled=False)
     assert sender.credit == 10
     pair.exchange()
-    assert came(pair) == MESSAGES
+    assert received(pair) == MESSAGES
     assert receiver.credit == 10
 
 
-def test_their_outcomes_are_told() -> None:
+def test_a_bulk_send_reports_the_outcome_of_each_message() -> None:
     pair = EnginePair()
     sender, receiver = pair.sender(credit=60)
     sender.send_many(MESSAGES, settled=False)
@@ -34,39 +34,39 @@ def test_their_outcomes_are_told() -> None:
     for event in pair.server.events_of(DeliveriesReceived):
         receiver.settle(event.deliveries, ACCEPTED)
     pair.exchange()
-    told = pair.client.events_of(SendsUpdated)
-    assert [delivery.tag for event in told for delivery in event.deliveries] == [tag for _, tag in MESSAGES]
+    updates = pair.client.events_of(SendsUpdated)
+    assert [delivery.tag for event in updates for delivery in event.deliveries] == [tag for _, tag in MESSAGES]
     assert sender.unsettled_count == 0
 
 
-def test_settled_ones_wait_for_no_outcome() -> None:
+def test_a_settled_bulk_send_waits_for_no_outcome() -> None:
     pair = EnginePair()
     sender, _ = pair.sender(credit=60)
     sender.send_many(MESSAGES, settled=True)
     assert sender.unsettled_count == 0
     pair.exchange()
-    assert came(pair) == MESSAGES
+    assert received(pair) == MESSAGES
     assert all(delivery.settled for event in pair.server.events_of(DeliveriesReceived) for delivery in event.deliveries)
 
 
-def test_what_the_peers_window_has_no_room_for_follows_later() -> None:
+def test_messages_beyond_the_peers_window_follow_later() -> None:
     pair = EnginePair(server=Limits(incoming_window=20))
     sender, _ = pair.sender(credit=60)
     sender.send_many(MESSAGES, settled=False)
     pair.exchange()
-    assert came(pair) == MESSAGES
+    assert received(pair) == MESSAGES
 
 
-def test_messages_larger_than_a_frame_are_cut() -> None:
+def test_messages_larger_than_a_frame_are_split() -> None:
     pair = EnginePair(server=Limits(max_frame_size=1024))
     sender, _ = pair.sender(credit=10)
     large = [(bytes([number]) * 5_000, b"%d" % number) for number in range(3)]
     sender.send_many([*large, (b"small", b"s")], settled=False)
     pair.exchange()
-    assert came(pair) == [*large, (b"small", b"s")]
+    assert received(pair) == [*large, (b"small", b"s")]
 
 
-def test_more_than_the_credit_is_refused_where_it_ends() -> None:
+def test_a_bulk_send_beyond_the_credit_is_refused() -> None:
     pair = EnginePair()
     sender, _ = pair.sender(credit=49)
     try:
@@ -76,7 +76,7 @@ def test_more_than_the_credit_is_refused_where_it_ends() -> None:
     assert "no credit" in refusal
 
 
-def test_a_link_of_answers_sends_without_credit() -> None:
+def test_a_sender_that_ignores_credit_sends_without_credit() -> None:
     pair = EnginePair(server=Limits(enforce_credit=False))
     sender, _ = pair.sender(credit=1)
     sender.ignores_credit = True
@@ -84,4 +84,4 @@ def test_a_link_of_answers_sends_without_credit() -> None:
         sender.send(payload, tag, settled=True)
     assert sender.credit == 0
     pair.exchange()
-    assert came(pair) == MESSAGES[:3]
+    assert received(pair) == MESSAGES[:3]

@@ -1,4 +1,4 @@
-"""Messages, read section by section on demand."""
+"""Message sections: decoded on demand, one section, field or key at a time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from twinbus.amqp.message import Header, Message, Properties, Section, build, da
 from twinbus.amqp.outcomes import Declare
 from twinbus.amqp.types import Described, Symbol, Timestamp, UInt, ULong
 
-WHOLE = build(
+ALL_SECTIONS = build(
     header=Header(durable=True, ttl=60_000, delivery_count=3),
     delivery_annotations={"x-opt-lock-token": uuid.UUID(int=7)},
     message_annotations={"x-opt-sequence-number": 42, "x-opt-partition-key": "key"},
@@ -24,8 +24,8 @@ WHOLE = build(
 )
 
 
-def test_every_section_reads_back() -> None:
-    message = Message(WHOLE)
+def test_every_section_is_decoded() -> None:
+    message = Message(ALL_SECTIONS)
     assert message.header == Header(durable=True, ttl=60_000, delivery_count=3)
     assert message.delivery_annotations == {"x-opt-lock-token": uuid.UUID(int=7)}
     assert message.message_annotations == {"x-opt-sequence-number": 42, "x-opt-partition-key": "key"}
@@ -39,13 +39,13 @@ def test_every_section_reads_back() -> None:
 
 
 def test_keys_of_annotations_are_symbols_and_of_application_properties_strings() -> None:
-    message = Message(WHOLE)
+    message = Message(ALL_SECTIONS)
     assert {type(key) for key in message.message_annotations} == {Symbol}
     assert {type(key) for key in message.application_properties} == {str}
 
 
 def test_single_fields_and_keys_are_read_without_the_others() -> None:
-    message = Message(WHOLE)
+    message = Message(ALL_SECTIONS)
     assert message.field(Section.PROPERTIES, 0) == "m-1"
     assert message.field(Section.PROPERTIES, 10) == "session"
     assert message.field(Section.PROPERTIES, 9) == Timestamp(123)
@@ -57,12 +57,12 @@ def test_single_fields_and_keys_are_read_without_the_others() -> None:
     assert message.lookup(Section.APPLICATION_PROPERTIES, "size") == UInt(3)
 
 
-def test_the_raw_sections_make_up_the_message() -> None:
-    message = Message(WHOLE)
-    assert b"".join(message.raw(section) for section in Section) == WHOLE
+def test_the_raw_sections_joined_are_the_message() -> None:
+    message = Message(ALL_SECTIONS)
+    assert b"".join(message.raw(section) for section in Section) == ALL_SECTIONS
 
 
-def test_a_message_without_a_section_says_so() -> None:
+def test_missing_sections_are_empty() -> None:
     message = Message(build(body=value(None)))
     assert (message.header, message.properties, message.application_properties) == (None, None, {})
     assert message.field(Section.PROPERTIES, 0) is None
@@ -84,20 +84,20 @@ def test_a_body_may_have_several_sections_of_data_or_sequence() -> None:
     assert Message(build(body=sequence([1, "two"], []))).sequences == [[1, "two"], []]
 
 
-def test_a_composite_body_comes_as_such() -> None:
+def test_a_composite_body_is_decoded_as_a_composite() -> None:
     assert Message(build(body=value(Declare()))).value == Declare()
     assert Message(build(body=value(Described(ULong(0x99), [])))).value == Described(ULong(0x99), [])
 
 
-def test_sections_come_in_any_order() -> None:
-    whole = Message(WHOLE)
+def test_sections_may_come_in_any_order() -> None:
+    whole = Message(ALL_SECTIONS)
     shuffled = Message(b"".join(whole.raw(section) for section in reversed(Section)))
     assert shuffled.properties == whole.properties
     assert shuffled.delivery_annotations == whole.delivery_annotations
     assert shuffled.data == whole.data
 
 
-def test_descriptors_may_be_written_in_any_legal_way() -> None:
+def test_section_descriptors_may_have_any_legal_encoding() -> None:
     body = b"\xa0\x01x"
     for descriptor in (b"\x53\x75", b"\x80" + bytes(7) + b"\x75", b"\xa3\x10amqp:data:binary"):
         assert Message(b"\x00" + descriptor + body).data == [b"x"]
@@ -119,7 +119,7 @@ def test_descriptors_may_be_written_in_any_legal_way() -> None:
         b"\x00\xa3\x04what\x45",
     ],
 )
-def test_what_is_no_message_is_refused(wrong: bytes) -> None:
+def test_bytes_that_are_not_a_message_are_refused(wrong: bytes) -> None:
     with pytest.raises(DecodeError):
         Message(wrong)
 
@@ -138,9 +138,9 @@ def test_a_section_of_the_wrong_type_is_refused_when_it_is_read() -> None:
         message.lookup(Section.APPLICATION_PROPERTIES, "x")
 
 
-@given(st.data(), st.integers(0, len(WHOLE) - 1), st.binary(min_size=0, max_size=4))
-def test_a_mangled_message_reads_or_is_refused_and_nothing_else(draw: st.DataObject, at: int, junk: bytes) -> None:
-    mangled = WHOLE[:at] + junk + WHOLE[at + draw.draw(st.integers(0, 6)) :]
+@given(st.data(), st.integers(0, len(ALL_SECTIONS) - 1), st.binary(min_size=0, max_size=4))
+def test_a_damaged_message_decodes_or_raises_decode_error(draw: st.DataObject, at: int, junk: bytes) -> None:
+    mangled = ALL_SECTIONS[:at] + junk + ALL_SECTIONS[at + draw.draw(st.integers(0, 6)) :]
     try:
         message = Message(mangled)
         _ = (message.header, message.properties, message.message_annotations, message.application_properties)

@@ -1,4 +1,4 @@
-"""Each table, cell by cell: what it allows happens, what it does not is refused as it should be, by both ends."""
+"""State tables, cell by cell: legal steps change the state, illegal ones are refused, for frames of both ends."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import pytest
 
 from tests.amqp.engine.engine_pair import SingleEngine
 from twinbus.amqp import errors
+from twinbus.amqp.codec.frames import AMQP_HEADER
+from twinbus.amqp.codec.performatives import Attach, Begin, Close, Detach, Disposition, End, Flow, Open, Transfer
 from twinbus.amqp.connection import Connection
 from twinbus.amqp.errors import LocalError, Violation
 from twinbus.amqp.events import AttachRequested, ConnectionClosed, LinkDetached, SessionEnded
-from twinbus.amqp.frames import AMQP_HEADER
-from twinbus.amqp.performatives import Attach, Begin, Close, Detach, Disposition, End, Flow, Open, Transfer
 from twinbus.amqp.receiver import Receiver
 from twinbus.amqp.sasl import Credentials, SaslChallenge, SaslInit, SaslLayer, SaslMechanisms, SaslOutcome, SaslResponse
 from twinbus.amqp.sender import Sender
@@ -34,7 +34,7 @@ from twinbus.amqp.states import (
 from twinbus.amqp.terminus import Source, Target
 
 if TYPE_CHECKING:
-    from twinbus.amqp.composite import Composite
+    from twinbus.amqp.codec.composite import Composite
     from twinbus.amqp.link import Link
 
 FRAMES: Final[dict[Step, Composite]] = {
@@ -56,62 +56,62 @@ def cells(states: type, steps: object) -> list[tuple[object, object]]:
 
 
 def connection_in(state: ConnectionState) -> SingleEngine:
-    """A server whose peer has come so far."""
-    lone = SingleEngine()
+    """Return a server whose peer is in `state`."""
+    engine = SingleEngine()
     if state is not ConnectionState.START:
-        lone.feed_bytes(AMQP_HEADER)
+        engine.feed_bytes(AMQP_HEADER)
     if state in (ConnectionState.OPEN, ConnectionState.CLOSED):
-        lone.send(Open(container_id="client"))
+        engine.send(Open(container_id="client"))
     if state is ConnectionState.CLOSED:
-        lone.send(Close())
-    assert lone.connection.remote_state is state
-    return lone
+        engine.send(Close())
+    assert engine.connection.remote_state is state
+    return engine
 
 
 # --- connection -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("state", "step"), cells(ConnectionState, FRAME_STEPS))
-def test_a_connection_takes_the_steps_of_its_table_and_no_others(state: ConnectionState, step: Step) -> None:
-    lone = connection_in(state)
+def test_a_connection_accepts_the_steps_of_its_table_and_no_others(state: ConnectionState, step: Step) -> None:
+    engine = connection_in(state)
     if step in (Step.ATTACH, Step.FLOW, Step.TRANSFER, Step.DISPOSITION, Step.DETACH, Step.END) and (
         state is ConnectionState.OPEN
     ):
-        lone.attached()
-        lone.end.clear_events()
-    lone.sent.clear()
+        engine.attached()
+        engine.end.clear_events()
+    engine.sent.clear()
     frame = FRAMES[step] if step is not Step.ATTACH else Attach(name="2", handle=2, role=Role.SENDER)
-    events = lone.send(frame)
+    events = engine.send(frame)
     following = CONNECTION_TRANSITIONS.get((state, step))
     if following is not None:
-        assert lone.connection.remote_state is following
+        assert engine.connection.remote_state is following
         assert not any(isinstance(event, ConnectionClosed) and not event.by_peer for event in events)
     elif state is ConnectionState.CLOSED:
-        assert (events, lone.sent) == ([], [])  # nothing is heard or said after the end
+        assert (events, engine.sent) == ([], [])  # a closed connection reports and sends nothing
     elif state is ConnectionState.START:
-        assert lone.connection.is_finished  # no header: there is no telling what it is
-        assert lone.end.only_event(ConnectionClosed).error is not None
+        assert engine.connection.is_finished  # without a header, the protocol is unknown
+        assert engine.end.only_event(ConnectionClosed).error is not None
     else:
-        assert lone.last(Close).error is not None
-        assert lone.condition(Close) == errors.ILLEGAL_STATE
-        assert not lone.end.only_event(ConnectionClosed).by_peer
+        assert engine.last(Close).error is not None
+        assert engine.condition(Close) == errors.ILLEGAL_STATE
+        assert not engine.end.only_event(ConnectionClosed).by_peer
 
 
 @pytest.mark.parametrize("state", list(ConnectionState))
-def test_a_second_header_is_no_frame(state: ConnectionState) -> None:
-    lone = connection_in(state)
-    lone.sent.clear()
-    lone.feed_bytes(AMQP_HEADER)
+def test_a_second_protocol_header_is_refused(state: ConnectionState) -> None:
+    engine = connection_in(state)
+    engine.sent.clear()
+    engine.feed_bytes(AMQP_HEADER)
     if (state, Step.HEADER) in CONNECTION_TRANSITIONS:
-        assert lone.connection.remote_state is ConnectionState.HEADER_EXCHANGED
+        assert engine.connection.remote_state is ConnectionState.HEADER_EXCHANGED
     elif state is ConnectionState.CLOSED:
-        assert lone.sent == []
+        assert engine.sent == []
     else:  # "AMQP" read as a frame's size is 1.1 GB
-        assert lone.condition(Close) == errors.FRAMING_ERROR
+        assert engine.condition(Close) == errors.FRAMING_ERROR
 
 
 @pytest.mark.parametrize(("state", "step"), cells(ConnectionState, FRAME_STEPS))
-def test_our_own_illegal_step_on_a_connection_is_raised(state: ConnectionState, step: Step) -> None:
+def test_our_own_illegal_step_on_a_connection_raises(state: ConnectionState, step: Step) -> None:
     connection = Connection.server(Settings(container_id="server"), now=0.0)
     connection.local_state = state
     following = CONNECTION_TRANSITIONS.get((state, step))
@@ -130,37 +130,37 @@ SESSION_STEPS: Final = [step for step in FRAME_STEPS if step not in (Step.OPEN, 
 
 
 @pytest.mark.parametrize(("state", "step"), cells(SessionState, SESSION_STEPS))
-def test_a_session_takes_the_steps_of_its_table_and_no_others(state: SessionState, step: Step) -> None:
-    lone = SingleEngine().opened()
+def test_a_session_accepts_the_steps_of_its_table_and_no_others(state: SessionState, step: Step) -> None:
+    engine = SingleEngine().opened()
     if state is not SessionState.UNMAPPED:
-        lone.attached()
+        engine.attached()
     if state is SessionState.ENDED:
-        lone.send(End())
-    lone.sent.clear()
+        engine.send(End())
+    engine.sent.clear()
     frame = FRAMES[step] if step is not Step.ATTACH else Attach(name="2", handle=2, role=Role.SENDER)
-    events = lone.send(frame)
+    events = engine.send(frame)
     if (state, step) in SESSION_TRANSITIONS:
         assert not any(isinstance(event, ConnectionClosed) for event in events)
         assert (Step.END is step) == any(isinstance(event, SessionEnded) for event in events)
     elif state is SessionState.ENDED and step is not Step.BEGIN:
-        assert (events, lone.sent) == ([], [])  # late frames of a session that is over are dropped
+        assert (events, engine.sent) == ([], [])  # late frames of an ended session are dropped
     elif state is SessionState.ENDED:
-        assert isinstance(lone.last(Begin), Begin)  # a new session on the old channel
+        assert isinstance(engine.last(Begin), Begin)  # a new session on the old channel
     else:
-        assert lone.condition(Close) == errors.ILLEGAL_STATE
+        assert engine.condition(Close) == errors.ILLEGAL_STATE
 
 
 @pytest.mark.parametrize(("state", "step"), cells(SessionState, SESSION_STEPS))
-def test_our_own_illegal_step_on_a_session_is_raised(state: SessionState, step: Step) -> None:
-    lone = SingleEngine().begun()
-    (session,) = lone.connection.sessions.values()
+def test_our_own_illegal_step_on_a_session_raises(state: SessionState, step: Step) -> None:
+    engine = SingleEngine().begun()
+    (session,) = engine.connection.sessions.values()
     session.local_state = state
-    lone.connection.data_to_send()
+    engine.connection.data_to_send()
     following = SESSION_TRANSITIONS.get((state, step))
     if following is None:
         with pytest.raises(LocalError, match=step.name.lower()):
             session.send(step, FRAMES[step])
-        assert lone.connection.data_to_send() == b""
+        assert engine.connection.data_to_send() == b""
     else:
         session.send(step, FRAMES[step])
         assert session.local_state is following
@@ -172,17 +172,17 @@ LINK_STEPS: Final = [Step.ATTACH, Step.FLOW, Step.TRANSFER, Step.DETACH]
 
 
 @pytest.mark.parametrize(("state", "step"), cells(LinkState, LINK_STEPS))
-def test_a_link_takes_the_steps_of_its_table_and_no_others(state: LinkState, step: Step) -> None:
-    lone = SingleEngine().begun()
+def test_a_link_accepts_the_steps_of_its_table_and_no_others(state: LinkState, step: Step) -> None:
+    engine = SingleEngine().begun()
     if state is not LinkState.UNATTACHED:
-        link = lone.attached()
+        link = engine.attached()
         assert isinstance(link, Receiver)
         link.grant(10)
     if state is LinkState.DETACHED:
-        lone.send(Detach(handle=0, closed=True))
-    lone.sent.clear()
+        engine.send(Detach(handle=0, closed=True))
+    engine.sent.clear()
     flow = Flow(next_incoming_id=0, incoming_window=9, next_outgoing_id=0, outgoing_window=9, handle=0, link_credit=9)
-    events = lone.send(flow if step is Step.FLOW else FRAMES[step])
+    events = engine.send(flow if step is Step.FLOW else FRAMES[step])
     if (state, step) in LINK_TRANSITIONS:
         assert not any(isinstance(event, SessionEnded) for event in events)
         assert (step is Step.ATTACH) == any(isinstance(event, AttachRequested) for event in events)
@@ -190,12 +190,12 @@ def test_a_link_takes_the_steps_of_its_table_and_no_others(state: LinkState, ste
     elif step is Step.ATTACH and state is LinkState.DETACHED:
         assert any(isinstance(event, AttachRequested) for event in events)  # a new link on the old handle
     else:
-        wanted = errors.HANDLE_IN_USE if step is Step.ATTACH else errors.UNATTACHED_HANDLE
-        assert lone.condition(End) == wanted
+        condition = errors.HANDLE_IN_USE if step is Step.ATTACH else errors.UNATTACHED_HANDLE
+        assert engine.condition(End) == condition
         assert not any(isinstance(event, ConnectionClosed) for event in events)
 
 
-def do(link: Link, step: Step) -> None:
+def take_step(link: Link, step: Step) -> None:
     if step is Step.ATTACH:
         link.accept()
     elif step is Step.DETACH:
@@ -207,22 +207,22 @@ def do(link: Link, step: Step) -> None:
 
 
 @pytest.mark.parametrize(("state", "step"), cells(LinkState, LINK_STEPS))
-def test_our_own_illegal_step_on_a_link_is_raised(state: LinkState, step: Step) -> None:
-    lone = SingleEngine().begun()
-    lone.send(Attach(name="link", handle=0, role=Role.RECEIVER, source=Source(), target=Target()))
-    link = lone.end.only_event(AttachRequested).link
+def test_our_own_illegal_step_on_a_link_raises(state: LinkState, step: Step) -> None:
+    engine = SingleEngine().begun()
+    engine.send(Attach(name="link", handle=0, role=Role.RECEIVER, source=Source(), target=Target()))
+    link = engine.end.only_event(AttachRequested).link
     link.local_state = state
     link.credit = 10
     following = LINK_TRANSITIONS.get((state, step))
     if state is LinkState.DETACHED and step is not Step.TRANSFER:
-        do(link, step)  # it may have ended while the program was about to answer: nothing is said, nothing raised
-        assert lone.connection.data_to_send() == b""
+        take_step(link, step)  # the link may end before the program answers: nothing is sent or raised
+        assert engine.connection.data_to_send() == b""
     elif following is None:
         with pytest.raises(LocalError):
-            do(link, step)
-        assert lone.connection.data_to_send() == b""
+            take_step(link, step)
+        assert engine.connection.data_to_send() == b""
     else:
-        do(link, step)
+        take_step(link, step)
         assert link.local_state is following
 
 
@@ -246,7 +246,7 @@ def layer_in(state: SaslState, *, is_client: bool) -> SaslLayer:
 
 @pytest.mark.parametrize("is_client", [True, False])
 @pytest.mark.parametrize(("state", "step"), cells(SaslState, SaslStep))
-def test_a_sasl_exchange_takes_the_steps_of_its_table_from_the_end_whose_turn_it_is(
+def test_a_sasl_exchange_accepts_the_steps_of_its_table_from_the_right_end_only(
     state: SaslState, step: SaslStep, *, is_client: bool
 ) -> None:
     legal = (state, step) in SASL_TRANSITIONS
@@ -254,9 +254,9 @@ def test_a_sasl_exchange_takes_the_steps_of_its_table_from_the_end_whose_turn_it
     receiving = layer_in(state, is_client=is_client)
     if legal and from_peer:
         receiving.receive(SASL_FRAMES[step])
-        # A client answers the offer of mechanisms at once, which is the next step already.
-        follows = SaslState.AWAITING_ANSWER if step is SaslStep.MECHANISMS else SASL_TRANSITIONS[state, step]
-        assert receiving.state is follows
+        # A client answers the offered mechanisms at once, which is already the next step.
+        following = SaslState.AWAITING_ANSWER if step is SaslStep.MECHANISMS else SASL_TRANSITIONS[state, step]
+        assert receiving.state is following
     else:
         with pytest.raises(Violation) as caught:
             receiving.receive(SASL_FRAMES[step])

@@ -1,13 +1,13 @@
-"""What all peers without credentials make a server hold is limited together, over all their connections."""
+"""Shared limit of input held for unauthenticated peers, over all their connections."""
 
 from __future__ import annotations
 
 from tests.amqp.engine.engine_pair import SingleEngine
+from twinbus.amqp.codec.frames import frame
+from twinbus.amqp.codec.performatives import Close, Transfer
 from twinbus.amqp.delivery import OVERHEAD_BYTES
 from twinbus.amqp.errors import RESOURCE_LIMIT_EXCEEDED
-from twinbus.amqp.frames import frame
 from twinbus.amqp.outcomes import ACCEPTED
-from twinbus.amqp.performatives import Close, Transfer
 from twinbus.amqp.receiver import Receiver
 from twinbus.amqp.settings import Limits, Settings, UnauthenticatedInput
 
@@ -15,31 +15,31 @@ LIMITS = Limits()
 
 
 class Server:
-    """Its connections, which share 100,000 bytes; each may have 1,000 beyond that."""
+    """A server whose unauthenticated connections share 100,000 bytes, plus 1,000 bytes for each connection."""
 
     def __init__(self) -> None:
         self.shared = UnauthenticatedInput(max_bytes=100_000, free_bytes=1_000)
         self.settings = Settings(container_id="server", limits=LIMITS, unauthenticated_input=self.shared)
 
     def connect(self) -> tuple[SingleEngine, Receiver]:
-        lone = SingleEngine(settings=self.settings)
-        link = lone.attached()
+        engine = SingleEngine(settings=self.settings)
+        link = engine.attached()
         assert isinstance(link, Receiver)
         link.grant(10)
-        lone.collect()
-        return lone, link
+        engine.collect()
+        return engine, link
 
 
 def transfer(payload_bytes: int, *, more: bool) -> bytes:
-    begun = Transfer(handle=0, delivery_id=0, delivery_tag=b"t", message_format=0, more=more)
-    return frame(0, begun.encode() + bytes(payload_bytes))
+    performative = Transfer(handle=0, delivery_id=0, delivery_tag=b"t", message_format=0, more=more)
+    return frame(0, performative.encode() + bytes(payload_bytes))
 
 
-def is_closed(lone: SingleEngine) -> bool:
-    return any(isinstance(one, Close) for _, one, _ in lone.sent)
+def is_closed(engine: SingleEngine) -> bool:
+    return any(isinstance(performative, Close) for _, performative, _ in engine.sent)
 
 
-def test_unfinished_messages_of_all_connections_count() -> None:
+def test_unfinished_messages_of_all_connections_count_towards_the_shared_limit() -> None:
     server = Server()
     (first, _), (second, _), (third, _) = (server.connect() for _ in range(3))
     first.feed_bytes(transfer(50_000, more=True))
@@ -55,7 +55,7 @@ def test_unfinished_messages_of_all_connections_count() -> None:
     assert server.shared.held_bytes == 100_000
 
 
-def test_a_connection_has_room_to_authenticate_however_much_the_others_hold() -> None:
+def test_a_connection_can_still_authenticate_when_others_use_up_the_shared_limit() -> None:
     server = Server()
     (greedy, _), (honest, link) = server.connect(), server.connect()
     for _ in range(2):
@@ -65,17 +65,17 @@ def test_a_connection_has_room_to_authenticate_however_much_the_others_hold() ->
     assert not is_closed(honest)
 
 
-def test_messages_count_until_they_are_answered() -> None:
+def test_messages_count_until_they_are_settled() -> None:
     server = Server()
-    lone, link = server.connect()
-    lone.feed_bytes(transfer(50_000, more=False))
+    engine, link = server.connect()
+    engine.feed_bytes(transfer(50_000, more=False))
     assert server.shared.held_bytes == 50_000 + OVERHEAD_BYTES
     link.settle(list(link.session.unsettled_deliveries.incoming.values()), ACCEPTED)
-    lone.collect()
+    engine.collect()
     assert server.shared.held_bytes == 0
 
 
-def test_frames_that_are_not_whole_count() -> None:
+def test_incomplete_frames_count() -> None:
     server = Server()
     (first, _), (second, _) = server.connect(), server.connect()
     whole = transfer(60_000, more=False)
@@ -87,7 +87,7 @@ def test_frames_that_are_not_whole_count() -> None:
     assert server.shared.held_bytes == 59_000
 
 
-def test_a_connection_that_was_closed_for_it_cannot_go_on_growing() -> None:
+def test_a_connection_closed_for_the_limit_cannot_hold_more_input() -> None:
     server = Server()
     (greedy, _), (closed, _) = server.connect(), server.connect()
     for _ in range(2):
@@ -99,7 +99,7 @@ def test_a_connection_that_was_closed_for_it_cannot_go_on_growing() -> None:
     assert server.shared.held_bytes == 100_000
 
 
-def test_a_connection_leaves_the_count_when_it_is_trusted_and_when_it_ends() -> None:
+def test_a_connection_stops_counting_when_it_authenticates_or_ends() -> None:
     server = Server()
     (trusted, _), (lost, _) = server.connect(), server.connect()
     trusted.feed_bytes(transfer(50_000, more=True))

@@ -1,4 +1,4 @@
-"""A peer whose frames are dear to handle has its turns, and so has every other, however much the first one says."""
+"""Fairness: input that is expensive to handle is processed in time slices, so that every peer gets a turn."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import pytest
 
 from tests.amqp.sockets.test_asyncio_adapter import ListenerFixture, Recorder, run
 from twinbus.amqp import peer_input
+from twinbus.amqp.codec.frames import AMQP_HEADER, frame
+from twinbus.amqp.codec.performatives import Attach, Begin, Close, Detach, Open
 from twinbus.amqp.events import AttachRequested, ConnectionClosed, SessionBegun
-from twinbus.amqp.frames import AMQP_HEADER, frame
 from twinbus.amqp.peer_input import TIME_SLICE_S, HeldInputQueue
-from twinbus.amqp.performatives import Attach, Begin, Close, Detach, Open
 from twinbus.amqp.settings import Limits, Settings
 from twinbus.amqp.terminus import Source, Target
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from twinbus.amqp.events import Event
 
 ATTACH_S = 0.001
-"""What handling one attach takes, on the clock of these tests."""
+"""Time to handle one attach, on the clock of these tests."""
 SERVER = Settings(
     container_id="server",
     limits=Limits(max_unanswered_bytes=2**30),
@@ -34,7 +34,7 @@ SERVER = Settings(
 
 
 class Time:
-    """Seconds that pass only where something is handled."""
+    """A clock that advances only while a handler works."""
 
     def __init__(self) -> None:
         self.now_s = 1.0
@@ -44,7 +44,7 @@ class Time:
 
 
 class Slow(Recorder):
-    """A program for which each attach takes its time, and which knows what everybody did, in order."""
+    """A handler that takes time for each attach, and records the attaches of all peers in order."""
 
     time: Time
     order: list[tuple[str, float]]
@@ -58,12 +58,12 @@ class Slow(Recorder):
 
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> type[Slow]:
-    passing = Time()
-    monkeypatch.setattr(peer_input, "time", passing)
-    return type("Slow", (Slow,), {"time": passing, "order": []})
+    clock = Time()
+    monkeypatch.setattr(peer_input, "time", clock)
+    return type("Slow", (Slow,), {"time": clock, "order": []})
 
 
-def hello() -> bytes:
+def handshake() -> bytes:
     begin = Begin(next_outgoing_id=0, incoming_window=1_000, outgoing_window=1_000)
     return AMQP_HEADER + frame(0, Open(container_id="c").encode()) + frame(0, begin.encode())
 
@@ -78,26 +78,26 @@ def attaches(name: str, count: int) -> bytes:
 
 @contextlib.asynccontextmanager
 async def serving(make_handler: type[Slow]) -> AsyncIterator[ListenerFixture]:
-    place = await ListenerFixture(make_handler, SERVER).start()
+    fixture = await ListenerFixture(make_handler, SERVER).start()
     try:
-        yield place
+        yield fixture
     finally:
-        await place.listener.close(grace_s=0.1)
+        await fixture.listener.close(grace_s=0.1)
 
 
-class Speaker:
-    """A client that says what it is told to, and leaves all answers unread."""
+class RawClient:
+    """A client that sends given bytes, and reads no answers."""
 
     handler: Recorder
 
-    def __init__(self, place: ListenerFixture) -> None:
-        self._place = place
-        self._socket = socket.create_connection(("127.0.0.1", place.listener.port))
+    def __init__(self, fixture: ListenerFixture) -> None:
+        self._fixture = fixture
+        self._socket = socket.create_connection(("127.0.0.1", fixture.listener.port))
         self._socket.setblocking(False)  # noqa: FBT003
 
     async def __aenter__(self) -> Self:
-        await self.send(hello())
-        self.handler = await self._place.arrivals.get()
+        await self.send(handshake())
+        self.handler = await self._fixture.arrivals.get()
         await self.handler.wait_for_events(SessionBegun)
         return self
 
@@ -109,12 +109,12 @@ class Speaker:
 
 
 def attached(handler: Recorder) -> int:
-    return len([one for one in handler.events if isinstance(one, AttachRequested)])
+    return len([event for event in handler.events if isinstance(event, AttachRequested)])
 
 
-def test_a_read_of_a_thousand_attaches_is_handled_in_turns_and_others_have_theirs_between(slow: type[Slow]) -> None:
+def test_a_thousand_attaches_in_one_read_do_not_delay_another_peer(slow: type[Slow]) -> None:
     async def test() -> None:
-        async with serving(slow) as place, Speaker(place) as greedy, Speaker(place) as modest:
+        async with serving(slow) as fixture, RawClient(fixture) as greedy, RawClient(fixture) as modest:
             await greedy.send(attaches("greedy", 1_000))
             await greedy.handler.wait_for_events(AttachRequested)
             began_s = slow.time.now_s
@@ -123,17 +123,17 @@ def test_a_read_of_a_thousand_attaches_is_handled_in_turns_and_others_have_their
             await modest.handler.wait_for_events(AttachRequested)
             assert slow.time.now_s - began_s < 10 * TIME_SLICE_S
             await greedy.handler.wait_for_events(AttachRequested, 1_000)
-            names = [one.link.name for one in greedy.handler.events if isinstance(one, AttachRequested)]
+            names = [event.link.name for event in greedy.handler.events if isinstance(event, AttachRequested)]
             assert names == [f"greedy {n}" for n in range(1_000)]
 
     run(test)
 
 
-def test_many_peers_with_much_to_say_share_one_turn(slow: type[Slow]) -> None:
+def test_many_busy_peers_share_one_time_slice(slow: type[Slow]) -> None:
     async def test() -> None:
-        async with serving(slow) as place, contextlib.AsyncExitStack() as stack:
-            modest = await stack.enter_async_context(Speaker(place))
-            crowd = [await stack.enter_async_context(Speaker(place)) for _ in range(20)]
+        async with serving(slow) as fixture, contextlib.AsyncExitStack() as stack:
+            modest = await stack.enter_async_context(RawClient(fixture))
+            crowd = [await stack.enter_async_context(RawClient(fixture)) for _ in range(20)]
             for greedy in crowd:
                 await greedy.send(attaches("greedy", 100))
             for greedy in crowd:
@@ -143,7 +143,7 @@ def test_many_peers_with_much_to_say_share_one_turn(slow: type[Slow]) -> None:
             await modest.handler.wait_for_events(AttachRequested)
             assert (
                 slow.time.now_s - began_s < 15 * TIME_SLICE_S
-            )  # with a turn for each of them it would be 20 at the least
+            )  # one turn for each of them would take at least 20 slices
             for greedy in crowd:
                 await greedy.handler.wait_for_events(AttachRequested, 100)
 
@@ -152,22 +152,22 @@ def test_many_peers_with_much_to_say_share_one_turn(slow: type[Slow]) -> None:
 
 def test_a_socket_is_not_read_from_while_its_input_is_held(slow: type[Slow]) -> None:
     async def test() -> None:
-        async with serving(slow) as place, Speaker(place) as greedy:
-            saying = asyncio.ensure_future(greedy.send(attaches("greedy", 10_000)))
+        async with serving(slow) as fixture, RawClient(fixture) as greedy:
+            sending = asyncio.ensure_future(greedy.send(attaches("greedy", 10_000)))
             connection = greedy.handler.peer.connection
             most = 0
             while attached(greedy.handler) < 500:
                 await asyncio.sleep(0)
                 most = max(most, connection._held_size)  # noqa: SLF001
             assert 0 < most < 1_000_000
-            saying.cancel()
+            sending.cancel()
 
     run(test)
 
 
-def test_a_close_behind_much_input_is_answered(slow: type[Slow]) -> None:
+def test_a_close_after_much_held_input_is_answered(slow: type[Slow]) -> None:
     async def test() -> None:
-        async with serving(slow) as place, Speaker(place) as greedy:
+        async with serving(slow) as fixture, RawClient(fixture) as greedy:
             await greedy.send(attaches("greedy", 500) + frame(0, Close().encode()))
             await greedy.handler.wait_for_events(ConnectionClosed)
             assert attached(greedy.handler) == 500
@@ -175,13 +175,13 @@ def test_a_close_behind_much_input_is_answered(slow: type[Slow]) -> None:
     run(test)
 
 
-class Waiting:
-    """A peer in a backlog, with so many pieces of input."""
+class HeldPeer:
+    """A peer in the queue of held input, with `pieces` pieces of input left."""
 
-    def __init__(self, passing: Time, pieces: int, piece_s: float) -> None:
+    def __init__(self, clock: Time, pieces: int, piece_s: float) -> None:
         self.left = pieces
         self.read_at: list[float] = []
-        self._time = passing
+        self._time = clock
         self._piece_s = piece_s
 
     def read_slice(self) -> bool:
@@ -191,36 +191,36 @@ class Waiting:
         return self.left > 0
 
 
-def test_a_backlog_takes_one_turn_at_a_time_and_a_piece_of_each_peer_in_it() -> None:
-    passing = Time()
-    soon: deque[Callable[[], None]] = deque()
-    backlog = HeldInputQueue(passing.monotonic, soon.append)
-    peers = [Waiting(passing, 10, 0.004) for _ in range(5)]
+def test_the_held_input_queue_serves_its_peers_round_robin_in_time_slices() -> None:
+    clock = Time()
+    scheduled: deque[Callable[[], None]] = deque()
+    queue = HeldInputQueue(clock.monotonic, scheduled.append)
+    peers = [HeldPeer(clock, 10, 0.004) for _ in range(5)]
     for peer in peers:
-        backlog.add(peer)
+        queue.add(peer)
     turns = []
-    while soon:
-        before = passing.now_s
-        soon.popleft()()
-        turns.append(passing.now_s - before)
+    while scheduled:
+        before = clock.now_s
+        scheduled.popleft()()
+        turns.append(clock.now_s - before)
         assert max(peer.left for peer in peers) - min(peer.left for peer in peers) <= 1
     assert all(peer.left == 0 for peer in peers)
     assert max(turns) <= TIME_SLICE_S + 0.004 + 1e-9
 
 
-def test_a_fault_of_one_peer_leaves_the_turns_of_the_others_as_they_are() -> None:
-    class Faulty(Waiting):
+def test_an_exception_of_one_peer_does_not_stop_the_others_in_the_queue() -> None:
+    class Faulty(HeldPeer):
         def read_slice(self) -> bool:
             raise ZeroDivisionError
 
-    passing = Time()
-    soon: deque[Callable[[], None]] = deque()
-    backlog = HeldInputQueue(passing.monotonic, soon.append)
-    other = Waiting(passing, 3, 0.004)
-    backlog.add(Faulty(passing, 1, 0.004))
-    backlog.add(other)
+    clock = Time()
+    scheduled: deque[Callable[[], None]] = deque()
+    queue = HeldInputQueue(clock.monotonic, scheduled.append)
+    other = HeldPeer(clock, 3, 0.004)
+    queue.add(Faulty(clock, 1, 0.004))
+    queue.add(other)
     with pytest.raises(ZeroDivisionError):
-        soon.popleft()()
-    while soon:
-        soon.popleft()()
+        scheduled.popleft()()
+    while scheduled:
+        scheduled.popleft()()
     assert other.left == 0

@@ -1,4 +1,4 @@
-"""A peer that does not read is not read from either: its silence counts only if it takes nothing of what it is sent."""
+"""Silence limit of slow readers: a peer that still takes output is not silent, a peer that takes none is closed."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from twinbus.amqp.aio import Peer
+from twinbus.amqp.codec.frames import AMQP_HEADER, HEARTBEAT, frame
+from twinbus.amqp.codec.performatives import Open
 from twinbus.amqp.connection import Connection
 from twinbus.amqp.events import ConnectionClosed
-from twinbus.amqp.frames import AMQP_HEADER, HEARTBEAT, frame
-from twinbus.amqp.performatives import Open
+from twinbus.amqp.heartbeat import RECHECK_S
 from twinbus.amqp.settings import Settings
-from twinbus.amqp.silence_limit import RECHECK_S
 from twinbus.testing import run
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ MEGABYTE = 1_048_576
 
 
 class Socket(asyncio.Transport):
-    """A socket whose other end takes so many bytes a second."""
+    """A transport whose other end takes `rate` bytes per second."""
 
     def __init__(self, peer: Peer, rate: int) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class Socket(asyncio.Transport):
             self._unwritten -= self._rate
 
     def pause_reading(self) -> None:
-        """Nothing comes in any case."""
+        """Do nothing: there is no input."""
 
     def is_closing(self) -> bool:
         return self._is_closing
@@ -63,8 +63,8 @@ class Socket(asyncio.Transport):
         self._is_closing = True
 
 
-class Program:
-    """The handler."""
+class Handler:
+    """A handler that records when its connection was closed."""
 
     def __init__(self, _peer: Peer) -> None:
         self.closed_s: float | None = None
@@ -74,15 +74,15 @@ class Program:
             self.closed_s = asyncio.get_running_loop().time()
 
     def on_writable(self) -> None:
-        """Nothing is sent."""
+        """Do nothing: the handler sends nothing."""
 
 
-@pytest.mark.parametrize(("rate", "is_given_up"), [(1_000, False), (0, True)])
-def test_a_slow_reader_keeps_its_promise_and_one_that_takes_nothing_does_not(*, rate: int, is_given_up: bool) -> None:
+@pytest.mark.parametrize(("rate", "is_closed"), [(1_000, False), (0, True)])
+def test_a_slow_reader_stays_connected_and_one_that_reads_nothing_is_closed(*, rate: int, is_closed: bool) -> None:
     async def read() -> None:
         loop = asyncio.get_running_loop()
         settings = Settings(container_id="server")
-        peer = Peer(Program, Connection.server(settings, now=loop.time(), require_sasl=False))
+        peer = Peer(Handler, Connection.server(settings, now=loop.time(), require_sasl=False))
         socket = Socket(peer, rate)
         peer.connection_made(socket)
         peer.data_received(AMQP_HEADER + frame(0, Open(container_id="client").encode()))
@@ -92,8 +92,8 @@ def test_a_slow_reader_keeps_its_promise_and_one_that_takes_nothing_does_not(*, 
         peer.flush()
         assert not peer.is_writable
         await socket.drain(60)
-        assert isinstance(peer.handler, Program)
-        if is_given_up:
+        assert isinstance(peer.handler, Handler)
+        if is_closed:
             assert peer.handler.closed_s is not None
             assert LIMIT_S <= peer.handler.closed_s - start_s <= LIMIT_S + RECHECK_S + 1.1
         else:

@@ -1,4 +1,4 @@
-"""A queue that is deleted takes nothing, gives nothing, and leaves nothing on disk."""
+"""A deleted queue accepts and delivers nothing, and leaves nothing on disk."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from twinbus.store.protocol import Table
 
 
 def delete(harness: BrokerHarness) -> Results:
-    answers = Results()
+    results = Results()
     harness.namespace.remove(harness.path)
-    harness.namespace.delete_entity_records(harness.queue.entity_id, 0, answers)
-    return answers
+    harness.namespace.delete_entity_records(harness.queue.entity_id, 0, results)
+    return results
 
 
 def left_on_disk(harness: BrokerHarness) -> list[bytes]:
@@ -24,69 +24,69 @@ def left_on_disk(harness: BrokerHarness) -> list[bytes]:
     return [key for table in Table for key in harness.disk.synced[table].keys if start <= key < end]
 
 
-def test_it_is_not_found_and_its_receivers_are_told() -> None:
-    rig = BrokerHarness()
-    consumer = rig.consumer()
-    delete(rig)
+def test_a_deleted_queue_is_not_found_and_its_receivers_are_detached() -> None:
+    harness = BrokerHarness()
+    consumer = harness.consumer()
+    delete(harness)
     with pytest.raises(EntityNotFound):
-        rig.namespace.find("orders")
+        harness.namespace.find("orders")
     assert [type(error) for error in consumer.errors] == [EntityDeleted]
 
 
-def test_its_records_and_marks_are_removed() -> None:
-    rig = BrokerHarness()
-    rig.send_stored(b"1", b"2")
-    answers = delete(rig)
-    rig.run_until_idle()
-    assert answers == [None]
-    assert left_on_disk(rig) == []
+def test_the_records_and_counters_of_a_deleted_queue_are_removed() -> None:
+    harness = BrokerHarness()
+    harness.send_stored(b"1", b"2")
+    results = delete(harness)
+    harness.run_until_idle()
+    assert results == [None]
+    assert left_on_disk(harness) == []
 
 
-def test_what_was_sent_in_the_same_turn_leaves_nothing() -> None:
-    rig = BrokerHarness()
-    rig.send(b"1")
-    delete(rig)
-    rig.run_until_idle()
-    assert left_on_disk(rig) == []
+def test_a_message_sent_in_the_turn_of_the_deletion_is_removed() -> None:
+    harness = BrokerHarness()
+    harness.send(b"1")
+    delete(harness)
+    harness.run_until_idle()
+    assert left_on_disk(harness) == []
 
 
-def test_what_was_being_received_and_deleted_is_not_stored_again() -> None:
-    rig = BrokerHarness()
-    rig.send_stored(b"1", b"2")
-    consumer = rig.consumer(deletes=True)
+def test_a_message_being_received_and_deleted_is_not_stored_again() -> None:
+    harness = BrokerHarness()
+    harness.send_stored(b"1", b"2")
+    consumer = harness.consumer(deletes=True)
     consumer.grant(1)
-    rig.run_until_commit()
-    delete(rig)
-    rig.run_until_idle()
-    assert left_on_disk(rig) == []
+    harness.run_until_commit()
+    delete(harness)
+    harness.run_until_idle()
+    assert left_on_disk(harness) == []
     assert consumer.deliveries == []
 
 
-def test_who_still_has_a_link_cannot_send() -> None:
-    rig = BrokerHarness()
-    delete(rig)
+def test_sends_to_a_deleted_queue_fail() -> None:
+    harness = BrokerHarness()
+    delete(harness)
     with pytest.raises(ServiceBusError):
-        rig.send(b"1")
+        harness.send(b"1")
 
 
-def test_nor_when_its_marks_were_being_read_as_it_was_deleted() -> None:
-    rig = BrokerHarness()
-    rig.send_stored(b"1")
-    rig.fail_next_sync()
-    rig.send(b"2")
-    rig.run_until_idle()
-    rig.reopen()
-    delete(rig)
-    rig.run_until_idle()
+def test_sends_fail_if_the_queue_was_deleted_while_loading() -> None:
+    harness = BrokerHarness()
+    harness.send_stored(b"1")
+    harness.fail_next_sync()
+    harness.send(b"2")
+    harness.run_until_idle()
+    harness.reopen()
+    delete(harness)
+    harness.run_until_idle()
     with pytest.raises(ServiceBusError):
-        rig.send(b"3")
+        harness.send(b"3")
 
 
-def test_the_same_name_again_is_another_queue() -> None:
-    rig = BrokerHarness()
-    rig.send_stored(b"1")
-    delete(rig)
-    queue = rig.add_queue(8, "orders", rig.queue.description)
-    rig.run_until_idle()
+def test_a_new_queue_of_the_same_name_is_empty() -> None:
+    harness = BrokerHarness()
+    harness.send_stored(b"1")
+    delete(harness)
+    queue = harness.add_queue(8, "orders", harness.queue.description)
+    harness.run_until_idle()
     assert local_part(queue).main.active_count == 0
-    assert rig.consumer(10, of=local_part(queue).main).deliveries == []
+    assert harness.consumer(10, of=local_part(queue).main).deliveries == []

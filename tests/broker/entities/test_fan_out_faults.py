@@ -1,4 +1,4 @@
-"""A fault while copies are put into a batch: nothing of that batch is stored, and every sender gets one error."""
+"""A fault while copies are added to a batch: nothing of that batch is stored, and every sender gets one error."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def fault() -> None:
 
 
 def send_with_fault(harness: SlowRuleHarness) -> Results:
-    answers = Results()
-    harness.topic.parts[0].send(harness.incoming_batch(message(b"1", n=1), to=harness.topic), answers, on_batched=fault)
-    return answers
+    results = Results()
+    harness.topic.parts[0].send(harness.incoming_batch(message(b"1", n=1), to=harness.topic), results, on_batched=fault)
+    return results
 
 
-def go_on(harness: SlowRuleHarness) -> None:
-    """The fault is raised where the loop logs it; then the store is opened again."""
+def recover_from_fault(harness: SlowRuleHarness) -> None:
+    """Run until the fault is raised where the loop logs it, and reopen the store."""
     with pytest.raises(ZeroDivisionError):
         harness.run_turns()
     harness.run_turns()
@@ -35,55 +35,55 @@ def go_on(harness: SlowRuleHarness) -> None:
     harness.run_turns()
 
 
-def test_a_fault_after_some_turns_is_told_and_stores_nothing() -> None:
-    rig = SlowRuleHarness()
-    subscription, everything = rig.subscribe("a", *slow_rules(4)), rig.subscribe("all")
-    answers, behind = send_with_fault(rig), rig.publish(b"2", n=1)
-    go_on(rig)
-    assert [type(error) for error in (*answers, *behind)] == [InternalFault, StoreUnavailable]
-    assert rig.bodies(subscription) == rig.bodies(everything) == []
-    rig.publish_stored(b"3", n=1)
-    assert rig.bodies(subscription) == rig.bodies(everything) == [b"3"]
+def test_a_fault_after_some_turns_is_reported_and_stores_nothing() -> None:
+    harness = SlowRuleHarness()
+    subscription, everything = harness.subscribe("a", *slow_rules(4)), harness.subscribe("all")
+    results, behind = send_with_fault(harness), harness.publish(b"2", n=1)
+    recover_from_fault(harness)
+    assert [type(error) for error in (*results, *behind)] == [InternalFault, StoreUnavailable]
+    assert harness.bodies(subscription) == harness.bodies(everything) == []
+    harness.publish_stored(b"3", n=1)
+    assert harness.bodies(subscription) == harness.bodies(everything) == [b"3"]
 
 
 def test_a_fault_in_the_same_turn_is_raised_and_stores_nothing() -> None:
-    rig = SlowRuleHarness()
-    subscription = rig.subscribe("all")
-    before = rig.publish(b"0")
+    harness = SlowRuleHarness()
+    subscription = harness.subscribe("all")
+    before = harness.publish(b"0")
     with pytest.raises(InternalFault):
-        send_with_fault(rig)
-    go_on(rig)
+        send_with_fault(harness)
+    recover_from_fault(harness)
     assert [type(error) for error in before] == [StoreUnavailable]
-    rig.publish_stored(b"2")
-    assert rig.bodies(subscription) == [b"2"]
+    harness.publish_stored(b"2")
+    assert harness.bodies(subscription) == [b"2"]
 
 
-def test_a_message_whose_storing_failed_is_no_duplicate_when_it_is_sent_again() -> None:
-    rig = SlowRuleHarness(DETECTING)
-    subscription = rig.subscribe("all")
-    answers = send_with_fault(rig)
-    go_on(rig)
-    assert [type(error) for error in answers] == [InternalFault]
-    rig.publish_stored(b"1")
-    assert rig.bodies(subscription) == [b"1"]
+def test_a_message_that_failed_with_a_fault_is_not_a_duplicate_when_sent_again() -> None:
+    harness = SlowRuleHarness(DETECTING)
+    subscription = harness.subscribe("all")
+    results = send_with_fault(harness)
+    recover_from_fault(harness)
+    assert [type(error) for error in results] == [InternalFault]
+    harness.publish_stored(b"1")
+    assert harness.bodies(subscription) == [b"1"]
 
 
 @pytest.mark.parametrize("rules", [1, 4])
 def test_a_scheduled_message_is_published_after_a_fault_in_a_rule(rules: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    rig = SlowRuleHarness(units=60 if rules > 1 else 5_000)
-    subscription = rig.subscribe("a", *slow_rules(rules) if rules > 1 else [sql_rule("n > 0", name="last")])
-    rig.publish_stored(b"1", n=1, due_ms=rig.clock.wall_ms() + 5_000)
+    harness = SlowRuleHarness(units=60 if rules > 1 else 5_000)
+    subscription = harness.subscribe("a", *slow_rules(rules) if rules > 1 else [sql_rule("n > 0", name="last")])
+    harness.publish_stored(b"1", n=1, due_ms=harness.clock.wall_ms() + 5_000)
     monkeypatch.setattr(subscription.rules["last"].compiled, "_filter", lambda _view: 1 // 0)
-    rig.clock.advance(10)
-    rig.namespace.timers.run_due()
+    harness.clock.advance(10)
+    harness.namespace.timers.run_due()
     with pytest.raises(ZeroDivisionError):
-        rig.run_turns()
+        harness.run_turns()
     monkeypatch.undo()
-    rig.run_turns()
-    assert rig.commit_log.unavailable_reason is not None
-    rig.reopen()
-    rig.run_turns()
-    rig.namespace.timers.run_due()
-    rig.run_turns()
-    assert rig.bodies(subscription) == [b"1"]
-    assert rig.topic.runtime().scheduled_count == 0
+    harness.run_turns()
+    assert harness.commit_log.unavailable_reason is not None
+    harness.reopen()
+    harness.run_turns()
+    harness.namespace.timers.run_due()
+    harness.run_turns()
+    assert harness.bodies(subscription) == [b"1"]
+    assert harness.topic.runtime().scheduled_count == 0

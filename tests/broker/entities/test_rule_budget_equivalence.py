@@ -1,4 +1,4 @@
-"""However little is evaluated in a turn, subscriptions get the same messages, numbered and ordered the same."""
+"""Subscriptions get the same messages with the same numbers and order, whatever the work budget of a turn."""
 
 from __future__ import annotations
 
@@ -28,51 +28,55 @@ RULES = [
 ]
 
 
-def story(seed: int, units: int, *, detects: bool) -> list[list[tuple[Any, ...]]]:
-    """The same sends, whatever the work that fits in a turn."""
-    chances = random.Random(seed)
-    rig = SlowRuleHarness(
+def run_scenario(seed: int, units: int, *, detects: bool) -> list[list[tuple[Any, ...]]]:
+    """Send the same messages for a seed, whatever the work budget; return the contents of the subscriptions."""
+    generator = random.Random(seed)
+    harness = SlowRuleHarness(
         TopicDescription(requires_duplicate_detection=detects, duplicate_window_ms=60_000), units=units
     )
-    subscriptions = [rig.subscribe(f"s{number}", *rules) for number, rules in enumerate(RULES)]
-    answers: list[Results] = []
+    subscriptions = [harness.subscribe(f"s{number}", *rules) for number, rules in enumerate(RULES)]
+    all_results: list[Results] = []
     forwarded = 0
     for number in range(30):
-        payloads, told = list[bytes](), Results()
-        answers.append(told)
-        for _ in range(chances.choice((1, 1, 3))):
-            due_ms = rig.clock.wall_ms() + 5_000 if chances.random() < 0.2 else None
-            details: dict[str, Any] = {"n": chances.randrange(6), "text": chances.choice(("aab", "ab", "b" * 400))}
-            body, message_id = chances.choice((b"%d" % number, LARGE)), f"{chances.randrange(20)}"
+        payloads, results = list[bytes](), Results()
+        all_results.append(results)
+        for _ in range(generator.choice((1, 1, 3))):
+            due_ms = harness.clock.wall_ms() + 5_000 if generator.random() < 0.2 else None
+            details: dict[str, Any] = {"n": generator.randrange(6), "text": generator.choice(("aab", "ab", "b" * 400))}
+            body, message_id = generator.choice((b"%d" % number, LARGE)), f"{generator.randrange(20)}"
             payloads.append(message(body, message_id=message_id, due_ms=due_ms, **details))
-        parcel = rig.incoming_batch(*payloads, to=rig.topic)
-        if chances.random() < 0.2 and not detects:  # else they are looked up twice, and others may come between
-            items = [(forwarded + place, record) for place, record in enumerate(parcel.records, 1)]
+        batch = harness.incoming_batch(*payloads, to=harness.topic)
+        if (
+            generator.random() < 0.2 and not detects
+        ):  # with detection, forwarded messages are looked up twice, and others may come between
+            items = [(forwarded + index, record) for index, record in enumerate(batch.records, 1)]
             forwarded += len(items)
-            rig.topic.accept_forwarded(b"source", items, told)
+            harness.topic.accept_forwarded(b"source", items, results)
         else:
-            rig.topic.send(parcel, told)
-        for _ in range(chances.choice((0, 1, 3))):
-            rig.run_turn()
-    rig.run_turns(10_000)
-    rig.advance(60)
-    rig.run_turns(10_000)
-    assert answers == [[None]] * len(answers)
-    assert rig.commit_log.pending_bytes == 0
-    return [contents(rig, one) for one in subscriptions]
+            harness.topic.send(batch, results)
+        for _ in range(generator.choice((0, 1, 3))):
+            harness.run_turn()
+    harness.run_turns(10_000)
+    harness.advance(60)
+    harness.run_turns(10_000)
+    assert all_results == [[None]] * len(all_results)
+    assert harness.commit_log.pending_bytes == 0
+    return [contents(harness, subscription) for subscription in subscriptions]
 
 
 def contents(harness: SlowRuleHarness, subscription: Subscription) -> list[tuple[Any, ...]]:
-    found: list[tuple[Any, ...]] = []
+    rows: list[tuple[Any, ...]] = []
     for fragment in (local_part(subscription).main, local_part(subscription).dead_letters):
-        for one in harness.consumer(1_000, of=fragment).messages:
-            numbers = [annotation_of(one, f"x-opt-{name}") for name in ("sequence-number", "enqueue-sequence-number")]
-            properties = [property_of(one, name) for name in ("n", "seen", "RuleName", "DeadLetterReason")]
-            found.append((one.data[0], *numbers, *properties))
-    return found
+        for received in harness.consumer(1_000, of=fragment).messages:
+            numbers = [
+                annotation_of(received, f"x-opt-{name}") for name in ("sequence-number", "enqueue-sequence-number")
+            ]
+            properties = [property_of(received, name) for name in ("n", "seen", "RuleName", "DeadLetterReason")]
+            rows.append((received.data[0], *numbers, *properties))
+    return rows
 
 
 @pytest.mark.parametrize("detects", [False, True])
-def test_what_subscriptions_get_does_not_depend_on_the_work_of_a_turn(detects: bool) -> None:  # noqa: FBT001
+def test_the_messages_of_subscriptions_do_not_depend_on_the_work_budget(detects: bool) -> None:  # noqa: FBT001
     for seed in range(4):
-        assert story(seed, 1, detects=detects) == story(seed, UNITS_PER_TURN * 100, detects=detects)
+        assert run_scenario(seed, 1, detects=detects) == run_scenario(seed, UNITS_PER_TURN * 100, detects=detects)

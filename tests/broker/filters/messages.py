@@ -1,10 +1,10 @@
-"""Stored messages and rules for tests, in few words."""
+"""Stored messages and compiled rules for tests of filters."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from twinbus.amqp.encode import write
+from twinbus.amqp.codec.encode import write
 from twinbus.amqp.message import Message, Properties, build, data
 from twinbus.amqp.types import Described, Symbol
 from twinbus.broker.filters.message_view import MessageView
@@ -31,7 +31,7 @@ def stored(
     session: bytes | None = None,
     **fields: Any,  # noqa: ANN401  # as Properties takes them
 ) -> bytes:
-    """A message with these properties of the sender's; `fields` are those of the properties section."""
+    """Return the record of a message with these application properties; `fields` go to the properties section."""
     fields.setdefault("message_id", "m-1")
     bare = build(properties=Properties(**fields), application_properties=user, body=data(b"body"))
     return stored_bare(bare, annotations=annotations, ttl_ms=ttl_ms, session=session)
@@ -44,17 +44,17 @@ def stored_bare(
     ttl_ms: int | None = None,
     session: bytes | None = None,
 ) -> bytes:
-    envelope = make_header(durable=True, priority=4, ttl_ms=ttl_ms)
+    header = make_header(durable=True, priority=4, ttl_ms=ttl_ms)
     pairs = bytearray()
     for name, value in (annotations or {}).items():
         write(pairs, Symbol(name))
         write(pairs, value)
     return make_record(
         RecordFields(
-            envelope,
+            header,
             bare,
             ENQUEUED_MS,
-            expiry_time(envelope, ENQUEUED_MS),
+            expiry_time(header, ENQUEUED_MS),
             session_id=session,
             annotation_count=2 * len(annotations or {}),
             annotations=bytes(pairs),
@@ -67,7 +67,7 @@ def message_of(record: bytes) -> Message:
 
 
 def sql(expression: str, action: str | None = None, /, **parameters: tuple[str, str]) -> CompiledRule:
-    """A rule; parameters are kind and text."""
+    """Compile a rule; each parameter is a kind and a text."""
     values = {f"@{name}": Value(*parameter) for name, parameter in parameters.items()}
     return compile_rule(
         RuleDescription(

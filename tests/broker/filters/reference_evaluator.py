@@ -1,8 +1,8 @@
-"""A second opinion on filters: trees are interpreted as they are, shortcuts and tables aside.
+"""A second implementation of filters that interprets syntax trees, without shortcuts or tables.
 
-Shares nothing with the product but the types of AMQP. Trees are tuples; `text_of` writes them as SQL, `outcomes` says
-what a filter may answer. Where something fails, the order of evaluation decides whether that is noticed, and no order
-is promised for the parts of an expression: then several outcomes are right.
+Shares nothing with the product but the AMQP types. Trees are tuples; `text_of` writes them as SQL, and
+`possible_outcomes` returns the results a filter may have. If part of an expression fails, the order of evaluation
+decides whether the failure is noticed. No order is promised, so several outcomes may be correct.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ Tree = tuple[Any, ...]
 
 
 class EvaluationFailed(Exception):
-    """The value of something that has none."""
+    """An expression has no value, for example after a division by zero."""
 
 
 # --- text -------------------------------------------------------------------------------------------------------------
 
 
 def text_of(tree: Tree) -> str:  # noqa: C901, PLR0911  # one line for each node
-    """The filter as SQL."""
+    """Return the filter as SQL."""
     match tree:
         case ("constant", value):
             return _constant_text(value)
@@ -40,7 +40,7 @@ def text_of(tree: Tree) -> str:  # noqa: C901, PLR0911  # one line for each node
             return f"p({text_of(name)})"
         case ("minus", inner):
             return f"-({text_of(inner)})"
-        case ("chain", first, rest):  # no parentheses: what binds closer is for the grammar to know
+        case ("chain", first, rest):  # no parentheses, so that the grammar decides the precedence
             return text_of(first) + "".join(f" {sign} {text_of(operand)}" for sign, operand in rest)
         case ("compare", sign, left, right):
             return f"{text_of(left)} {sign} {text_of(right)}"
@@ -70,7 +70,7 @@ def _constant_text(value: object) -> str:
 
 
 def possible_outcomes(tree: Tree, message: Mapping[str, object]) -> set[str]:
-    """What a predicate may be for a message."""
+    """Return the results that a predicate may have for a message."""
     match tree:
         case ("and", parts):
             return _junction([possible_outcomes(part, message) for part in parts], FALSE, TRUE)
@@ -78,13 +78,13 @@ def possible_outcomes(tree: Tree, message: Mapping[str, object]) -> set[str]:
             return _junction([possible_outcomes(part, message) for part in parts], TRUE, FALSE)
         case ("not", inner):
             opposites = {TRUE: FALSE, FALSE: TRUE, UNKNOWN: UNKNOWN, ERROR: ERROR}
-            return {opposites[found] for found in possible_outcomes(inner, message)}
+            return {opposites[outcome] for outcome in possible_outcomes(inner, message)}
         case ("exists", spelled):
             return {TRUE if _find(spelled, message) is not None else FALSE}
     try:
         return {_test(tree, message)}
     except EvaluationFailed:
-        # A comparison with the constant NULL is unknown before anything is worked out.
+        # The product may return unknown for a comparison with the constant NULL before it evaluates the operands.
         return {ERROR, UNKNOWN} if ("constant", None) in _parts(tree) else {ERROR}
 
 
@@ -93,11 +93,11 @@ def _parts(tree: Tree) -> list[object]:
 
 
 def _junction(parts: list[set[str]], decisive: str, neutral: str) -> set[str]:
-    """One outcome of each part, in all combinations."""
-    found = {neutral}
+    """Combine the outcomes of all parts, in all combinations."""
+    outcomes = {neutral}
     for part in parts:
-        found = {outcome for left in found for right in part for outcome in _pair(left, right, decisive, neutral)}
-    return found
+        outcomes = {outcome for left in outcomes for right in part for outcome in _pair(left, right, decisive, neutral)}
+    return outcomes
 
 
 def _pair(left: str, right: str, decisive: str, neutral: str) -> set[str]:
@@ -114,42 +114,42 @@ def _test(tree: Tree, message: Mapping[str, object]) -> str:
         case ("compare", sign, left, right):
             return _compared(sign, value_of(left, message), value_of(right, message))
         case ("in", value, choices):
-            found, answers = value_of(value, message), []
+            operand, results = value_of(value, message), []
             for choice in choices:
-                answers.append(_compared("=", found, value_of(choice, message)))
-                if answers[-1] == TRUE:
+                results.append(_compared("=", operand, value_of(choice, message)))
+                if results[-1] == TRUE:
                     return TRUE
-            return UNKNOWN if UNKNOWN in answers else FALSE
+            return UNKNOWN if UNKNOWN in results else FALSE
         case ("like", value, pattern, escape):
-            found, wanted = value_of(value, message), value_of(pattern, message)
-            escaping = value_of(escape, message) if escape is not None else ("text", None)
-            if found[0] != "text" or wanted[0] != "text" or escaping[0] != "text":
+            operand, like_pattern = value_of(value, message), value_of(pattern, message)
+            escape_character = value_of(escape, message) if escape is not None else ("text", None)
+            if operand[0] != "text" or like_pattern[0] != "text" or escape_character[0] != "text":
                 return UNKNOWN
-            return TRUE if _is_like(found[1], wanted[1], escaping[1]) else FALSE
+            return TRUE if _is_like(operand[1], like_pattern[1], escape_character[1]) else FALSE
         case ("null", value):
             return TRUE if value_of(value, message)[0] == "null" else FALSE
     raise AssertionError(tree)
 
 
 def _compared(sign: str, left: tuple[str, Any], right: tuple[str, Any]) -> str:
-    kind, one = left
+    kind, first = left
     if (
         kind != right[0]
         or kind in ("null", "other")
         or (kind in ("uuid", "binary", "truth") and sign not in ("=", "<>", "!="))
     ):
         return UNKNOWN
-    two = right[1]
-    answer = {
-        "=": one == two,
-        "<>": one != two,
-        "!=": one != two,
-        "<": one < two,
-        "<=": one <= two,
-        ">": one > two,
-        ">=": one >= two,
+    second = right[1]
+    is_true = {
+        "=": first == second,
+        "<>": first != second,
+        "!=": first != second,
+        "<": first < second,
+        "<=": first <= second,
+        ">": first > second,
+        ">=": first >= second,
     }[sign]
-    return TRUE if answer else FALSE
+    return TRUE if is_true else FALSE
 
 
 def _is_like(text: str, pattern: str, escape: str | None) -> bool:
@@ -168,7 +168,7 @@ def _is_like(text: str, pattern: str, escape: str | None) -> bool:
 
 
 def value_of(tree: Tree, message: Mapping[str, object]) -> tuple[str, Any]:
-    """A kind and a value; numbers are whole numbers or doubles, exactly."""
+    """Return a kind and a value; numbers are exact integers or doubles."""
     match tree:
         case ("constant", value):
             return _kind(value)
@@ -182,13 +182,13 @@ def value_of(tree: Tree, message: Mapping[str, object]) -> tuple[str, Any]:
             name = _find(value, message) if kind == "text" else None
             return _kind(message[name]) if name is not None else ("null", None)
         case ("minus", inner):
-            found = value_of(inner, message)
-            if found[0] == "time":
+            negated = value_of(inner, message)
+            if negated[0] == "time":
                 raise EvaluationFailed
-            zero = {"span": ("span", 0)}.get(found[0], ("number", 0))
-            if found[0] == "number" and isinstance(found[1], float):
-                return "number", -found[1]
-            return _combined("-", zero, found)
+            zero = {"span": ("span", 0)}.get(negated[0], ("number", 0))
+            if negated[0] == "number" and isinstance(negated[1], float):
+                return "number", -negated[1]
+            return _combined("-", zero, negated)
         case ("chain", first, rest):
             result = value_of(first, message)
             for sign, operand in rest:
@@ -236,11 +236,11 @@ def _combined(sign: str, left: tuple[str, Any], right: tuple[str, Any]) -> tuple
     kinds = (left[0], right[0])
     if "null" in kinds:
         return "null", None
-    one, two = left[1], right[1]
+    first, second = left[1], right[1]
     if kinds == ("number", "number"):
-        return "number", _calculated(sign, one, two)
+        return "number", _calculated(sign, first, second)
     if kinds == ("text", "text") and sign == "+":
-        return "text", one + two
+        return "text", first + second
     times = {
         ("+", "time", "span"): "time",
         ("+", "span", "time"): "time",
@@ -251,21 +251,31 @@ def _combined(sign: str, left: tuple[str, Any], right: tuple[str, Any]) -> tuple
     }
     if (sign, *kinds) not in times:
         raise EvaluationFailed
-    return times[sign, *kinds], one + two if sign == "+" else one - two
+    return times[sign, *kinds], first + second if sign == "+" else first - second
 
 
-def _calculated(sign: str, one: float, two: float) -> float:
-    if sign in "/%" and two == 0:
+def _calculated(sign: str, first: float, second: float) -> float:
+    if sign in "/%" and second == 0:
         raise EvaluationFailed
-    if not isinstance(one, int) or not isinstance(two, int):
-        one, two = float(one), float(two)
-        return _parted(sign, one, two) if sign in "/%" else {"+": one + two, "-": one - two, "*": one * two}[sign]
-    quotient = math.trunc(Fraction(one, two)) if sign in "/%" else 0
-    result = {"+": one + two, "-": one - two, "*": one * two, "/": quotient, "%": one - two * quotient}[sign]
+    if not isinstance(first, int) or not isinstance(second, int):
+        first, second = float(first), float(second)
+        return (
+            _divided(sign, first, second)
+            if sign in "/%"
+            else {"+": first + second, "-": first - second, "*": first * second}[sign]
+        )
+    quotient = math.trunc(Fraction(first, second)) if sign in "/%" else 0
+    result = {
+        "+": first + second,
+        "-": first - second,
+        "*": first * second,
+        "/": quotient,
+        "%": first - second * quotient,
+    }[sign]
     if not -(2**63) <= result < 2**63:
         raise EvaluationFailed
     return result
 
 
-def _parted(sign: str, one: float, two: float) -> float:
-    return one / two if sign == "/" else math.fmod(one, two)
+def _divided(sign: str, first: float, second: float) -> float:
+    return first / second if sign == "/" else math.fmod(first, second)

@@ -1,4 +1,4 @@
-"""Filters and messages that hypothesis makes up: few names, few values, so that they meet."""
+"""Hypothesis strategies for filters and messages, with few names and values, so that filters often match."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _chains(signs: str, operands: st.SearchStrategy[Tree], first: st.SearchStrat
     return st.tuples(st.just("chain"), first, rest)
 
 
-# A chain begins with a property: one of constants that fails is refused when the rule is made.
+# A chain begins with a property, because a chain of constants that fails is refused when the rule is compiled.
 products = _chains("*/%", constants | properties, properties)
 sums = _chains("+-", constants | properties | products, properties | products)
 chains = products | sums
@@ -79,12 +79,12 @@ filters = st.recursive(tests, _joined, max_leaves=8)
 
 
 def random_tree(random: Random, depth: int = 3) -> Tree:
-    """A filter for an index: equalities that often hold, beside what does not, or fails, in ANDs and ORs."""
+    """Return a filter for an index: ANDs and ORs of equalities that often hold and comparisons that may fail."""
     if depth and random.random() < 0.7:
         return random.choice(["and", "or"]), [random_tree(random, depth - 1) for _ in range(random.randint(2, 3))]
-    near: Tree = ("property", random.choice("abc"))
+    operand: Tree = ("property", random.choice("abc"))
     constant: Tree = ("constant", random.choice([0, 1, 1.0, "a", True]))
     if random.random() < 0.7:
-        return "compare", "=", near, constant
-    divided: Tree = ("chain", near, [("/", ("property", random.choice("abc")))])
-    return "compare", random.choice("=<>"), random.choice([near, divided]), constant
+        return "compare", "=", operand, constant
+    quotient: Tree = ("chain", operand, [("/", ("property", random.choice("abc")))])
+    return "compare", random.choice("=<>"), random.choice([operand, quotient]), constant

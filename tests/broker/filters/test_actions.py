@@ -1,4 +1,4 @@
-"""An action changes what it says, and not a byte of the rest."""
+"""SQL actions change the properties they name, and no other byte of the message."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ MESSAGE = stored(
 
 
 def applied(action: str, record: bytes = MESSAGE, **parameters: tuple[str, str]) -> bytes:
-    found = sql("1 = 1", action, **parameters).action
-    assert found is not None
-    return found.apply(record)
+    compiled = sql("1 = 1", action, **parameters).action
+    assert compiled is not None
+    return compiled.apply(record)
 
 
 def user_of(record: bytes) -> dict[str, Any]:
-    """The sender's properties, and RuleName not among them."""
-    found = message_of(record).application_properties
-    assert isinstance(found, dict)
-    assert found.pop("RuleName") == "rule"
-    return found
+    """Return the application properties without RuleName."""
+    properties = message_of(record).application_properties
+    assert isinstance(properties, dict)
+    assert properties.pop("RuleName") == "rule"
+    return properties
 
 
 @pytest.mark.parametrize(
@@ -70,26 +70,26 @@ def user_of(record: bytes) -> dict[str, Any]:
     ],
 )
 def test_set_changes_a_property(action: str, changed: dict[str, object]) -> None:
-    found = user_of(applied(action))
-    assert found == {**user_of(applied("SET RuleName = 'rule'")), **changed}
-    assert {name: type(found[name]) for name in changed} == {name: type(value) for name, value in changed.items()}
+    properties = user_of(applied(action))
+    assert properties == {**user_of(applied("SET RuleName = 'rule'")), **changed}
+    assert {name: type(properties[name]) for name in changed} == {name: type(value) for name, value in changed.items()}
 
 
 @pytest.mark.parametrize("action", ["REMOVE color", "REMOVE user.COLOR;", "SET color = 1; REMOVE [color]"])
-def test_remove_takes_a_property_away(action: str) -> None:
-    found = user_of(applied(action))
-    assert "color" not in found
-    assert found["quantity"] == 9
+def test_remove_deletes_a_property(action: str) -> None:
+    properties = user_of(applied(action))
+    assert "color" not in properties
+    assert properties["quantity"] == 9
 
 
-def test_what_was_removed_can_be_set_again() -> None:
+def test_a_removed_property_can_be_set_again() -> None:
     assert user_of(applied("REMOVE color; SET was = color; SET color = 'x'")) | {} == {
         **user_of(applied("SET was = NULL")),
         "color": "x",
     }
 
 
-def test_removing_what_is_not_there_changes_nothing() -> None:
+def test_removing_a_missing_property_changes_nothing() -> None:
     assert user_of(applied("REMOVE missing")) == user_of(applied("SET RuleName = 'rule'"))
 
 
@@ -99,7 +99,7 @@ def test_names_that_differ_in_case_only_are_one_property() -> None:
     assert user_of(applied("REMOVE COLOR", record)) == {}
 
 
-def test_the_copy_says_which_rule_made_it() -> None:
+def test_a_changed_message_carries_the_rule_name() -> None:
     description = RuleDescription(name="reds", action=SqlAction(expression="REMOVE x"))
     action = compile_rule(description).action
     assert action is not None
@@ -160,7 +160,9 @@ def test_annotations_are_replaced_and_the_others_stay() -> None:
     annotations = Message(render_unlocked(changed, 1)).message_annotations
     assert isinstance(annotations, dict)
     assert {
-        key: found for key, found in annotations.items() if key not in ("x-opt-enqueued-time", "x-opt-sequence-number")
+        key: annotation
+        for key, annotation in annotations.items()
+        if key not in ("x-opt-enqueued-time", "x-opt-sequence-number")
     } == {
         "mine": 1,
         "x-opt-partition-key": "new",
@@ -169,7 +171,7 @@ def test_annotations_are_replaced_and_the_others_stay() -> None:
     }
 
 
-def test_a_time_to_live_moves_the_time_of_expiry() -> None:
+def test_setting_the_time_to_live_changes_the_expiry() -> None:
     changed = applied("SET sys.TimeToLive = @short", short=("duration", "PT1M"))
     assert parse_record(changed).header.ttl_ms == 60_000
     assert due_time_of(changed) == ENQUEUED_MS + 60_000
@@ -180,14 +182,14 @@ def test_a_time_to_live_moves_the_time_of_expiry() -> None:
     assert due_time_of(applied("SET sys.TimeToLive = @longest", changed, longest=longest)) == 0
 
 
-def test_the_session_that_a_record_belongs_to_follows_the_session_id() -> None:
+def test_setting_the_session_id_changes_the_session_of_the_record() -> None:
     record = stored(group_id="old", session=b"old")
     assert parse_record(applied("SET sys.SessionId = 'new'", record)).session_id == b"new"
     assert parse_record(applied("REMOVE sys.SessionId", record)).session_id is None
     assert parse_record(applied("SET sys.SessionId = 'new'", stored())).session_id is None
 
 
-def test_what_is_not_changed_keeps_its_bytes() -> None:
+def test_unchanged_sections_and_properties_keep_their_bytes() -> None:
     odd = {"big": ULong(1), "small": UInt(0), "decimal": Decimal128.from_decimal(Decimal("1.50")), "took": span(5)}
     bare = build(
         properties=Properties(message_id=UUID(int=1), user_id=b"me", absolute_expiry_time=5, group_sequence=7),
@@ -238,7 +240,7 @@ def test_a_copied_property_keeps_its_type() -> None:
     ]
 
 
-def test_exists_and_null_see_what_was_set() -> None:
+def test_expressions_see_properties_set_before() -> None:
     changed = user_of(applied("SET a = 1; REMOVE color; SET b = a + 1; SET c = color"))
     assert (changed["b"], changed["c"]) == (2, None)
 
@@ -259,7 +261,7 @@ def test_exists_and_null_see_what_was_set() -> None:
         "SET a = " + "+".join(["long"] * 120) + " SET b = " + "+".join(["a"] * 5),
     ],
 )
-def test_an_action_that_cannot_be_done_fails(action: str) -> None:
+def test_an_invalid_action_fails(action: str) -> None:
     record = stored(
         {"color": "red", "quantity": 1, "exact": 1.5, "umlaut": "ü", "long": "x" * 8_000, "list": [1], "name": "list"}
     )
@@ -270,7 +272,7 @@ def test_an_action_that_cannot_be_done_fails(action: str) -> None:
 def test_the_properties_stay_within_the_limits_of_the_namespace() -> None:
     action = sql("1 = 1", "SET a = 'aaaaaaaaaaaaaaaaaaaa'").action
     assert action is not None
-    with pytest.raises(FilterError, match="bytes of properties and annotations; there can be 40"):
+    with pytest.raises(FilterError, match="bytes of properties and annotations; the limit is 40"):
         action.apply(stored(), NamespaceLimits(max_properties_bytes=40))
-    with pytest.raises(FilterError, match="would take more than 10 bytes"):
+    with pytest.raises(FilterError, match="is larger than 10 bytes"):
         action.apply(stored(), NamespaceLimits(max_property_bytes=10))

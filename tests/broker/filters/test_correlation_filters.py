@@ -1,4 +1,4 @@
-"""A correlation filter: each of its properties is equal, to the letter."""
+"""Correlation filters match if each of their properties is equal, case-sensitively."""
 
 from __future__ import annotations
 
@@ -26,32 +26,32 @@ FIELDS = {
 }
 
 
-def matches(record: bytes, **wanted: Any) -> bool:  # noqa: ANN401  # as CorrelationFilter takes them
-    wanted["properties"] = {name: Value(*value) for name, value in wanted.get("properties", {}).items()}
-    description = RuleDescription(name="r", filter=CorrelationFilter(**wanted))
+def matches(record: bytes, **conditions: Any) -> bool:  # noqa: ANN401  # as CorrelationFilter takes them
+    conditions["properties"] = {name: Value(*value) for name, value in conditions.get("properties", {}).items()}
+    description = RuleDescription(name="r", filter=CorrelationFilter(**conditions))
     return compile_rule(description).matches(MessageView(record))
 
 
-@pytest.mark.parametrize(("wanted", "field"), FIELDS.items())
-def test_each_field_is_compared_to_the_letter(wanted: str, field: str) -> None:
+@pytest.mark.parametrize(("condition", "field"), FIELDS.items())
+def test_fields_are_compared_case_sensitively(condition: str, field: str) -> None:
     fields: dict[str, Any] = {field: "Value"}
     record = stored(**fields)
-    assert matches(record, **{wanted: "Value"})
-    assert not matches(record, **{wanted: "value"})
-    assert not matches(record, **{wanted: ""})
-    assert not matches(stored(), **{wanted: "Value"})
+    assert matches(record, **{condition: "Value"})
+    assert not matches(record, **{condition: "value"})
+    assert not matches(record, **{condition: ""})
+    assert not matches(stored(), **{condition: "Value"})
 
 
 @pytest.mark.parametrize(
-    ("found", "text"), [(UUID(int=7), "00000000-0000-0000-0000-000000000007"), (ULong(7), "7"), (b"\x07", "07")]
+    ("message_id", "text"), [(UUID(int=7), "00000000-0000-0000-0000-000000000007"), (ULong(7), "7"), (b"\x07", "07")]
 )
-def test_ids_of_any_type_are_compared_as_text(found: object, text: str) -> None:
-    record = stored(message_id=found, correlation_id=found)
+def test_ids_of_any_type_are_compared_as_text(message_id: object, text: str) -> None:
+    record = stored(message_id=message_id, correlation_id=message_id)
     assert matches(record, message_id=text, correlation_id=text)
 
 
 @pytest.mark.parametrize(
-    ("value", "wanted", "is_equal"),
+    ("value", "expected", "is_equal"),
     [
         ("Red", ("string", "Red"), True),
         ("Red", ("string", "red"), False),
@@ -68,28 +68,28 @@ def test_ids_of_any_type_are_compared_as_text(found: object, text: str) -> None:
         (None, ("string", ""), False),
     ],
 )
-def test_the_senders_properties_are_compared_by_value_and_kind(
+def test_application_properties_are_compared_by_value_and_kind(
     value: object,
-    wanted: tuple[str, str],
+    expected: tuple[str, str],
     is_equal: bool,  # noqa: FBT001  # a column of the table
 ) -> None:
-    assert matches(stored({"Color": value}), properties={"color": wanted}) is is_equal
+    assert matches(stored({"Color": value}), properties={"color": expected}) is is_equal
 
 
 def test_all_conditions_have_to_hold() -> None:
     record = stored({"color": "red"}, subject="important", reply_to="john")
-    wanted = {"label": "important", "reply_to": "john", "properties": {"color": ("string", "red")}}
-    assert matches(record, **wanted)
-    assert not matches(record, **{**wanted, "to": "there"})
-    assert not matches(record, **{**wanted, "properties": {"color": ("string", "red"), "size": ("int", "1")}})
+    conditions = {"label": "important", "reply_to": "john", "properties": {"color": ("string", "red")}}
+    assert matches(record, **conditions)
+    assert not matches(record, **{**conditions, "to": "there"})
+    assert not matches(record, **{**conditions, "properties": {"color": ("string", "red"), "size": ("int", "1")}})
 
 
-def test_without_conditions_it_is_true_as_a_true_filter_is() -> None:
+def test_a_filter_without_conditions_matches_every_message() -> None:
     assert matches(stored())
     assert compile_rule(RuleDescription(name="r", filter=TrueFilter())).matches(MessageView(stored()))
     assert not compile_rule(RuleDescription(name="r", filter=FalseFilter())).matches(MessageView(stored()))
 
 
-def test_a_value_that_is_not_of_its_type_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match="the property 'size' is 'big', which is no int"):
+def test_a_value_that_does_not_match_its_type_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="the property 'size' is 'big', not a valid int"):
         matches(stored(), properties={"size": ("int", "big")})

@@ -1,11 +1,11 @@
-"""The page on filters says what is so."""
+"""docs/filters.md matches the code: its example runs, and its tables and limits are correct."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-from twinbus.broker.filters.arithmetic import MAX_TEXT_CHARACTERS
+from twinbus.broker.filters.arithmetic import MAX_STRING_CHARACTERS
 from twinbus.broker.filters.like_pattern import MAX_PATTERN_CHARACTERS
 from twinbus.broker.filters.parser import MAX_DEPTH
 from twinbus.broker.filters.system_properties import SYSTEM_PROPERTIES
@@ -16,26 +16,26 @@ from twinbus.model.rule import MAX_EXPRESSION_CHARACTERS
 PAGE = (Path(__file__).parents[3] / "docs" / "filters.md").read_text()
 
 
-def test_its_example_runs() -> None:
+def test_the_example_runs() -> None:
     (example,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     assert "assert index.match" in example
-    exec(compile(example, "docs/filters.md", "exec"), {"__name__": "example"})  # noqa: S102  # ours
+    exec(compile(example, "docs/filters.md", "exec"), {"__name__": "example"})  # noqa: S102  # an example from our documentation
 
 
-def test_it_tells_every_system_property_and_which_can_be_set() -> None:
+def test_the_page_lists_every_system_property_and_whether_it_can_be_set() -> None:
     (table,) = re.findall(r"### System properties\n\n(.*?)\n\n", PAGE, re.DOTALL)
     rows = [line.strip("|").split("|") for line in table.splitlines()[2:]]
-    told = {name: settable.strip() for names, _, settable in rows for name in re.findall(r"[A-Z]\w+", names)}
-    expected = {name: found.is_settable for found in SYSTEM_PROPERTIES for name in found.names}
-    assert {name: settable.startswith("yes") for name, settable in told.items()} == expected
+    documented = {name: settable.strip() for names, _, settable in rows for name in re.findall(r"[A-Z]\w+", names)}
+    expected = {name: entry.is_settable for entry in SYSTEM_PROPERTIES for name in entry.names}
+    assert {name: settable.startswith("yes") for name, settable in documented.items()} == expected
 
 
-def test_it_tells_the_limits() -> None:
-    told = [int(number.replace(",", "")) for number in re.findall(r"^\| .* \| ([\d,]+) \|$", PAGE, re.MULTILINE)]
-    assert told == [MAX_EXPRESSION_CHARACTERS, MAX_DEPTH, MAX_PATTERN_CHARACTERS, MAX_TEXT_CHARACTERS]
+def test_the_page_states_the_limits() -> None:
+    documented = [int(number.replace(",", "")) for number in re.findall(r"^\| .* \| ([\d,]+) \|$", PAGE, re.MULTILINE)]
+    assert documented == [MAX_EXPRESSION_CHARACTERS, MAX_DEPTH, MAX_PATTERN_CHARACTERS, MAX_STRING_CHARACTERS]
 
 
-def test_it_tells_what_rules_may_cost() -> None:
+def test_the_page_states_the_cost_limits_of_rules() -> None:
     limits = NamespaceLimits()
     assert f"`max_rule_cost` (default: {limits.max_rule_cost:,})" in PAGE
     assert f"`max_topic_rule_cost` (default: {limits.max_topic_rule_cost:,})" in PAGE

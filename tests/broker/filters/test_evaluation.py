@@ -1,4 +1,4 @@
-"""What a filter says of a message, case by case. MATCH: it is true; NOT: false or unknown; FAILS: it cannot be said."""
+"""Evaluation of filters, case by case. MATCH: true; NOT: false or unknown; FAILS: evaluation raises an error."""
 
 from __future__ import annotations
 
@@ -455,7 +455,7 @@ def test_a_parameter_is_a_constant_of_its_type(expression: str) -> None:
     assert matches(expression, FULL, **PARAMETERS)
 
 
-def test_a_message_that_lives_for_ever_has_the_longest_time_to_live() -> None:
+def test_a_message_that_never_expires_has_the_maximum_time_to_live() -> None:
     forever = {
         "forever": ("duration", "P10675199DT2H48M5.4775807S"),
         "end": ("dateTime", "9999-12-31T23:59:59.9999999Z"),
@@ -463,11 +463,11 @@ def test_a_message_that_lives_for_ever_has_the_longest_time_to_live() -> None:
     assert matches("sys.TimeToLive = @forever AND sys.ExpiresAtUtc = @end", stored(), **forever)
 
 
-def test_a_message_without_properties_matches_what_asks_for_none() -> None:
+def test_a_message_without_properties_matches_null_checks() -> None:
     assert matches("color IS NULL AND sys.Label IS NULL AND NOT EXISTS(color)", stored())
 
 
-def test_of_names_that_differ_in_case_the_first_counts() -> None:
+def test_the_first_of_several_names_that_differ_in_case_is_used() -> None:
     assert matches("color = 1", stored({"Color": 1, "color": 2}))
 
 
@@ -479,7 +479,7 @@ def test_ids_of_any_type_are_compared_as_text(message_id: object, text: str) -> 
     assert matches(f"sys.MessageId = '{text}' AND sys.CorrelationId = '{text}'", record)
 
 
-def test_a_decimal_of_thousands_of_digits_is_the_number_it_is() -> None:
+def test_a_decimal_with_thousands_of_digits_is_exact() -> None:
     for text in ("1E6111", "-9999999999999999999999999999999999E6111", "12E3", "7E1"):
         sign, digits, exponent = Decimal(text).as_tuple()
         exact = (-1) ** sign * int("".join(map(str, digits))) * 10 ** int(exponent)

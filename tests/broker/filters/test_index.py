@@ -1,4 +1,4 @@
-"""An index finds what evaluating one rule after the other finds, without doing so."""
+"""The rule index finds the same rules as evaluating them one by one, with fewer evaluations."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from twinbus.broker.filters.rule import CompiledRule, compile_rule
 from twinbus.broker.filters.rule_index import RuleIndex
 from twinbus.model.rule import CorrelationFilter, FalseFilter, RuleDescription, TrueFilter, Value
 
-Found = list[tuple[int, str | None]]
+Matches = list[tuple[int, str | None]]
 
 
-def one_by_one(rules: dict[int, CompiledRule], record: bytes) -> Found:
-    """The same, told in the same order: rules for all messages first."""
-    always: Found = []
-    others: Found = []
+def match_one_by_one(rules: dict[int, CompiledRule], record: bytes) -> Matches:
+    """Match rule by rule, in the order of the index: rules that match all messages first."""
+    always: Matches = []
+    others: Matches = []
     for key, rule in rules.items():
         try:
             if rule.matches(MessageView(record)):
@@ -36,7 +36,7 @@ def one_by_one(rules: dict[int, CompiledRule], record: bytes) -> Found:
     return always + others
 
 
-def looked_up(index: RuleIndex[int], record: bytes) -> Found:
+def match_with_index(index: RuleIndex[int], record: bytes) -> Matches:
     return [(key, str(error) if error is not None else None) for key, error in index.match(MessageView(record))]
 
 
@@ -46,7 +46,7 @@ def correlation(label: str | None, color: int | None) -> CompiledRule:
 
 
 fixed = st.sampled_from(
-    [compile_rule(RuleDescription(name="r", filter=found)) for found in (TrueFilter(), FalseFilter())]
+    [compile_rule(RuleDescription(name="r", filter=rule_filter)) for rule_filter in (TrueFilter(), FalseFilter())]
 )
 rules = st.one_of(
     (equalities | filters).map(lambda tree: sql(text_of(tree))),
@@ -58,7 +58,7 @@ steps = st.lists(st.tuples(st.integers(0, 7), st.none() | rules), min_size=1, ma
 
 @settings(max_examples=200, deadline=None)
 @given(steps, st.lists(st.tuples(messages, st.sampled_from([None, "x"])), min_size=1, max_size=4))
-def test_it_finds_what_one_by_one_finds(
+def test_the_index_finds_the_same_rules_as_one_by_one(
     steps: list[tuple[int, CompiledRule | None]], sent: list[tuple[dict[str, Any], str | None]]
 ) -> None:
     index: RuleIndex[int] = RuleIndex()
@@ -72,12 +72,12 @@ def test_it_finds_what_one_by_one_finds(
             index.remove(key)
         for message, label in sent:
             record = stored(message, subject=label)
-            assert looked_up(index, record) == one_by_one(kept, record)
+            assert match_with_index(index, record) == match_one_by_one(kept, record)
     assert len(index) == len(kept)
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_it_finds_what_one_by_one_finds_of_rules_that_nearly_match(seed: int) -> None:
+def test_the_index_finds_the_same_rules_as_one_by_one_if_many_nearly_match(seed: int) -> None:
     random = Random(seed)
     kept = {number: sql(text_of(random_tree(random))) for number in range(40)}
     index: RuleIndex[int] = RuleIndex()
@@ -85,22 +85,24 @@ def test_it_finds_what_one_by_one_finds_of_rules_that_nearly_match(seed: int) ->
         index.put(key, rule)
     for values in product([None, 0, Int(1), "a", True], repeat=3):
         record = stored(dict(zip("abc", values, strict=True)))
-        assert looked_up(index, record) == one_by_one(kept, record)
+        assert match_with_index(index, record) == match_one_by_one(kept, record)
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(equalities | filters, min_size=1, max_size=5), messages)
-def test_it_finds_the_same_where_rules_name_many_properties(trees: list[Tree], message: dict[str, Any]) -> None:
+def test_the_index_finds_the_same_rules_if_rules_name_many_properties(
+    trees: list[Tree], message: dict[str, Any]
+) -> None:
     kept = {number: sql(f"other{number} = 1") for number in range(40)}
     kept |= {100 + number: sql(text_of(tree)) for number, tree in enumerate(trees)}
     index: RuleIndex[int] = RuleIndex()
     for key, rule in kept.items():
         index.put(key, rule)
     record = stored({**message, "Other7": 1})
-    assert looked_up(index, record) == one_by_one(kept, record)
+    assert match_with_index(index, record) == match_one_by_one(kept, record)
 
 
-def test_an_index_that_was_emptied_keeps_nothing() -> None:
+def test_an_emptied_index_keeps_nothing() -> None:
     index: RuleIndex[str] = RuleIndex()
     for expression in ("a = 1 OR b = 2", "a IN (1, 2, 3)", "a > 1", "1 = 1", "1 = 2", "a = 1 AND b = 2"):
         index.put(expression, sql(expression))
@@ -144,22 +146,22 @@ def test_rules_whose_equality_does_not_hold_are_not_evaluated(pattern: str, monk
     assert len(evaluated) <= 2
 
 
-def test_rules_come_in_the_order_in_which_they_were_put_those_for_all_messages_first() -> None:
+def test_rules_come_in_order_with_those_for_all_messages_first() -> None:
     index: RuleIndex[str] = RuleIndex()
     for expression in ("a > 1", "b = 2", "1 = 1", "a = 5", "2 = 2", "b < 7"):
         index.put(expression, sql(expression))
     index.put("b = 2", sql("b = 2"))
-    found = [key for key, _ in index.match(MessageView(stored({"a": 5, "b": 2})))]
-    assert found == ["1 = 1", "2 = 2", "a > 1", "a = 5", "b < 7", "b = 2"]
+    keys = [key for key, _ in index.match(MessageView(stored({"a": 5, "b": 2})))]
+    assert keys == ["1 = 1", "2 = 2", "a > 1", "a = 5", "b < 7", "b = 2"]
 
 
-def test_a_rule_that_fails_does_not_keep_the_others_from_matching() -> None:
+def test_a_failing_rule_does_not_prevent_others_from_matching() -> None:
     index: RuleIndex[str] = RuleIndex()
     for expression in ("a / 0 = 1", "a = 1", "b / 0 = 1 AND a = 1", "b / 0 = 1 AND a = 2"):
         index.put(expression, sql(expression))
-    found = {key: str(error) for key, error in index.match(MessageView(stored({"a": 1, "b": 1})))}
-    assert found == {
-        "a / 0 = 1": "a division by zero",
+    errors = {key: str(error) for key, error in index.match(MessageView(stored({"a": 1, "b": 1})))}
+    assert errors == {
+        "a / 0 = 1": "division by zero",
         "a = 1": "None",
-        "b / 0 = 1 AND a = 1": "a division by zero",
+        "b / 0 = 1 AND a = 1": "division by zero",
     }

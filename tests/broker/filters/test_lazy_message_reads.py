@@ -1,4 +1,4 @@
-"""Of a message no more is read than the filter names."""
+"""Filters decode only the parts of a message that they name."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from struct import pack
 import pytest
 
 from tests.broker.filters.messages import matches, stored, stored_bare
-from twinbus.amqp.decode import decode
-from twinbus.amqp.encode import encode
+from twinbus.amqp.codec.decode import decode
+from twinbus.amqp.codec.encode import encode
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.message import Message, Properties, Section, build, data
 from twinbus.amqp.types import Described, Symbol, ULong
@@ -16,11 +16,11 @@ from twinbus.broker.filters import message_view
 from twinbus.broker.filters.message_view import MessageView
 
 GARBAGE = b"\xa1\x02\xff\xfe"
-"""A string that is not UTF-8: whoever decodes it gets an error."""
+"""A string that is not UTF-8: decoding it raises an error."""
 
 
 def with_garbage() -> bytes:
-    """A message that cannot be read but for its label, its colour and its size."""
+    """Return a message in which only the label, the colour and the size can be decoded."""
     fields = GARBAGE + b"\x40" + GARBAGE + encode("orders") + GARBAGE * 3
     properties = b"\x00\x53\x73\xc0" + bytes((len(fields) + 1, 7)) + fields
     pairs = encode("bad") + GARBAGE + encode("color") + encode("red") + GARBAGE + GARBAGE + encode("size") + encode(7)
@@ -28,35 +28,35 @@ def with_garbage() -> bytes:
     return stored_bare(properties + user + b"\x00\x53\x77" + GARBAGE)
 
 
-def test_what_is_not_named_may_be_garbage() -> None:
+def test_values_that_are_not_named_may_be_garbage() -> None:
     with pytest.raises(DecodeError):
         decode(GARBAGE)
     assert matches("sys.Label = 'orders' AND color = 'red' AND size > 6 AND missing IS NULL", with_garbage())
 
 
-def test_a_value_that_cannot_be_read_is_there_and_equal_to_nothing() -> None:
+def test_an_undecodable_value_exists_and_equals_nothing() -> None:
     assert matches("EXISTS(bad) AND bad IS NOT NULL", with_garbage())
     assert not matches("bad = 'x' OR bad <> 'x' OR sys.To = 'x'", with_garbage())
 
 
-def test_each_value_is_decoded_once_and_only_if_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_named_values_are_decoded_and_only_once(monkeypatch: pytest.MonkeyPatch) -> None:
     decoded: list[object] = []
 
     def watch(source: bytes, at: int) -> tuple[object, int]:
-        found = decode(source, at)
-        decoded.append(found[0])
-        return found
+        result = decode(source, at)
+        decoded.append(result[0])
+        return result
 
     monkeypatch.setattr(message_view, "decode", watch)
-    seen = MessageView(stored({"a": "one", "b": "two", "c": "three"}, subject="label", to="there"))
+    view = MessageView(stored({"a": "one", "b": "two", "c": "three"}, subject="label", to="there"))
     for _ in range(3):
-        assert seen.value(b"b") == "two"
-        assert seen.value(2) == "label"
-        assert seen.value(b"missing") is None
+        assert view.value(b"b") == "two"
+        assert view.value(2) == "label"
+        assert view.value(b"missing") is None
     assert decoded == ["two", "label"]
 
 
-def test_a_filter_on_system_properties_does_not_look_for_the_senders() -> None:
+def test_a_filter_on_system_properties_does_not_read_application_properties() -> None:
     properties = build(properties=Properties(message_id="m", subject="orders"))
     broken = properties + b"\x00\x53\x74\xc1\x03\x02\xff\xff" + b"\x00\x53\x75\xa0\x00"
     assert matches("sys.Label = 'orders'", stored_bare(broken))
@@ -81,7 +81,7 @@ BODY = Message(USUAL).raw(Section.DATA)
         PARTS[Section.PROPERTIES] + encode(Described(ULong(0x74), {Symbol("A"): 1, 5: 2, "é" * 200: 3})) + BODY,
     ],
 )
-def test_sections_are_found_wherever_and_however_they_are_written(bare: bytes) -> None:
+def test_sections_are_found_in_any_order_and_encoding(bare: bytes) -> None:
     assert matches("a = 1 AND sys.Label = 's' AND sys.MessageId = 'm' AND NOT EXISTS(b)", stored_bare(bare))
 
 

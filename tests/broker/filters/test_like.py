@@ -1,4 +1,4 @@
-"""LIKE does what its definition says, and takes time in proportion to the text."""
+"""LIKE follows its definition, and takes time proportional to the text."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from twinbus.broker.filters.errors import FilterError
 from twinbus.broker.filters.like_pattern import MAX_PATTERN_CHARACTERS, LikePattern
 
 
-def means(pattern: str, text: str, escape: str | None) -> bool:
-    """The definition: character by character, trying everything."""
+def matches_by_definition(pattern: str, text: str, escape: str | None) -> bool:
+    """Match by the definition: character by character, trying every possibility."""
     if not pattern:
         return not text
     if pattern[0] == escape:
-        return bool(text) and text[0] == pattern[1] and means(pattern[2:], text[1:], escape)
+        return bool(text) and text[0] == pattern[1] and matches_by_definition(pattern[2:], text[1:], escape)
     if pattern[0] == "%":
-        return any(means(pattern[1:], text[skipped:], escape) for skipped in range(len(text) + 1))
-    return bool(text) and pattern[0] in ("_", text[0]) and means(pattern[1:], text[1:], escape)
+        return any(matches_by_definition(pattern[1:], text[skipped:], escape) for skipped in range(len(text) + 1))
+    return bool(text) and pattern[0] in ("_", text[0]) and matches_by_definition(pattern[1:], text[1:], escape)
 
 
 characters = st.text(alphabet="ab%_!\n", max_size=7)
@@ -31,13 +31,13 @@ characters = st.text(alphabet="ab%_!\n", max_size=7)
 
 @settings(deadline=None)
 @given(characters, characters, st.sampled_from([None, "!", "%", "_", "a"]))
-def test_it_means_what_the_definition_says(pattern: str, text: str, escape: str | None) -> None:
+def test_a_pattern_matches_as_defined(pattern: str, text: str, escape: str | None) -> None:
     if escape is not None and pattern.replace(escape * 2, "").endswith(escape):
         return
-    assert LikePattern(pattern, escape).matches(text) == means(pattern, text, escape)
+    assert LikePattern(pattern, escape).matches(text) == matches_by_definition(pattern, text, escape)
 
 
-def test_any_character_is_one_whatever_it_takes_in_bytes() -> None:
+def test_an_underscore_matches_one_character_of_any_size() -> None:
     assert LikePattern("_").matches("😀")
     assert LikePattern("%_\u0301").matches("xe\u0301")
 
@@ -53,26 +53,26 @@ def test_any_character_is_one_whatever_it_takes_in_bytes() -> None:
         "%ab_" * 200,
     ],
 )
-def test_no_pattern_makes_it_slow(pattern: str) -> None:
+def test_no_pattern_is_slow(pattern: str) -> None:
     ready, text = LikePattern(pattern), "a" * 32_768
     started = time.process_time()
     ready.matches(text)
-    assert time.process_time() - started < 0.5  # a hundredth of that, where nothing else runs
+    assert time.process_time() - started < 0.5  # takes a hundredth of that on an idle machine
 
 
 class CountingText(str):
-    """A text that counts how often one of its characters is asked for."""
+    """A string that counts how often one of its characters is read."""
 
     __slots__ = ("reads",)
-    reads: int
+    count_reads: int
 
     def __getitem__(self, at: SupportsIndex | slice) -> str:
         self.reads = getattr(self, "reads", 0) + 1
         return super().__getitem__(at)
 
 
-def reads(pattern: str, text: str) -> int:
-    """Characters that are read one by one before a match is decided."""
+def count_reads(pattern: str, text: str) -> int:
+    """Return the number of single-character reads of a match."""
     counted = CountingText(text)
     counted.reads = 0
     LikePattern(pattern).matches(counted)
@@ -83,24 +83,24 @@ def reads(pattern: str, text: str) -> int:
     "pattern", ["%_b%", "%a_b%", "%__a%_b", "%" + "a_" * 300 + "b%", "%a__a%ab_ba%", "%" + "a" * 60 + "_b%"]
 )
 def test_a_longer_text_is_not_read_character_by_character(pattern: str) -> None:
-    assert reads(pattern, "a" * 32_768) == reads(pattern, "a" * 16_384) <= 1_000
+    assert count_reads(pattern, "a" * 32_768) == count_reads(pattern, "a" * 16_384) <= 1_000
 
 
 @pytest.mark.parametrize("alphabet", ["ab", "a\u0101", "a\U0001f600\ud800"])
 @pytest.mark.parametrize(
     "pattern", ["%{0}_{1}%", "%{0}_{0}_{1}%{1}_{1}%", "{1}%{0}__{1}%{1}", "%_{0}_{1}_%", "%\n_{1}%"]
 )
-def test_a_place_far_away_is_found_as_one_nearby(pattern: str, alphabet: str) -> None:
-    wanted = pattern.format(alphabet[0], alphabet[-1])
-    chances = random.Random(1)
+def test_a_match_far_into_the_text_is_found(pattern: str, alphabet: str) -> None:
+    like_pattern = pattern.format(alphabet[0], alphabet[-1])
+    generator = random.Random(1)
     for _ in range(60):
-        near = "".join(chances.choices(alphabet, k=chances.randrange(9)))
-        far = alphabet[-1] + alphabet[0] * chances.choice((600, 700)) + near
-        assert LikePattern(wanted).matches(far) == (like(wanted).fullmatch(far) is not None)
+        ending = "".join(generator.choices(alphabet, k=generator.randrange(9)))
+        text = alphabet[-1] + alphabet[0] * generator.choice((600, 700)) + ending
+        assert LikePattern(like_pattern).matches(text) == (as_regex(like_pattern).fullmatch(text) is not None)
 
 
-def like(pattern: str) -> re.Pattern[str]:
-    """The same as a regular expression."""
+def as_regex(pattern: str) -> re.Pattern[str]:
+    """Return the pattern as a regular expression."""
     parts = {"%": ".*?", "_": "."}
     return re.compile("".join(parts.get(character) or re.escape(character) for character in pattern), re.DOTALL)
 
@@ -108,10 +108,10 @@ def like(pattern: str) -> re.Pattern[str]:
 def test_no_pattern_reads_a_text_more_than_once() -> None:
     many = "".join(chr(300 + number) for number in range(80))
     pattern = "%" + "_".join(many) + "%"
-    assert reads(pattern, many * 100) <= 8_000 + 200
-    assert reads(pattern, many * 200) <= 16_000 + 200
+    assert count_reads(pattern, many * 100) <= 8_000 + 200
+    assert count_reads(pattern, many * 200) <= 16_000 + 200
 
 
-def test_a_pattern_is_not_longer_than_a_filter_can_be() -> None:
+def test_a_pattern_that_is_too_long_is_refused() -> None:
     with pytest.raises(FilterError, match="1025 characters"):
         LikePattern("x" * (MAX_PATTERN_CHARACTERS + 1))

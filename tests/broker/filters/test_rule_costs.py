@@ -1,4 +1,4 @@
-"""What a rule costs is known from its text, and says how its evaluation is shared out over turns."""
+"""The cost of a rule follows from its text, and decides how its evaluation is spread over turns."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def view(size: int = 0, **properties: Any) -> MessageView:  # noqa: ANN401
 
 
 @pytest.mark.parametrize(
-    ("cheap", "dear"),
+    ("cheap", "expensive"),
     [
         ("a = 1", "a = 1 OR b > 2"),
         ("a LIKE 'abc%'", "a LIKE '%abc%'"),
@@ -39,22 +39,22 @@ def view(size: int = 0, **properties: Any) -> MessageView:  # noqa: ANN401
         ("a > 1", "p(b) > 1"),
     ],
 )
-def test_what_takes_longer_costs_more(cheap: str, dear: str) -> None:
-    assert cost(cheap) < cost(dear)
+def test_slower_filters_cost_more(cheap: str, expensive: str) -> None:
+    assert cost(cheap) < cost(expensive)
 
 
-def test_an_action_costs_by_its_statements() -> None:
+def test_the_cost_of_an_action_grows_with_its_statements() -> None:
     assert cost("a = 1") < cost("a = 1", "SET b = 1") < cost("a = 1", "SET b = 1; REMOVE c")
 
 
-def test_a_filter_for_all_and_a_correlation_filter_cost_next_to_nothing() -> None:
+def test_true_filters_and_correlation_filters_are_cheap() -> None:
     values = {"a": Value("string", "x"), "b": Value("int", "1")}
     correlation = RuleDescription(name="r", filter=CorrelationFilter(properties=values))
     assert compile_rule(RuleDescription(name="r", filter=TrueFilter())).total_cost == 1
     assert compile_rule(correlation).total_cost == 2
 
 
-def test_all_rules_that_are_evaluated_are_paid_for() -> None:
+def test_evaluated_rules_count_towards_the_cost() -> None:
     index: RuleIndex[str] = RuleIndex()
     assert index.begin_match(view()).remaining_cost == 0
     index.put("large", compile_rule(sql_rule("a LIKE '%a_b%'")))
@@ -68,7 +68,7 @@ def test_all_rules_that_are_evaluated_are_paid_for() -> None:
     assert index.begin_match(view(FULL_SIZE, b=1)).remaining_cost == 0
 
 
-def test_rules_that_are_found_without_evaluation_are_paid_for() -> None:
+def test_rules_found_without_evaluation_count_towards_the_cost() -> None:
     index: RuleIndex[int] = RuleIndex()
     for number in range(2_000):
         index.put(number, compile_rule(sql_rule("b = 1")))
@@ -81,7 +81,7 @@ def test_rules_that_are_found_without_evaluation_are_paid_for() -> None:
     assert len(matching.matches) == 500
 
 
-def test_a_matching_in_steps_finds_what_one_at_once_does() -> None:
+def test_matching_in_steps_finds_the_same_rules() -> None:
     index: RuleIndex[str] = RuleIndex()
     for key, expression in {
         "all": "",

@@ -1,4 +1,4 @@
-"""AND, OR and NOT of true, false and unknown, as the documentation of Service Bus has them."""
+"""AND, OR and NOT of true, false and unknown, as documented for Service Bus."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NOT = {"T": "F", "F": "T", "U": "U"}
 
 
 def truth_of(expression: str) -> str:
-    """What a filter alone cannot tell, it and its opposite can: neither matches where it is unknown."""
+    """Evaluate an expression and its negation: if it is unknown, neither matches."""
     is_true, is_false = matches(expression, MESSAGE), matches(f"NOT ({expression})", MESSAGE)
     assert not (is_true and is_false)
     return "T" if is_true else "F" if is_false else "U"
@@ -36,7 +36,7 @@ def test_not(term: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize(("constant", "expected"), [("1 = 1", "T"), ("1 = 2", "F"), ("1 = NULL", "U")])
-def test_what_is_known_when_the_rule_is_made_is_no_different(constant: str, expected: str) -> None:
+def test_constants_follow_the_same_logic(constant: str, expected: str) -> None:
     for letter, term in TERMS.items():
         assert truth_of(f"{constant} AND {term}") == AND[expected + letter]
         assert truth_of(f"{term} OR {constant}") == OR[letter + expected]

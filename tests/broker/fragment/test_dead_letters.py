@@ -1,4 +1,4 @@
-"""Dead letters: when, why, and what a message says of it."""
+"""Dead-lettering: when it happens, and the reason and properties a dead letter carries."""
 
 from __future__ import annotations
 
@@ -20,40 +20,40 @@ def dead_letters(harness: BrokerHarness) -> list[Message]:
     return harness.consumer(100, of=harness.dead_letters).messages
 
 
-@pytest.mark.parametrize("most", [1, 2, 5])
+@pytest.mark.parametrize("max_count", [1, 2, 5])
 @pytest.mark.parametrize("expires", [False, True])
-def test_a_message_is_dead_lettered_with_its_last_delivery(most: int, expires: bool) -> None:  # noqa: FBT001
-    rig = BrokerHarness(QueueDescription(lock_duration_ms=5_000, max_delivery_count=most))
-    rig.send_stored(b"1")
-    for _ in range(most):
-        assert rig.queue.runtime().dead_letter_count == 0
-        consumer = rig.consumer(1)
+def test_a_message_is_dead_lettered_after_its_last_delivery(max_count: int, expires: bool) -> None:  # noqa: FBT001
+    harness = BrokerHarness(QueueDescription(lock_duration_ms=5_000, max_delivery_count=max_count))
+    harness.send_stored(b"1")
+    for _ in range(max_count):
+        assert harness.queue.runtime().dead_letter_count == 0
+        consumer = harness.consumer(1)
         if expires:
-            rig.advance(5.1)
+            harness.advance(5.1)
         else:
-            rig.main_fragment.settlement.abandon(consumer.lock_numbers(), Results())
-        rig.run_until_idle()
+            harness.main_fragment.settlement.abandon(consumer.lock_numbers(), Results())
+        harness.run_until_idle()
         consumer.leave()
-    assert rig.main_fragment.active_count == 0
-    (message,) = dead_letters(rig)
+    assert harness.main_fragment.active_count == 0
+    (message,) = dead_letters(harness)
     assert message.application_properties == {
         "DeadLetterReason": "MaxDeliveryCountExceeded",
-        "DeadLetterErrorDescription": f"Message could not be consumed after {most} delivery attempts.",
+        "DeadLetterErrorDescription": f"Message could not be consumed after {max_count} delivery attempts.",
     }
     assert message.header is not None
-    assert message.header.delivery_count == most
+    assert message.header.delivery_count == max_count
     assert message.data == [b"1"]
 
 
-def test_a_released_message_was_not_delivered() -> None:
-    rig = BrokerHarness(QueueDescription(max_delivery_count=1))
-    rig.send_stored(b"1")
+def test_a_release_does_not_count_as_a_delivery() -> None:
+    harness = BrokerHarness(QueueDescription(max_delivery_count=1))
+    harness.send_stored(b"1")
     for _ in range(3):
-        consumer = rig.consumer(1)
-        rig.main_fragment.settlement.release(consumer.lock_numbers(), Results())
-        rig.run_until_idle()
+        consumer = harness.consumer(1)
+        harness.main_fragment.settlement.release(consumer.lock_numbers(), Results())
+        harness.run_until_idle()
         consumer.leave()
-    assert (rig.main_fragment.active_count, rig.dead_letters.active_count) == (1, 0)
+    assert (harness.main_fragment.active_count, harness.dead_letters.active_count) == (1, 0)
 
 
 @pytest.mark.parametrize(
@@ -67,17 +67,17 @@ def test_a_released_message_was_not_delivered() -> None:
         ),
     ],
 )
-def test_whoever_dead_letters_says_why(options: dict[str, Any], expected: dict[str, Any]) -> None:
-    rig = BrokerHarness()
-    rig.send_stored(b"1", b"2")
-    sent_ms = rig.clock.wall_ms()
-    rig.clock.advance(5)
-    answers = Results()
-    rig.main_fragment.settlement.dead_letter(rig.consumer(2).lock_numbers()[1:], answers, **options)
-    rig.run_until_idle()
-    assert answers == [None]
-    assert (rig.main_fragment.active_count, rig.dead_letters.active_count) == (1, 1)
-    (message,) = dead_letters(rig)
+def test_a_dead_letter_carries_the_reason_the_receiver_gave(options: dict[str, Any], expected: dict[str, Any]) -> None:
+    harness = BrokerHarness()
+    harness.send_stored(b"1", b"2")
+    sent_ms = harness.clock.wall_ms()
+    harness.clock.advance(5)
+    results = Results()
+    harness.main_fragment.settlement.dead_letter(harness.consumer(2).lock_numbers()[1:], results, **options)
+    harness.run_until_idle()
+    assert results == [None]
+    assert (harness.main_fragment.active_count, harness.dead_letters.active_count) == (1, 1)
+    (message,) = dead_letters(harness)
     assert message.application_properties == expected
     annotations = message.message_annotations
     assert isinstance(annotations, dict)
@@ -89,52 +89,52 @@ def test_whoever_dead_letters_says_why(options: dict[str, Any], expected: dict[s
 
 
 def test_a_dead_letter_is_not_dead_lettered_again() -> None:
-    rig = BrokerHarness(QueueDescription(max_delivery_count=1))
-    rig.send_stored(b"1")
-    rig.main_fragment.settlement.dead_letter(rig.consumer(1).lock_numbers(), Results())
-    rig.run_until_idle()
+    harness = BrokerHarness(QueueDescription(max_delivery_count=1))
+    harness.send_stored(b"1")
+    harness.main_fragment.settlement.dead_letter(harness.consumer(1).lock_numbers(), Results())
+    harness.run_until_idle()
     for count in range(3):
-        consumer = rig.consumer(1, of=rig.dead_letters)
+        consumer = harness.consumer(1, of=harness.dead_letters)
         (message,) = consumer.messages
         assert message.header is not None
         assert message.header.delivery_count == count
-        rig.dead_letters.settlement.dead_letter(consumer.lock_numbers(), Results(), reason="again")
-        rig.run_until_idle()
+        harness.dead_letters.settlement.dead_letter(consumer.lock_numbers(), Results(), reason="again")
+        harness.run_until_idle()
         consumer.leave()
-    assert rig.dead_letters.active_count == 1
+    assert harness.dead_letters.active_count == 1
 
 
-def test_a_lower_limit_holds_from_the_next_return() -> None:
-    rig = BrokerHarness(QueueDescription(max_delivery_count=10))
-    rig.send_stored(b"1")
-    consumer = rig.consumer(1)
-    rig.namespace.update_queue(rig.path, QueueDescription(max_delivery_count=1), updated_ms=0)
-    rig.main_fragment.settlement.abandon(consumer.lock_numbers(), Results())
-    rig.run_until_idle()
-    assert rig.dead_letters.active_count == 1
+def test_a_lower_max_delivery_count_applies_to_the_next_abandon() -> None:
+    harness = BrokerHarness(QueueDescription(max_delivery_count=10))
+    harness.send_stored(b"1")
+    consumer = harness.consumer(1)
+    harness.namespace.update_queue(harness.path, QueueDescription(max_delivery_count=1), updated_ms=0)
+    harness.main_fragment.settlement.abandon(consumer.lock_numbers(), Results())
+    harness.run_until_idle()
+    assert harness.dead_letters.active_count == 1
 
 
-def test_abandoned_with_properties_it_has_them_at_the_next_delivery() -> None:
-    rig = BrokerHarness()
-    rig.send_stored(b"1")
-    consumer = rig.consumer(1)
-    rig.main_fragment.settlement.abandon(consumer.lock_numbers(), Results(), {"why": "later"})
+def test_properties_of_an_abandon_are_part_of_the_next_delivery() -> None:
+    harness = BrokerHarness()
+    harness.send_stored(b"1")
+    consumer = harness.consumer(1)
+    harness.main_fragment.settlement.abandon(consumer.lock_numbers(), Results(), {"why": "later"})
     consumer.grant(1)
-    rig.run_until_idle()
+    harness.run_until_idle()
     assert consumer.messages[1].application_properties == {"why": "later"}
-    assert rig.main_fragment.size == sum(map(len, rig.disk.synced[Table.LOG].values.values()))
+    assert harness.main_fragment.size == sum(map(len, harness.disk.synced[Table.LOG].values.values()))
 
 
 @pytest.mark.parametrize("how", ["abandon", "defer", "dead_letter"])
-def test_properties_cannot_grow_without_end(how: str) -> None:
-    """What a receiver adds is refused beyond what a sender could; the message is there as it was."""
-    rig = BrokerHarness()
-    rig.send_stored(b"x")
-    answers = Results()
-    getattr(rig.main_fragment.settlement, how)(
-        rig.consumer(1).lock_numbers(), answers, properties={"note": "x" * 70_000}
+def test_properties_cannot_grow_without_limit(how: str) -> None:
+    """Receivers may not add more properties than a sender could; the refused message is unchanged."""
+    harness = BrokerHarness()
+    harness.send_stored(b"x")
+    results = Results()
+    getattr(harness.main_fragment.settlement, how)(
+        harness.consumer(1).lock_numbers(), results, properties={"note": "x" * 70_000}
     )
-    rig.run_until_idle()
-    assert isinstance(answers[0], MessageTooLarge)
-    assert rig.counts() == (1, 0, 0, 0)
-    assert rig.consumer(1).bodies == [b"x"]
+    harness.run_until_idle()
+    assert isinstance(results[0], MessageTooLarge)
+    assert harness.counts() == (1, 0, 0, 0)
+    assert harness.consumer(1).bodies == [b"x"]

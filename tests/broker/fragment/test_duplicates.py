@@ -1,4 +1,4 @@
-"""Duplicates are accepted and dropped, within the window, also after a restart."""
+"""Duplicate detection: duplicates within the window are accepted and dropped, also after a restart."""
 
 from __future__ import annotations
 
@@ -11,70 +11,70 @@ from twinbus.model.queue import QueueDescription
 DETECTING = QueueDescription(requires_duplicate_detection=True, duplicate_window_ms=60_000)
 
 
-def test_a_second_message_of_the_same_id_is_accepted_and_dropped() -> None:
-    rig = BrokerHarness(DETECTING)
-    rig.send_stored(b"first", message_id="1")
-    rig.send_stored(b"second", message_id="1")
-    rig.send_stored(b"other", message_id="2")
-    assert rig.consumer(9).bodies == [b"first", b"other"]
+def test_a_second_message_with_the_same_id_is_accepted_and_dropped() -> None:
+    harness = BrokerHarness(DETECTING)
+    harness.send_stored(b"first", message_id="1")
+    harness.send_stored(b"second", message_id="1")
+    harness.send_stored(b"other", message_id="2")
+    assert harness.consumer(9).bodies == [b"first", b"other"]
 
 
-def test_one_that_is_on_its_way_counts() -> None:
-    rig = BrokerHarness(DETECTING)
-    answers = [rig.send(b"%d" % number, message_id="1") for number in range(3)]
-    rig.run_until_idle()
-    assert answers == [[None]] * 3
-    assert rig.counts() == (1, 0, 0, 0)
+def test_a_message_not_yet_stored_counts_as_the_original() -> None:
+    harness = BrokerHarness(DETECTING)
+    results = [harness.send(b"%d" % number, message_id="1") for number in range(3)]
+    harness.run_until_idle()
+    assert results == [[None]] * 3
+    assert harness.counts() == (1, 0, 0, 0)
 
 
-def test_a_duplicate_is_not_accepted_before_the_first_is_on_disk() -> None:
-    rig = BrokerHarness(DETECTING)
-    first = rig.send(b"first", message_id="1")
-    rig.run_until_commit()
-    second = rig.send(b"second", message_id="1")
-    rig.fail_next_sync()
-    rig.run_until_idle()
+def test_a_duplicate_is_not_accepted_before_the_original_is_on_disk() -> None:
+    harness = BrokerHarness(DETECTING)
+    first = harness.send(b"first", message_id="1")
+    harness.run_until_commit()
+    second = harness.send(b"second", message_id="1")
+    harness.fail_next_sync()
+    harness.run_until_idle()
     assert first[0] is not None
     assert second[0] is not None
 
 
-def test_duplicates_inside_a_batch_are_found() -> None:
-    rig = BrokerHarness(DETECTING)
+def test_duplicates_inside_a_batch_are_detected() -> None:
+    harness = BrokerHarness(DETECTING)
     numbers: list[int] = []
-    batch = [message(b"x", message_id=one) for one in ("1", "2", "1", "3")]
-    answers = rig.send_batch(*batch, numbers=numbers)
-    rig.run_until_idle()
-    assert answers == [None]
+    batch = [message(b"x", message_id=message_id) for message_id in ("1", "2", "1", "3")]
+    results = harness.send_batch(*batch, numbers=numbers)
+    harness.run_until_idle()
+    assert results == [None]
     assert numbers == [1, 2, 0, 3]
-    assert rig.counts() == (3, 0, 0, 0)
+    assert harness.counts() == (3, 0, 0, 0)
 
 
-def test_the_window_counts_from_the_first_message() -> None:
-    rig = BrokerHarness(DETECTING)
-    rig.send_stored(b"first", message_id="1")
-    rig.advance(40)
-    rig.send_stored(b"dropped", message_id="1")
-    rig.advance(21)
-    rig.send_stored(b"late", message_id="1")
-    assert rig.consumer(9).bodies == [b"first", b"late"]
+def test_the_detection_window_starts_at_the_first_message() -> None:
+    harness = BrokerHarness(DETECTING)
+    harness.send_stored(b"first", message_id="1")
+    harness.advance(40)
+    harness.send_stored(b"dropped", message_id="1")
+    harness.advance(21)
+    harness.send_stored(b"late", message_id="1")
+    assert harness.consumer(9).bodies == [b"first", b"late"]
 
 
-def test_a_completed_message_is_remembered_and_so_after_a_restart() -> None:
-    rig = BrokerHarness(DETECTING)
-    rig.send_stored(b"first", message_id="1")
-    rig.consumer(1, deletes=True)
-    rig.restart()
-    rig.send_stored(b"again", message_id="1")
-    assert rig.counts() == (0, 0, 0, 0)
+def test_the_id_of_a_completed_message_is_remembered_after_a_restart() -> None:
+    harness = BrokerHarness(DETECTING)
+    harness.send_stored(b"first", message_id="1")
+    harness.consumer(1, deletes=True)
+    harness.restart()
+    harness.send_stored(b"again", message_id="1")
+    assert harness.counts() == (0, 0, 0, 0)
 
 
-def test_old_ids_are_forgotten_on_disk() -> None:
-    rig = BrokerHarness(DETECTING)
+def test_old_ids_are_deleted_from_disk() -> None:
+    harness = BrokerHarness(DETECTING)
     for number in range(10):
-        rig.send_stored(b"x", message_id=str(number))
-        rig.advance(30)
-    assert rig.index_row_count(DUPLICATE_IDS) <= 5
+        harness.send_stored(b"x", message_id=str(number))
+        harness.advance(30)
+    assert harness.index_row_count(DUPLICATE_IDS) <= 5
 
 
 def test_ids_of_different_types_are_different() -> None:
-    assert len({digest_of(one) for one in ("1", b"1", 1)}) == 3
+    assert len({digest_of(message_id) for message_id in ("1", b"1", 1)}) == 3

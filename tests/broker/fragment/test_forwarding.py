@@ -1,4 +1,4 @@
-"""Messages go on by themselves to another entity: each once, in order, also across failures of either store."""
+"""Forwarding: each message reaches the destination once and in order, also if either store fails; and send-via."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 
 class TwoStoreHarness(BrokerHarness):
-    """A source in one store, and whatever it forwards to in another."""
+    """A source queue in one store, and its destinations in another."""
 
     def __init__(self) -> None:
         super().__init__(stores=2)
         self._next_id = 50
 
-    def add(self, path: str, store: int = 1, **description: Any) -> Queue:  # noqa: ANN401  # its fields
+    def add(self, path: str, store: int = 1, **description: Any) -> Queue:  # noqa: ANN401  # fields of the description
         self._next_id += 1
         return self.add_queue(self._next_id, path, QueueDescription(**description), store)
 
@@ -44,7 +44,7 @@ class TwoStoreHarness(BrokerHarness):
         return True
 
     def step_randomly(self, chance: Random) -> None:
-        """One of all things that can come next: the two disks keep no order with each other."""
+        """Run a random pending step: the two disks do not order their work."""
         steps: list[Callable[[], object]] = [store.step for store in self.stores if store.has_work]
         steps += [
             lambda queue=queue: queue.popleft()()  # type: ignore[misc]
@@ -59,7 +59,7 @@ class TwoStoreHarness(BrokerHarness):
         self.namespace.update_queue(queue.path, description, updated_ms=0)
 
     def crash_store(self, store: int) -> None:
-        """Let the next sync of a store fail, so that some of what was not synced is lost, and open the store again."""
+        """Make the next sync of a store fail, so that some unsynced changes are lost, and reopen the store."""
         self.stores[store].fail_next_sync("input/output error", self.random)
         self.namespace.commit_log(store).add_without_participant(Results())
         self.run_until_idle()
@@ -72,198 +72,202 @@ def bodies(harness: BrokerHarness, queue: Queue) -> list[bytes]:
 
 
 @pytest.mark.parametrize("store", [0, 1])
-def test_messages_go_to_the_other_queue_in_order(store: int) -> None:
-    rig = TwoStoreHarness()
-    target = rig.add("target", store)
-    rig.send(b"before", to=rig.queue)
-    rig.run_until_idle()
-    rig.forward(rig.queue, "target")
+def test_messages_are_forwarded_to_the_destination_in_order(store: int) -> None:
+    harness = TwoStoreHarness()
+    target = harness.add("target", store)
+    harness.send(b"before", to=harness.queue)
+    harness.run_until_idle()
+    harness.forward(harness.queue, "target")
     for number in range(5):
-        rig.send(b"%d" % number, to=rig.queue)
-    rig.run_until_idle()
-    assert bodies(rig, target) == [b"before", b"0", b"1", b"2", b"3", b"4"]
-    assert rig.queue.runtime().transfer_count == local_part(rig.queue).main.active_count == 0
-    assert local_part(rig.queue).main.message_table.size == 0
+        harness.send(b"%d" % number, to=harness.queue)
+    harness.run_until_idle()
+    assert bodies(harness, target) == [b"before", b"0", b"1", b"2", b"3", b"4"]
+    assert harness.queue.runtime().transfer_count == local_part(harness.queue).main.active_count == 0
+    assert local_part(harness.queue).main.message_table.size == 0
 
 
-def test_many_go_some_at_a_time() -> None:
-    rig = TwoStoreHarness()
-    target = rig.add("target")
+def test_many_messages_are_forwarded_in_several_batches() -> None:
+    harness = TwoStoreHarness()
+    target = harness.add("target")
     for start in range(0, 1_000, 100):
-        rig.send(*[b"%d" % number for number in range(start, start + 100)], to=rig.queue)
-    rig.run_until_idle()
-    rig.forward(rig.queue, "target")
-    rig.run_until_idle()
-    assert bodies(rig, target) == [b"%d" % number for number in range(1_000)]
+        harness.send(*[b"%d" % number for number in range(start, start + 100)], to=harness.queue)
+    harness.run_until_idle()
+    harness.forward(harness.queue, "target")
+    harness.run_until_idle()
+    assert bodies(harness, target) == [b"%d" % number for number in range(1_000)]
 
 
-def test_what_arrives_is_as_if_it_had_been_sent() -> None:
-    rig = TwoStoreHarness()
-    target = rig.add("target")
-    rig.forward(rig.queue, "target")
-    rig.clock.advance(5)
-    rig.send(b"1", to=rig.queue)
-    rig.run_until_idle()
-    (found,) = rig.consumer(1, of=local_part(target).main).messages
-    assert annotation_of(found, "x-opt-enqueue-sequence-number") == 1
-    assert annotation_of(found, "x-opt-sequence-number") == 1
-    assert annotation_of(found, "x-opt-enqueued-time") == rig.clock.wall_ms()
-    assert found.header is not None
-    assert found.header.delivery_count == 0
+def test_a_forwarded_message_arrives_like_a_sent_one() -> None:
+    harness = TwoStoreHarness()
+    target = harness.add("target")
+    harness.forward(harness.queue, "target")
+    harness.clock.advance(5)
+    harness.send(b"1", to=harness.queue)
+    harness.run_until_idle()
+    (received,) = harness.consumer(1, of=local_part(target).main).messages
+    assert annotation_of(received, "x-opt-enqueue-sequence-number") == 1
+    assert annotation_of(received, "x-opt-sequence-number") == 1
+    assert annotation_of(received, "x-opt-enqueued-time") == harness.clock.wall_ms()
+    assert received.header is not None
+    assert received.header.delivery_count == 0
 
 
-def test_nobody_receives_what_is_forwarded() -> None:
-    rig = TwoStoreHarness()
-    rig.add("target")
-    consumer = rig.consumer(1)
-    rig.forward(rig.queue, "target")
+def test_a_forwarding_queue_refuses_receivers() -> None:
+    harness = TwoStoreHarness()
+    harness.add("target")
+    consumer = harness.consumer(1)
+    harness.forward(harness.queue, "target")
     assert [type(error) for error in consumer.errors] == [NotAllowed]
     with pytest.raises(NotAllowed, match="target"):
-        rig.queue.check_not_forwarded(SubQueue.MAIN)
-    rig.queue.check_not_forwarded(SubQueue.DEAD_LETTER)
-    rig.forward(rig.queue, None)
-    rig.queue.check_not_forwarded(SubQueue.MAIN)
+        harness.queue.check_not_forwarded(SubQueue.MAIN)
+    harness.queue.check_not_forwarded(SubQueue.DEAD_LETTER)
+    harness.forward(harness.queue, None)
+    harness.queue.check_not_forwarded(SubQueue.MAIN)
 
 
-def test_dead_letters_go_where_they_are_told_to_and_say_where_they_come_from() -> None:
-    rig = TwoStoreHarness()
-    target = rig.add("target")
-    rig.send(b"1", to=rig.queue)
-    rig.run_until_idle()
-    rig.forward(rig.queue, None, "target")
-    consumer = rig.consumer(1)
-    rig.main_fragment.settlement.dead_letter(consumer.lock_numbers(), Results(), reason="bad")
-    rig.run_until_idle()
-    (found,) = rig.consumer(1, of=local_part(target).main).messages
-    assert annotation_of(found, "x-opt-deadletter-source") == "orders"
-    assert property_of(found, "DeadLetterReason") == "bad"
-    assert rig.dead_letters.active_count == 0
+def test_forwarded_dead_letters_carry_their_source() -> None:
+    harness = TwoStoreHarness()
+    target = harness.add("target")
+    harness.send(b"1", to=harness.queue)
+    harness.run_until_idle()
+    harness.forward(harness.queue, None, "target")
+    consumer = harness.consumer(1)
+    harness.main_fragment.settlement.dead_letter(consumer.lock_numbers(), Results(), reason="bad")
+    harness.run_until_idle()
+    (received,) = harness.consumer(1, of=local_part(target).main).messages
+    assert annotation_of(received, "x-opt-deadletter-source") == "orders"
+    assert property_of(received, "DeadLetterReason") == "bad"
+    assert harness.dead_letters.active_count == 0
 
 
 @pytest.mark.parametrize(
-    ("what", "reason"),
+    ("problem", "reason"),
     [("missing", "does not exist"), ("disabled", "is disabled"), ("full", "is full"), ("sessions", "NotAllowed")],
 )
-def test_what_cannot_arrive_is_moved_to_the_transfer_dead_letters(
-    what: str, reason: str, monkeypatch: pytest.MonkeyPatch
+def test_undeliverable_messages_go_to_the_transfer_dead_letters(
+    problem: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rig = TwoStoreHarness()
-    target = rig.add("target", requires_session=what == "sessions")
-    rig.forward(rig.queue, "target")
-    if what == "missing":
-        rig.namespace.remove("target")
-    if what == "disabled":
-        rig.namespace.update_queue("target", QueueDescription(status="SendDisabled"), updated_ms=0)
-    if what == "full":
+    harness = TwoStoreHarness()
+    target = harness.add("target", requires_session=problem == "sessions")
+    harness.forward(harness.queue, "target")
+    if problem == "missing":
+        harness.namespace.remove("target")
+    if problem == "disabled":
+        harness.namespace.update_queue("target", QueueDescription(status="SendDisabled"), updated_ms=0)
+    if problem == "full":
         monkeypatch.setattr("twinbus.broker.entities.part.MEGABYTE", 0.2)
-        rig.send(b"x", to=rig.queue)
-    rig.send(b"y" * 120, to=rig.queue)
-    rig.run_until_idle()
-    failed = local_part(rig.queue).fragment_of(SubQueue.TRANSFER_DEAD_LETTER)
-    (found,) = rig.consumer(5, of=failed).messages
-    assert reason in str(property_of(found, "DeadLetterReason"))
-    assert found.data == [b"y" * 120]
-    assert rig.queue.runtime().transfer_dead_letter_count == 1
-    assert rig.queue.runtime().transfer_count == 0
-    if what == "full":
-        assert bodies(rig, target) == [b"x"]
+        harness.send(b"x", to=harness.queue)
+    harness.send(b"y" * 120, to=harness.queue)
+    harness.run_until_idle()
+    failed = local_part(harness.queue).fragment_of(SubQueue.TRANSFER_DEAD_LETTER)
+    (received,) = harness.consumer(5, of=failed).messages
+    assert reason in str(property_of(received, "DeadLetterReason"))
+    assert received.data == [b"y" * 120]
+    assert harness.queue.runtime().transfer_dead_letter_count == 1
+    assert harness.queue.runtime().transfer_count == 0
+    if problem == "full":
+        assert bodies(harness, target) == [b"x"]
 
 
-def test_one_that_cannot_arrive_does_not_keep_the_others() -> None:
-    rig = TwoStoreHarness()
-    target = rig.add("target", requires_session=True)
+def test_an_undeliverable_message_does_not_block_the_others() -> None:
+    harness = TwoStoreHarness()
+    target = harness.add("target", requires_session=True)
     for number in range(20):
-        rig.send(b"%d" % number, session="s" if number not in (3, 17) else None, to=rig.queue)
-    rig.run_until_idle()
-    rig.forward(rig.queue, "target")
-    rig.run_until_idle()
+        harness.send(b"%d" % number, session="s" if number not in (3, 17) else None, to=harness.queue)
+    harness.run_until_idle()
+    harness.forward(harness.queue, "target")
+    harness.run_until_idle()
     assert local_part(target).main.active_count == 18
-    assert rig.queue.runtime().transfer_dead_letter_count == 2
+    assert harness.queue.runtime().transfer_dead_letter_count == 2
 
 
-def test_at_most_four_hops() -> None:
-    rig = TwoStoreHarness()
-    chain = [rig.queue, *[rig.add(f"hop-{number}", number % 2) for number in range(6)]]
+def test_a_message_is_forwarded_at_most_four_times() -> None:
+    harness = TwoStoreHarness()
+    chain = [harness.queue, *[harness.add(f"hop-{number}", number % 2) for number in range(6)]]
     for source, target in pairwise(chain):
-        rig.forward(source, target.path)
-    rig.send(b"1", to=rig.queue)
-    rig.run_until_idle()
+        harness.forward(source, target.path)
+    harness.send(b"1", to=harness.queue)
+    harness.run_until_idle()
     assert [local_part(queue).main.active_count for queue in chain] == [0] * 7
     failed = local_part(chain[4]).fragment_of(SubQueue.TRANSFER_DEAD_LETTER)
-    (found,) = rig.consumer(1, of=failed).messages
-    assert property_of(found, "DeadLetterReason") == "MaxTransferHopCountExceeded"
+    (received,) = harness.consumer(1, of=failed).messages
+    assert property_of(received, "DeadLetterReason") == "MaxTransferHopCountExceeded"
 
 
-def test_a_circle_ends() -> None:
-    rig = TwoStoreHarness()
-    other = rig.add("other")
-    rig.forward(rig.queue, "other")
-    rig.forward(other, "orders")
-    rig.send(b"1", to=rig.queue)
-    rig.run_until_idle()
-    assert rig.queue.runtime().transfer_dead_letter_count + other.runtime().transfer_dead_letter_count == 1
+def test_a_forwarding_loop_ends() -> None:
+    harness = TwoStoreHarness()
+    other = harness.add("other")
+    harness.forward(harness.queue, "other")
+    harness.forward(other, "orders")
+    harness.send(b"1", to=harness.queue)
+    harness.run_until_idle()
+    assert harness.queue.runtime().transfer_dead_letter_count + other.runtime().transfer_dead_letter_count == 1
 
 
-def test_a_destination_that_does_not_work_is_waited_for() -> None:
-    rig = TwoStoreHarness()
-    target = rig.add("target")
-    rig.forward(rig.queue, "target")
-    rig.commit_logs[1].unavailable_reason = "its disk hangs"
-    rig.send(b"1", to=rig.queue)
-    rig.run_until_idle()
-    rig.advance(3)
-    assert rig.queue.runtime().transfer_count == 1
-    rig.commit_logs[1].unavailable_reason = None
-    rig.advance(5)
-    assert bodies(rig, target) == [b"1"]
-    assert rig.queue.runtime().transfer_count == 0
+def test_forwarding_waits_for_an_unavailable_destination() -> None:
+    harness = TwoStoreHarness()
+    target = harness.add("target")
+    harness.forward(harness.queue, "target")
+    harness.commit_logs[1].unavailable_reason = "its disk hangs"
+    harness.send(b"1", to=harness.queue)
+    harness.run_until_idle()
+    harness.advance(3)
+    assert harness.queue.runtime().transfer_count == 1
+    harness.commit_logs[1].unavailable_reason = None
+    harness.advance(5)
+    assert bodies(harness, target) == [b"1"]
+    assert harness.queue.runtime().transfer_count == 0
 
 
-def test_forwarding_that_is_ended_leaves_what_was_not_forwarded() -> None:
-    rig = TwoStoreHarness()
-    rig.add("target")
-    rig.forward(rig.queue, "target")
-    rig.commit_logs[1].unavailable_reason = "its disk hangs"
-    rig.send(b"1", to=rig.queue)
-    rig.run_until_idle()
-    rig.forward(rig.queue, None)
-    assert rig.consumer(1).bodies == [b"1"]
+def test_messages_not_yet_forwarded_stay_when_forwarding_is_turned_off() -> None:
+    harness = TwoStoreHarness()
+    harness.add("target")
+    harness.forward(harness.queue, "target")
+    harness.commit_logs[1].unavailable_reason = "its disk hangs"
+    harness.send(b"1", to=harness.queue)
+    harness.run_until_idle()
+    harness.forward(harness.queue, None)
+    assert harness.consumer(1).bodies == [b"1"]
 
 
 @pytest.mark.parametrize("store", [0, 1])
 @pytest.mark.parametrize("steps", range(0, 60, 3))
-def test_each_arrives_once_whenever_a_store_fails(store: int, steps: int) -> None:
-    rig = TwoStoreHarness()
-    target = rig.add("target", requires_duplicate_detection=bool(steps % 2))
-    rig.forward(rig.queue, "target")
-    accepted = [rig.send(b"%d" % number, message_id=f"m{number}", to=rig.queue) for number in range(4)]
+def test_each_message_arrives_once_whenever_a_store_fails(store: int, steps: int) -> None:
+    harness = TwoStoreHarness()
+    target = harness.add("target", requires_duplicate_detection=bool(steps % 2))
+    harness.forward(harness.queue, "target")
+    accepted = [harness.send(b"%d" % number, message_id=f"m{number}", to=harness.queue) for number in range(4)]
     for _ in range(steps):
-        if rig.deferred_calls or rig.store_callbacks or any(one.has_work for one in rig.stores):
-            rig.step()
-    rig.crash_store(store)
-    rig.run_until_idle()
+        if (
+            harness.deferred_calls
+            or harness.store_callbacks
+            or any(pending_store.has_work for pending_store in harness.stores)
+        ):
+            harness.step()
+    harness.crash_store(store)
+    harness.run_until_idle()
     for _ in range(4):
-        rig.advance(6)
-    sure = [b"%d" % number for number, answers in enumerate(accepted) if answers == [None]]
-    found = bodies(rig, target)
-    assert len(found) == len(set(found)), "one arrived twice"
-    assert set(sure) <= set(found), "one is lost"
-    assert found == sorted(found)
-    assert local_part(rig.queue).main.active_count == 0
+        harness.advance(6)
+    confirmed = [b"%d" % number for number, results in enumerate(accepted) if results == [None]]
+    arrived = bodies(harness, target)
+    assert len(arrived) == len(set(arrived)), "a message arrived twice"
+    assert set(confirmed) <= set(arrived), "a message is lost"
+    assert arrived == sorted(arrived)
+    assert local_part(harness.queue).main.active_count == 0
 
 
-def test_to_a_topic_and_from_a_subscription() -> None:
-    rig = TopicHarness()
-    last = rig.add_queue(60, "last", QueueDescription())
-    subscription = rig.subscribe("a")
-    plain = rig.subscribe("b")
+def test_a_queue_forwards_to_a_topic_and_a_subscription_to_a_queue() -> None:
+    harness = TopicHarness()
+    last = harness.add_queue(60, "last", QueueDescription())
+    subscription = harness.subscribe("a")
+    plain = harness.subscribe("b")
     description = SubscriptionDescription(forward_to="last")
-    rig.namespace.update_subscription(subscription.path, description, updated_ms=0)
-    rig.namespace.update_queue("orders", QueueDescription(forward_to="news"), updated_ms=0)
-    rig.send_stored(b"x" * 500)
-    assert rig.consumer(5, of=local_part(last).main).bodies == [b"x" * 500]
-    assert rig.complete(plain) == [b"x" * 500]
-    assert rig.shared_body_counts() == (0, 0)
+    harness.namespace.update_subscription(subscription.path, description, updated_ms=0)
+    harness.namespace.update_queue("orders", QueueDescription(forward_to="news"), updated_ms=0)
+    harness.send_stored(b"x" * 500)
+    assert harness.consumer(5, of=local_part(last).main).bodies == [b"x" * 500]
+    assert harness.complete(plain) == [b"x" * 500]
+    assert harness.shared_body_counts() == (0, 0)
 
 
 # --- send-via ---------------------------------------------------------------------------------------------------------
@@ -273,152 +277,152 @@ def records(harness: BrokerHarness, *bodies: bytes) -> list[bytes]:
     return harness.incoming_batch(*[message(body) for body in bodies]).records
 
 
-def test_what_is_sent_via_a_queue_arrives_at_its_destination() -> None:
-    rig = TwoStoreHarness()
-    first, second = rig.add("first"), rig.add("second", 0)
-    answers = Results()
+def test_messages_sent_via_a_queue_arrive_at_their_destination() -> None:
+    harness = TwoStoreHarness()
+    first, second = harness.add("first"), harness.add("second", 0)
+    results = Results()
     for number in range(3):
-        rig.queue.send_via(records(rig, b"a%d" % number), "first", answers)
-        rig.queue.send_via(records(rig, b"b%d" % number), "second", answers)
-    rig.run_until_idle()
-    assert answers == [None] * 6
-    assert bodies(rig, first) == [b"a0", b"a1", b"a2"]
-    assert bodies(rig, second) == [b"b0", b"b1", b"b2"]
-    assert rig.queue.runtime().transfer_count == rig.main_fragment.active_count == 0
+        harness.queue.send_via(records(harness, b"a%d" % number), "first", results)
+        harness.queue.send_via(records(harness, b"b%d" % number), "second", results)
+    harness.run_until_idle()
+    assert results == [None] * 6
+    assert bodies(harness, first) == [b"a0", b"a1", b"a2"]
+    assert bodies(harness, second) == [b"b0", b"b1", b"b2"]
+    assert harness.queue.runtime().transfer_count == harness.main_fragment.active_count == 0
 
 
-def test_what_waits_to_be_sent_on_is_there_after_a_restart() -> None:
-    rig = TwoStoreHarness()
-    target = rig.add("target")
-    rig.commit_logs[1].unavailable_reason = "its disk hangs"
-    rig.queue.send_via(records(rig, b"1"), "target", Results())
-    rig.run_until_idle()
-    assert rig.queue.runtime().transfer_count == 1
-    rig.crash_store(0)
-    rig.run_until_idle()
-    rig.commit_logs[1].unavailable_reason = None
-    rig.advance(6)
-    assert bodies(rig, target) == [b"1"]
-    assert rig.queue.runtime().transfer_count == 0
+def test_pending_transfers_survive_a_restart() -> None:
+    harness = TwoStoreHarness()
+    target = harness.add("target")
+    harness.commit_logs[1].unavailable_reason = "its disk hangs"
+    harness.queue.send_via(records(harness, b"1"), "target", Results())
+    harness.run_until_idle()
+    assert harness.queue.runtime().transfer_count == 1
+    harness.crash_store(0)
+    harness.run_until_idle()
+    harness.commit_logs[1].unavailable_reason = None
+    harness.advance(6)
+    assert bodies(harness, target) == [b"1"]
+    assert harness.queue.runtime().transfer_count == 0
 
 
-def test_a_destination_that_is_gone_is_told_by_the_transfer_dead_letters() -> None:
-    rig = TwoStoreHarness()
-    rig.queue.send_via(records(rig, b"1"), "nowhere", Results())
-    rig.run_until_idle()
-    assert rig.queue.runtime().transfer_dead_letter_count == 1
+def test_a_message_sent_via_to_a_missing_entity_goes_to_the_transfer_dead_letters() -> None:
+    harness = TwoStoreHarness()
+    harness.queue.send_via(records(harness, b"1"), "nowhere", Results())
+    harness.run_until_idle()
+    assert harness.queue.runtime().transfer_dead_letter_count == 1
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_messages_that_come_while_others_are_being_removed_are_forwarded_once(seed: int) -> None:
-    rig = TwoStoreHarness()
-    rig.random.seed(seed)
-    target = rig.add("target")
-    rig.forward(rig.queue, "target")
+def test_messages_that_arrive_during_removals_are_forwarded_once(seed: int) -> None:
+    harness = TwoStoreHarness()
+    harness.random.seed(seed)
+    target = harness.add("target")
+    harness.forward(harness.queue, "target")
     for number in range(100):
-        rig.send(b"%d" % number, to=rig.queue)
-        for _ in range(rig.random.randint(0, 12)):
-            if rig.deferred_calls or rig.store_callbacks or any(store.has_work for store in rig.stores):
-                rig.step()
-    rig.run_until_idle()
-    assert bodies(rig, target) == [b"%d" % number for number in range(100)]
-    assert local_part(rig.queue).main.active_count == 0
+        harness.send(b"%d" % number, to=harness.queue)
+        for _ in range(harness.random.randint(0, 12)):
+            if harness.deferred_calls or harness.store_callbacks or any(store.has_work for store in harness.stores):
+                harness.step()
+    harness.run_until_idle()
+    assert bodies(harness, target) == [b"%d" % number for number in range(100)]
+    assert local_part(harness.queue).main.active_count == 0
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_what_comes_while_others_are_on_their_way_is_forwarded_once(seed: int) -> None:
-    rig, chance = TwoStoreHarness(), Random(seed)
-    target = rig.add("target")
-    rig.forward(rig.queue, "target")
+def test_messages_that_arrive_during_transfers_are_forwarded_once(seed: int) -> None:
+    harness, chance = TwoStoreHarness(), Random(seed)
+    target = harness.add("target")
+    harness.forward(harness.queue, "target")
     for number in range(30):
-        rig.send(b"%d" % number, to=rig.queue)
+        harness.send(b"%d" % number, to=harness.queue)
         for _ in range(chance.randrange(8)):
-            rig.step_randomly(chance)
-    rig.run_until_idle()
-    assert bodies(rig, target) == [b"%d" % number for number in range(30)]
-    assert (local_part(rig.queue).main.active_count, local_part(rig.queue).main.message_table.size) == (0, 0)
+            harness.step_randomly(chance)
+    harness.run_until_idle()
+    assert bodies(harness, target) == [b"%d" % number for number in range(30)]
+    assert (local_part(harness.queue).main.active_count, local_part(harness.queue).main.message_table.size) == (0, 0)
 
 
-def test_one_that_someone_has_when_forwarding_begins_goes_in_its_turn() -> None:
-    rig = TwoStoreHarness()
-    target = rig.add("target")
-    rig.send(b"1", b"2", to=rig.queue)
-    rig.run_until_idle()
-    rig.consumer(1)
-    rig.forward(rig.queue, "target")
-    rig.send(b"3", to=rig.queue)
-    rig.run_until_idle()
-    assert rig.queue.runtime().transfer_count == 3
+def test_a_message_locked_when_forwarding_begins_is_forwarded_in_order() -> None:
+    harness = TwoStoreHarness()
+    target = harness.add("target")
+    harness.send(b"1", b"2", to=harness.queue)
+    harness.run_until_idle()
+    harness.consumer(1)
+    harness.forward(harness.queue, "target")
+    harness.send(b"3", to=harness.queue)
+    harness.run_until_idle()
+    assert harness.queue.runtime().transfer_count == 3
     for _ in range(70):
-        rig.advance(1)
-    assert bodies(rig, target) == [b"1", b"2", b"3"]
+        harness.advance(1)
+    assert bodies(harness, target) == [b"1", b"2", b"3"]
 
 
-def test_it_goes_on_when_a_queue_that_was_disabled_is_not_any_more() -> None:
-    rig = TwoStoreHarness()
-    target = rig.add("target")
-    rig.forward(rig.queue, "target")
+def test_forwarding_resumes_when_a_disabled_queue_is_enabled() -> None:
+    harness = TwoStoreHarness()
+    target = harness.add("target")
+    harness.forward(harness.queue, "target")
     description = QueueDescription(forward_to="target", status="ReceiveDisabled")
-    rig.namespace.update_queue(rig.queue.path, description, updated_ms=0)
-    rig.send(b"1", to=rig.queue)
-    rig.run_until_idle()
+    harness.namespace.update_queue(harness.queue.path, description, updated_ms=0)
+    harness.send(b"1", to=harness.queue)
+    harness.run_until_idle()
     assert local_part(target).main.active_count == 0
-    rig.forward(rig.queue, "target")
-    rig.run_until_idle()
-    assert bodies(rig, target) == [b"1"]
+    harness.forward(harness.queue, "target")
+    harness.run_until_idle()
+    assert bodies(harness, target) == [b"1"]
 
 
-def test_it_goes_on_by_itself_when_the_store_of_the_source_is_there_again() -> None:
-    rig = TwoStoreHarness()
-    target = rig.add("target")
-    rig.commit_logs[1].unavailable_reason = "its disk hangs"
-    rig.forward(rig.queue, "target")
-    for number in range(300):  # more than are taken at once, so that it is not hungry any more
-        rig.send(b"%d" % number, to=rig.queue)
-    rig.run_until_idle()
-    rig.crash_store(0)
-    rig.commit_logs[1].unavailable_reason = None
-    rig.run_until_idle()
-    assert bodies(rig, target) == [b"%d" % number for number in range(300)]
+def test_forwarding_resumes_when_the_store_of_the_source_is_reopened() -> None:
+    harness = TwoStoreHarness()
+    target = harness.add("target")
+    harness.commit_logs[1].unavailable_reason = "its disk hangs"
+    harness.forward(harness.queue, "target")
+    for number in range(300):  # more than one batch, so that the forwarder stops asking for more
+        harness.send(b"%d" % number, to=harness.queue)
+    harness.run_until_idle()
+    harness.crash_store(0)
+    harness.commit_logs[1].unavailable_reason = None
+    harness.run_until_idle()
+    assert bodies(harness, target) == [b"%d" % number for number in range(300)]
 
 
-def test_it_goes_on_by_itself_when_the_disk_of_the_source_was_silent_for_long() -> None:
-    rig = TwoStoreHarness()
-    target = rig.add("target")
+def test_forwarding_resumes_after_a_long_hang_of_the_source_disk() -> None:
+    harness = TwoStoreHarness()
+    target = harness.add("target")
     for number in range(300):
-        rig.send(b"%d" % number, to=rig.queue)
-    rig.run_until_idle()
-    rig.forward(rig.queue, "target")
+        harness.send(b"%d" % number, to=harness.queue)
+    harness.run_until_idle()
+    harness.forward(harness.queue, "target")
     while local_part(target).main.active_count == 0:
-        rig.step()
-    while not rig.stores[0].has_work:
-        rig.step()
-    rig.clock.advance(60)
-    rig.namespace.timers.run_due()
-    assert rig.commit_logs[0].unavailable_reason is not None
-    rig.run_until_idle()
+        harness.step()
+    while not harness.stores[0].has_work:
+        harness.step()
+    harness.clock.advance(60)
+    harness.namespace.timers.run_due()
+    assert harness.commit_logs[0].unavailable_reason is not None
+    harness.run_until_idle()
     for _ in range(3):
-        rig.advance(6)
-    assert bodies(rig, target) == [b"%d" % number for number in range(300)]
-    assert local_part(rig.queue).main.active_count == 0
+        harness.advance(6)
+    assert bodies(harness, target) == [b"%d" % number for number in range(300)]
+    assert local_part(harness.queue).main.active_count == 0
 
 
-def test_a_message_says_once_under_which_number_it_was_there_first() -> None:
-    rig = TopicHarness()
-    subscription = rig.subscribe("a")
-    rig.namespace.update_queue("orders", QueueDescription(forward_to="news"), updated_ms=0)
-    rig.publish_stored(b"before")
-    rig.complete(subscription)
-    rig.send_stored(b"1")
-    consumer = rig.consumer(1, of=local_part(subscription).main)
+def test_the_enqueue_sequence_number_is_annotated_once() -> None:
+    harness = TopicHarness()
+    subscription = harness.subscribe("a")
+    harness.namespace.update_queue("orders", QueueDescription(forward_to="news"), updated_ms=0)
+    harness.publish_stored(b"before")
+    harness.complete(subscription)
+    harness.send_stored(b"1")
+    consumer = harness.consumer(1, of=local_part(subscription).main)
     assert all_annotations(consumer.messages[0])["x-opt-enqueue-sequence-number"] == 1
     local_part(subscription).main.settlement.dead_letter(consumer.lock_numbers(), Results())
-    rig.run_until_idle()
-    (dead,) = rig.consumer(1, of=local_part(subscription).dead_letters).messages
+    harness.run_until_idle()
+    (dead,) = harness.consumer(1, of=local_part(subscription).dead_letters).messages
     assert all_annotations(dead)["x-opt-enqueue-sequence-number"] == 1
 
 
-def all_annotations(found: Message) -> dict[object, object]:
-    """All of them: one that is there twice makes them unreadable."""
-    assert isinstance(found.message_annotations, dict)
-    return found.message_annotations
+def all_annotations(received: Message) -> dict[object, object]:
+    """Return all annotations; decoding fails if one of them occurs twice."""
+    assert isinstance(received.message_annotations, dict)
+    return received.message_annotations

@@ -1,4 +1,4 @@
-"""What the broker notes on a message that it forwards: nobody can write it, and nobody sees it."""
+"""The annotations the broker writes on forwarded messages cannot be set by senders or seen by receivers."""
 
 from __future__ import annotations
 
@@ -24,61 +24,61 @@ HOPS = "x-opt-twinbus-hops"
 
 
 class ForwardingChain(BrokerHarness):
-    """A queue, and others beside it."""
+    """A queue, and other queues beside it."""
 
     def __init__(self, *paths: str) -> None:
         super().__init__()
-        self.others = [self.add_queue(50 + place, path, QueueDescription()) for place, path in enumerate(paths)]
+        self.others = [self.add_queue(50 + number, path, QueueDescription()) for number, path in enumerate(paths)]
 
     def forward(self, queue: Queue, target: str) -> None:
         self.namespace.update_queue(queue.path, QueueDescription(forward_to=target), updated_ms=0)
 
     def annotated(self, annotations: dict[str, object] | None = None) -> IncomingBatch:
-        """A parcel with one message that has these annotations."""
+        """Return a batch with one message that has these annotations."""
         return self.incoming_batch(
             build(message_annotations=annotations, properties=Properties(message_id="1"), body=data(b"1"))
         )
 
     def annotations(self, fragment: Fragment) -> set[str]:
-        """The names of those that a receiver sees."""
-        (found,) = self.consumer(1, of=fragment).messages
-        assert isinstance(found.message_annotations, dict)
-        return {str(name) for name in found.message_annotations}
+        """Return the names of the annotations a receiver sees."""
+        (received,) = self.consumer(1, of=fragment).messages
+        assert isinstance(received.message_annotations, dict)
+        return {str(name) for name in received.message_annotations}
 
 
 @pytest.mark.parametrize("hops", ["many", Int(4), Int(-1)])
-def test_a_sender_cannot_say_how_often_a_message_was_forwarded(hops: object) -> None:
-    rig = ForwardingChain("target")
-    (target,) = rig.others
-    rig.forward(rig.queue, "target")
-    rig.queue.send(rig.annotated({Symbol(HOPS): hops}), Results())
-    rig.run_until_idle()
-    assert (local_part(target).main.active_count, rig.queue.runtime().transfer_dead_letter_count) == (1, 0)
+def test_a_sender_cannot_set_the_hop_count(hops: object) -> None:
+    harness = ForwardingChain("target")
+    (target,) = harness.others
+    harness.forward(harness.queue, "target")
+    harness.queue.send(harness.annotated({Symbol(HOPS): hops}), Results())
+    harness.run_until_idle()
+    assert (local_part(target).main.active_count, harness.queue.runtime().transfer_dead_letter_count) == (1, 0)
 
 
-def test_a_sender_cannot_say_where_a_message_goes_that_it_sends_via_another_queue() -> None:
-    rig = ForwardingChain("target", "secret")
-    target, secret = rig.others
-    rig.queue.send_via(rig.annotated({Symbol(DESTINATION): "secret"}).records, "target", Results())
-    rig.run_until_idle()
+def test_a_sender_cannot_set_the_destination_annotation_of_a_send_via() -> None:
+    harness = ForwardingChain("target", "secret")
+    target, secret = harness.others
+    harness.queue.send_via(harness.annotated({Symbol(DESTINATION): "secret"}).records, "target", Results())
+    harness.run_until_idle()
     assert (local_part(target).main.active_count, local_part(secret).main.active_count) == (1, 0)
 
 
-def test_a_receiver_sees_nothing_of_the_way() -> None:
-    rig = ForwardingChain("target", "second")
-    target, second = rig.others
-    rig.forward(rig.queue, "target")
-    rig.queue.send(rig.annotated(), Results())
-    rig.run_until_idle()
+def test_a_receiver_sees_no_forwarding_annotations() -> None:
+    harness = ForwardingChain("target", "second")
+    target, second = harness.others
+    harness.forward(harness.queue, "target")
+    harness.queue.send(harness.annotated(), Results())
+    harness.run_until_idle()
     usual = {"x-opt-enqueued-time", "x-opt-sequence-number", "x-opt-locked-until", "x-opt-enqueue-sequence-number"}
-    assert rig.annotations(local_part(target).main) == usual
-    rig.queue.send_via(rig.annotated().records, "second", Results())
-    rig.run_until_idle()
-    assert rig.annotations(local_part(second).main) == usual
+    assert harness.annotations(local_part(target).main) == usual
+    harness.queue.send_via(harness.annotated().records, "second", Results())
+    harness.run_until_idle()
+    assert harness.annotations(local_part(second).main) == usual
 
 
-def test_nor_does_who_finds_one_that_could_not_arrive() -> None:
-    rig = ForwardingChain()
-    rig.queue.send_via(rig.annotated().records, "nowhere", Results())
-    rig.run_until_idle()
-    assert DESTINATION not in rig.annotations(local_part(rig.queue).fragment_of(SubQueue.TRANSFER_DEAD_LETTER))
+def test_a_transfer_dead_letter_has_no_destination_annotation() -> None:
+    harness = ForwardingChain()
+    harness.queue.send_via(harness.annotated().records, "nowhere", Results())
+    harness.run_until_idle()
+    assert DESTINATION not in harness.annotations(local_part(harness.queue).fragment_of(SubQueue.TRANSFER_DEAD_LETTER))

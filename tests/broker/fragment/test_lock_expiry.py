@@ -1,4 +1,4 @@
-"""A lock that expires gives its message back, with a delivery more on its count, whatever other locks there are."""
+"""An expired lock returns its message with a higher delivery count, independently of other locks."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ def shorten(harness: BrokerHarness, duration_ms: int) -> None:
     harness.namespace.update_queue(harness.path, QueueDescription(lock_duration_ms=duration_ms), updated_ms=0)
 
 
-def test_the_message_comes_back_counted() -> None:
-    rig = BrokerHarness(QueueDescription(lock_duration_ms=5_000))
-    rig.send_stored(b"1")
-    consumer = rig.consumer(1)
-    rig.advance(4.9)
+def test_a_message_returns_with_a_higher_delivery_count() -> None:
+    harness = BrokerHarness(QueueDescription(lock_duration_ms=5_000))
+    harness.send_stored(b"1")
+    consumer = harness.consumer(1)
+    harness.advance(4.9)
     consumer.grant(1)
     assert len(consumer.deliveries) == 1
-    rig.advance(0.2)
+    harness.advance(0.2)
     assert [message.header.delivery_count for message in consumer.messages if message.header] == [0, 1]
 
 
-def consumer_of_silent_disk(harness: BrokerHarness) -> FakeConsumer:
-    """Return a consumer that has a message of a disk that does not answer any more."""
+def consumer_of_hanging_disk(harness: BrokerHarness) -> FakeConsumer:
+    """Return a consumer that holds a message of a disk that stopped responding."""
     harness.send_stored(b"1")
     consumer = harness.consumer(1)
     harness.store.hang()
@@ -36,9 +36,9 @@ def consumer_of_silent_disk(harness: BrokerHarness) -> FakeConsumer:
     return consumer
 
 
-def test_a_message_that_was_released_while_the_disk_was_silent_comes_back_uncounted_when_it_answers() -> None:
+def test_a_release_during_a_disk_hang_returns_the_message_uncounted() -> None:
     harness = BrokerHarness()
-    consumer, results = consumer_of_silent_disk(harness), Results()
+    consumer, results = consumer_of_hanging_disk(harness), Results()
     assert harness.main_fragment.settlement.release(consumer.lock_numbers(), results) == []
     assert harness.main_fragment.settlement.release(consumer.lock_numbers(), results) == consumer.lock_numbers()
     consumer.grant(2)
@@ -50,9 +50,9 @@ def test_a_message_that_was_released_while_the_disk_was_silent_comes_back_uncoun
     assert [message.header.delivery_count for message in consumer.messages if message.header] == [0, 0, 0]
 
 
-def test_a_message_that_was_released_while_the_disk_was_silent_is_free_when_the_disk_fails() -> None:
+def test_a_release_during_a_disk_hang_frees_the_message_if_the_disk_fails() -> None:
     harness = BrokerHarness()
-    consumer, results = consumer_of_silent_disk(harness), Results()
+    consumer, results = consumer_of_hanging_disk(harness), Results()
     harness.main_fragment.settlement.release(consumer.lock_numbers(), results)
     harness.fail_stores(0)
     assert [type(error) for error in results] == [StoreUnavailable]
@@ -65,61 +65,61 @@ def test_a_message_that_was_released_while_the_disk_was_silent_is_free_when_the_
 
 
 def test_a_jump_of_the_wall_clock_expires_no_lock() -> None:
-    rig = BrokerHarness(QueueDescription(lock_duration_ms=5_000))
-    rig.send_stored(b"1")
-    consumer = rig.consumer(1)
-    rig.clock.set_wall_ms(rig.clock.wall_ms() + 86_400_000)
-    rig.advance(1)
-    answers = Results()
-    assert rig.main_fragment.settlement.complete(consumer.lock_numbers(), answers) == []
-    rig.run_until_idle()
-    assert answers == [None]
+    harness = BrokerHarness(QueueDescription(lock_duration_ms=5_000))
+    harness.send_stored(b"1")
+    consumer = harness.consumer(1)
+    harness.clock.set_wall_ms(harness.clock.wall_ms() + 86_400_000)
+    harness.advance(1)
+    results = Results()
+    assert harness.main_fragment.settlement.complete(consumer.lock_numbers(), results) == []
+    harness.run_until_idle()
+    assert results == [None]
 
 
-def test_a_lock_of_a_duration_that_was_made_shorter_expires_before_older_ones() -> None:
-    rig = BrokerHarness(QueueDescription(lock_duration_ms=300_000))
-    rig.send_stored(b"long", b"short")
-    consumer = rig.consumer(1)
-    shorten(rig, 5_000)
+def test_a_lock_of_a_reduced_duration_expires_before_older_locks() -> None:
+    harness = BrokerHarness(QueueDescription(lock_duration_ms=300_000))
+    harness.send_stored(b"long", b"short")
+    consumer = harness.consumer(1)
+    shorten(harness, 5_000)
     consumer.grant(1)
     consumer.grant(1)
-    rig.advance(5.1)
+    harness.advance(5.1)
     assert consumer.bodies == [b"long", b"short", b"short"]
 
 
-def test_a_lock_renewed_for_a_duration_that_was_made_shorter_expires_then() -> None:
-    rig = BrokerHarness(QueueDescription(lock_duration_ms=300_000))
-    rig.send_stored(b"1")
-    consumer = rig.consumer(1)
-    shorten(rig, 5_000)
-    rig.main_fragment.settlement.renew(consumer.lock_numbers()[0])
+def test_a_lock_renewed_after_the_duration_was_reduced_expires_earlier() -> None:
+    harness = BrokerHarness(QueueDescription(lock_duration_ms=300_000))
+    harness.send_stored(b"1")
+    consumer = harness.consumer(1)
+    shorten(harness, 5_000)
+    harness.main_fragment.settlement.renew(consumer.lock_numbers()[0])
     consumer.grant(1)
-    rig.advance(5.1)
+    harness.advance(5.1)
     assert consumer.bodies == [b"1", b"1"]
 
 
-def test_a_renewed_lock_lasts_its_duration_from_then() -> None:
-    rig = BrokerHarness(QueueDescription(lock_duration_ms=5_000))
-    rig.send_stored(b"1")
-    consumer = rig.consumer(1)
-    rig.advance(4)
-    assert rig.main_fragment.settlement.renew(consumer.lock_numbers()[0]) == rig.clock.wall_ms() + 5_000
-    rig.advance(4)
-    assert rig.main_fragment.settlement.is_lock_valid(consumer.lock_numbers()[0])
-    rig.advance(2)
+def test_a_renewed_lock_lasts_its_duration_from_the_renewal() -> None:
+    harness = BrokerHarness(QueueDescription(lock_duration_ms=5_000))
+    harness.send_stored(b"1")
+    consumer = harness.consumer(1)
+    harness.advance(4)
+    assert harness.main_fragment.settlement.renew(consumer.lock_numbers()[0]) == harness.clock.wall_ms() + 5_000
+    harness.advance(4)
+    assert harness.main_fragment.settlement.is_lock_valid(consumer.lock_numbers()[0])
+    harness.advance(2)
     with pytest.raises(MessageLockLost):
-        rig.main_fragment.settlement.renew(consumer.lock_numbers()[0])
+        harness.main_fragment.settlement.renew(consumer.lock_numbers()[0])
 
 
-def test_many_locks_expire_a_few_in_each_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_locks_expire_a_few_per_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("twinbus.broker.fragment.settlement.EXPIRY_BATCH_SIZE", 2)
-    rig = BrokerHarness(QueueDescription(lock_duration_ms=5_000))
-    rig.send_stored(*[b"%d" % number for number in range(5)])
-    consumer = rig.consumer(5)
+    harness = BrokerHarness(QueueDescription(lock_duration_ms=5_000))
+    harness.send_stored(*[b"%d" % number for number in range(5)])
+    consumer = harness.consumer(5)
     consumer.credit = 100
-    rig.advance(5)
-    rig.main_fragment.dispatcher.dispatch_to(consumer)
+    harness.advance(5)
+    harness.main_fragment.dispatcher.dispatch_to(consumer)
     assert len(consumer.deliveries) == 7
-    rig.advance(0.02)
-    rig.advance(0.02)
+    harness.advance(0.02)
+    harness.advance(0.02)
     assert len(consumer.deliveries) == 10

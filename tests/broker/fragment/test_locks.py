@@ -1,4 +1,4 @@
-"""Locks: tokens and tags, and deadlines also when the duration changed."""
+"""Locks: tokens, delivery tags and deadlines, also after the lock duration changes."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from twinbus.broker.ports.fragment import delivery_tag_of, lock_token_of
 RECORD = make_plain_record(MessageHeader(), b"", 0)
 
 
-def test_a_tag_is_the_token_as_dot_net_writes_it() -> None:
+def test_a_delivery_tag_is_the_token_in_dot_net_byte_order() -> None:
     token = bytes(range(16))
     assert delivery_tag_of(token) == UUID(bytes=token).bytes_le
     assert lock_token_of(delivery_tag_of(token)) == token
 
 
-def test_a_lock_is_known_by_tag_and_by_token() -> None:
+def test_a_lock_is_found_by_tag_and_by_token() -> None:
     locks = Locks(TokenSource(Random(1)))
     number = locks.add([(5, RECORD), (6, RECORD)], 10.0)[1].number
     suffix = pack_lock_number(number)
@@ -28,11 +28,11 @@ def test_a_lock_is_known_by_tag_and_by_token() -> None:
     assert locks.lock_numbers_of([token, tag]) == [number, number]
 
 
-def test_a_token_of_another_life_or_length_is_none() -> None:
+def test_a_token_of_another_process_or_length_is_unknown() -> None:
     locks = Locks(TokenSource(Random(1)))
     locks.add([(5, RECORD)], 10.0)
-    life = locks.token_prefix
-    assert locks.lock_numbers_of([bytes(16), b"", life, life + bytes(7), life + bytes(9)]) == [0, 0, 0, 0, 0]
+    prefix = locks.token_prefix
+    assert locks.lock_numbers_of([bytes(16), b"", prefix, prefix + bytes(7), prefix + bytes(9)]) == [0, 0, 0, 0, 0]
     assert locks.take(0, 0.0) is None
 
 
@@ -57,7 +57,7 @@ def test_locks_expire_in_the_order_of_their_deadlines() -> None:
     assert locks.next_deadline_s() is None
 
 
-def test_a_shorter_duration_is_not_behind_a_longer_one() -> None:
+def test_a_later_lock_of_a_shorter_duration_expires_first() -> None:
     locks = Locks(TokenSource(Random(1)))
     locks.add([(1, RECORD)], 300.0)
     locks.add([(2, RECORD)], 5.0)
@@ -80,7 +80,7 @@ def test_a_renewed_lock_lasts_longer_than_those_after_it() -> None:
 # --- tokens cannot be guessed -----------------------------------------------------------------------------------------
 
 
-def test_the_number_of_a_lock_says_nothing_about_that_of_another() -> None:
+def test_lock_numbers_are_unpredictable() -> None:
     locks = Locks(TokenSource(SystemRandom()), fragment_number=7)
     numbers = [lock.number for _ in range(3) for lock in locks.add([(at, RECORD) for at in range(1_000)], 10.0)]
     assert {number >> 56 for number in numbers} == {7}
@@ -92,7 +92,7 @@ def test_the_number_of_a_lock_says_nothing_about_that_of_another() -> None:
     assert min(abs(step) for step in steps) > 1 << 20
 
 
-def test_tokens_come_from_the_source_that_was_handed_in() -> None:
+def test_tokens_come_from_the_injected_random_source() -> None:
     def numbers(seed: int) -> list[int]:
         locks = Locks(TokenSource(Random(seed)))
         return [lock.number for count in (1, 1_500, 2) for lock in locks.add([(1, RECORD)] * count, 10.0)]
@@ -102,15 +102,15 @@ def test_tokens_come_from_the_source_that_was_handed_in() -> None:
 
 
 def test_two_locks_never_have_the_same_number() -> None:
-    """Of 56 random bits that takes years, so it is made to happen: the message of the first would be out for ever."""
-    locks = Locks(TokenSource(_Repeating()))
+    """Provoke a collision of the 56 random bits; without a check, the first message would stay locked for ever."""
+    locks = Locks(TokenSource(_RepeatingRandom()))
     first, second, third = locks.add([(1, RECORD), (2, RECORD)], 10.0) + locks.add([(3, RECORD)], 10.0)
     assert len({first.number, second.number, third.number}) == len(locks) == 3
     assert [lock.sequence for lock in locks.take_expired(10.0, 9)] == [1, 2, 3]
 
 
-class _Repeating(Random):
-    """Gives each value three times."""
+class _RepeatingRandom(Random):
+    """Return each value three times."""
 
     def randbytes(self, n: int) -> bytes:
         return b"".join([((at // 3 + 1) << 8).to_bytes(8, "big") for at in range(n // 8)])

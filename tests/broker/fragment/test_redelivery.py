@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def attach_exclusive(harness: BrokerHarness, epoch: int, credit: int) -> FakeConsumer:
-    """An exclusive receiver, as the gateway makes it."""
+    """Attach an exclusive receiver, as the gateway does, and run until idle."""
     consumer = attach_exclusive_immediately(harness, epoch)
     consumer.grant(credit)
     harness.run_until_idle()
@@ -29,7 +29,7 @@ def attach_exclusive(harness: BrokerHarness, epoch: int, credit: int) -> FakeCon
 
 
 def attach_exclusive_immediately(harness: BrokerHarness, epoch: int) -> FakeConsumer:
-    """The same before anything is written or delivered."""
+    """Attach an exclusive receiver before anything is written or delivered."""
     claim = harness.queue.exclusive_receiver_of(SubQueue.MAIN)
     claim.check_epoch("orders", epoch, has_other_receivers=False)
     claim.displace("orders", epoch, [harness.main_fragment])
@@ -39,239 +39,239 @@ def attach_exclusive_immediately(harness: BrokerHarness, epoch: int) -> FakeCons
 
 
 def detach(harness: BrokerHarness, consumer: FakeConsumer) -> None:
-    """Its connection was lost."""
+    """Detach a receiver whose connection was lost."""
     consumer.leave()
     harness.queue.exclusive_receiver_of(SubQueue.MAIN).release(consumer)
 
 
-def counts(payloads: Iterable[bytes]) -> list[int]:
-    found = [Message(payload).header for payload in payloads]
-    return [header.delivery_count if header is not None else 0 for header in found]
+def delivery_counts(payloads: Iterable[bytes]) -> list[int]:
+    headers = [Message(payload).header for payload in payloads]
+    return [header.delivery_count if header is not None else 0 for header in headers]
 
 
-def counts_of(consumer: FakeConsumer) -> list[int]:
-    return counts(payload for payload, _ in consumer.deliveries)
+def delivery_counts_of(consumer: FakeConsumer) -> list[int]:
+    return delivery_counts(payload for payload, _ in consumer.deliveries)
 
 
-def peeked(harness: BrokerHarness) -> list[int]:
+def peeked_counts(harness: BrokerHarness) -> list[int]:
     pages: list[list[bytes] | ServiceBusError] = []
     harness.main_fragment.browser.peek(1, 100, 1_000_000, pages.append)
     harness.run_until_idle()
     (page,) = pages
     assert isinstance(page, list)
-    return counts(page)
+    return delivery_counts(page)
 
 
-def received_by_number(harness: BrokerHarness, *numbers: int) -> list[int]:
-    found: list[list[tuple[bytes, bytes]] | ServiceBusError] = []
-    harness.main_fragment.deferral.receive(list(numbers), found.append, receive_and_delete=False)
+def counts_received_by_number(harness: BrokerHarness, *numbers: int) -> list[int]:
+    replies: list[list[tuple[bytes, bytes]] | ServiceBusError] = []
+    harness.main_fragment.deferral.receive(list(numbers), replies.append, receive_and_delete=False)
     harness.run_until_idle()
-    (page,) = found
+    (page,) = replies
     assert isinstance(page, list), page
-    return counts(payload for payload, _ in page)
+    return delivery_counts(payload for payload, _ in page)
 
 
-def test_q17_what_a_displaced_receiver_had_comes_first_and_with_a_delivery_on_its_count() -> None:
-    rig = BrokerHarness()
-    rig.send_stored(*[b"%d" % number for number in range(6)])
-    first = attach_exclusive(rig, 1, 4)
-    rig.main_fragment.settlement.release(first.lock_numbers()[3:], Results())
-    rig.run_until_idle()
-    detach(rig, first)
-    second = attach_exclusive(rig, 2, 10)
+def test_q17_messages_of_a_displaced_receiver_come_first_with_a_delivery_count() -> None:
+    harness = BrokerHarness()
+    harness.send_stored(*[b"%d" % number for number in range(6)])
+    first = attach_exclusive(harness, 1, 4)
+    harness.main_fragment.settlement.release(first.lock_numbers()[3:], Results())
+    harness.run_until_idle()
+    detach(harness, first)
+    second = attach_exclusive(harness, 2, 10)
     assert second.bodies == [b"0", b"1", b"2", b"3", b"4", b"5"]
-    assert counts_of(second) == [1, 1, 1, 0, 0, 0]
+    assert delivery_counts_of(second) == [1, 1, 1, 0, 0, 0]
 
 
-def test_q17_the_count_stays_when_the_next_receiver_releases_or_is_displaced_and_goes_with_a_dead_letter() -> None:
-    rig = BrokerHarness()
-    rig.send_stored(b"a", b"b")
-    first = attach_exclusive(rig, 1, 2)
-    detach(rig, first)
-    second = attach_exclusive(rig, 2, 1)
-    rig.main_fragment.settlement.release(second.lock_numbers(), Results())
-    rig.run_until_idle()
-    third = attach_exclusive(rig, 3, 2)
-    assert counts_of(third) == [1, 1]
-    rig.main_fragment.settlement.dead_letter(third.lock_numbers()[:1], Results())
-    rig.run_until_idle()
-    dead = rig.consumer(1, of=rig.dead_letters)
-    assert counts_of(dead) == [1]
+def test_q17_the_count_survives_release_displacement_and_dead_lettering() -> None:
+    harness = BrokerHarness()
+    harness.send_stored(b"a", b"b")
+    first = attach_exclusive(harness, 1, 2)
+    detach(harness, first)
+    second = attach_exclusive(harness, 2, 1)
+    harness.main_fragment.settlement.release(second.lock_numbers(), Results())
+    harness.run_until_idle()
+    third = attach_exclusive(harness, 3, 2)
+    assert delivery_counts_of(third) == [1, 1]
+    harness.main_fragment.settlement.dead_letter(third.lock_numbers()[:1], Results())
+    harness.run_until_idle()
+    dead = harness.consumer(1, of=harness.dead_letters)
+    assert delivery_counts_of(dead) == [1]
 
 
-def test_q17_a_deferred_message_that_a_displaced_receiver_had_taken_back_says_so() -> None:
-    rig = BrokerHarness()
-    rig.send_stored(b"a", b"b")
-    first = attach_exclusive(rig, 1, 2)
-    rig.main_fragment.settlement.defer(first.lock_numbers(), Results())
-    rig.run_until_idle()
-    assert received_by_number(rig, 1) == [0]
-    detach(rig, first)
-    attach_exclusive(rig, 2, 10)
-    assert received_by_number(rig, 1, 2) == [1, 0]
+def test_q17_a_deferred_message_locked_by_a_displaced_receiver_has_a_count() -> None:
+    harness = BrokerHarness()
+    harness.send_stored(b"a", b"b")
+    first = attach_exclusive(harness, 1, 2)
+    harness.main_fragment.settlement.defer(first.lock_numbers(), Results())
+    harness.run_until_idle()
+    assert counts_received_by_number(harness, 1) == [0]
+    detach(harness, first)
+    attach_exclusive(harness, 2, 10)
+    assert counts_received_by_number(harness, 1, 2) == [1, 0]
 
 
-def test_q17_locks_that_a_killed_server_had_given_are_remembered_by_the_next() -> None:
-    rig = BrokerHarness()
-    rig.send_stored(*[b"%d" % number for number in range(BLOCK_SIZE + 20)])
-    first = attach_exclusive(rig, 1, 10)
-    rig.main_fragment.settlement.complete(first.lock_numbers()[:3], Results())
-    rig.run_until_idle()
-    detach(rig, first)
-    rig.restart()
-    found = attach_exclusive(rig, 2, BLOCK_SIZE + 20)
-    seen = dict(zip(found.bodies, counts_of(found), strict=True))
-    assert all(seen[b"%d" % number] == 1 for number in range(3, 10)), "these had been delivered"
-    assert seen[b"%d" % (BLOCK_SIZE + 10)] == 0, "one more block is suspected at most"
-    assert found.bodies == [b"%d" % number for number in range(3, BLOCK_SIZE + 20)]
+def test_q17_locks_granted_by_a_killed_server_are_remembered_by_the_next() -> None:
+    harness = BrokerHarness()
+    harness.send_stored(*[b"%d" % number for number in range(BLOCK_SIZE + 20)])
+    first = attach_exclusive(harness, 1, 10)
+    harness.main_fragment.settlement.complete(first.lock_numbers()[:3], Results())
+    harness.run_until_idle()
+    detach(harness, first)
+    harness.restart()
+    second = attach_exclusive(harness, 2, BLOCK_SIZE + 20)
+    counts_by_body = dict(zip(second.bodies, delivery_counts_of(second), strict=True))
+    assert all(counts_by_body[b"%d" % number] == 1 for number in range(3, 10)), "messages that had been delivered"
+    assert counts_by_body[b"%d" % (BLOCK_SIZE + 10)] == 0, "at most one more block is marked"
+    assert second.bodies == [b"%d" % number for number in range(3, BLOCK_SIZE + 20)]
 
 
-def test_q17_peeked_deferred_and_deleted_messages_say_so_too_and_the_stored_count_is_unchanged() -> None:
-    rig = BrokerHarness()
-    rig.send_stored(b"a", b"b", b"c")
-    first = attach_exclusive(rig, 1, 3)
-    rig.main_fragment.settlement.defer(first.lock_numbers()[:1], Results())
-    rig.run_until_idle()
-    detach(rig, first)
-    rig.restart()
-    assert peeked(rig) == [1, 1, 1]
-    plain = rig.consumer(1)
-    rig.main_fragment.settlement.abandon(plain.lock_numbers(), Results())
-    rig.run_until_idle()
-    assert peeked(rig) == [1, 1, 1], "abandoned once, not twice"
+def test_q17_peeked_and_deleted_messages_have_the_count_and_the_stored_one_is_unchanged() -> None:
+    harness = BrokerHarness()
+    harness.send_stored(b"a", b"b", b"c")
+    first = attach_exclusive(harness, 1, 3)
+    harness.main_fragment.settlement.defer(first.lock_numbers()[:1], Results())
+    harness.run_until_idle()
+    detach(harness, first)
+    harness.restart()
+    assert peeked_counts(harness) == [1, 1, 1]
+    plain = harness.consumer(1)
+    harness.main_fragment.settlement.abandon(plain.lock_numbers(), Results())
+    harness.run_until_idle()
+    assert peeked_counts(harness) == [1, 1, 1], "abandoned once, not twice"
     plain.leave()
-    assert counts_of(rig.consumer(1, deletes=True)) == [1]
+    assert delivery_counts_of(harness.consumer(1, deletes=True)) == [1]
 
 
-def test_q17_a_message_is_handed_out_only_when_it_is_on_disk_that_it_is() -> None:
-    rig = BrokerHarness()
-    rig.send_stored(b"a")
-    claim = rig.queue.exclusive_receiver_of(SubQueue.MAIN)
-    consumer = FakeConsumer(rig.main_fragment)
-    claim.assign(consumer, 1, [rig.main_fragment])
+def test_q17_a_message_is_delivered_only_after_its_delivery_is_recorded_on_disk() -> None:
+    harness = BrokerHarness()
+    harness.send_stored(b"a")
+    claim = harness.queue.exclusive_receiver_of(SubQueue.MAIN)
+    consumer = FakeConsumer(harness.main_fragment)
+    claim.assign(consumer, 1, [harness.main_fragment])
     consumer.grant(1)
-    rig.run_until_commit()
-    assert (consumer.deliveries, rig.index_row_count(MAYBE_DELIVERED)) == ([], 0)
-    rig.run_until_idle()
-    assert (len(consumer.deliveries), rig.index_row_count(MAYBE_DELIVERED)) == (1, 1)
+    harness.run_until_commit()
+    assert (consumer.deliveries, harness.index_row_count(MAYBE_DELIVERED)) == ([], 0)
+    harness.run_until_idle()
+    assert (len(consumer.deliveries), harness.index_row_count(MAYBE_DELIVERED)) == (1, 1)
 
 
-def test_a_receiver_that_is_not_exclusive_writes_nothing() -> None:
-    rig = BrokerHarness()
-    rig.send_stored(b"a", b"b")
-    plain = rig.consumer(1)
+def test_a_receiver_that_is_not_exclusive_records_no_deliveries() -> None:
+    harness = BrokerHarness()
+    harness.send_stored(b"a", b"b")
+    plain = harness.consumer(1)
     assert len(plain.deliveries) == 1
-    assert rig.index_row_count() == 0
+    assert harness.index_row_count() == 0
 
 
-def test_q17_when_nothing_is_out_nothing_is_suspected_after_a_while() -> None:
-    rig = BrokerHarness()
-    rig.send_stored(b"a")
-    first = attach_exclusive(rig, 1, 1)
-    rig.main_fragment.settlement.complete(first.lock_numbers(), Results())
-    rig.run_until_idle()
-    assert rig.index_row_count(MAYBE_DELIVERED) == 1
+def test_q17_records_are_deleted_some_time_after_all_messages_are_settled() -> None:
+    harness = BrokerHarness()
+    harness.send_stored(b"a")
+    first = attach_exclusive(harness, 1, 1)
+    harness.main_fragment.settlement.complete(first.lock_numbers(), Results())
+    harness.run_until_idle()
+    assert harness.index_row_count(MAYBE_DELIVERED) == 1
     for _ in range(3):
-        rig.advance(CLEANUP_DELAY_S)
-    assert rig.index_row_count(MAYBE_DELIVERED) == 0
-    rig.send_stored(b"b")
-    detach(rig, first)
-    rig.restart()
-    assert counts_of(attach_exclusive(rig, 2, 1)) == [0]
+        harness.advance(CLEANUP_DELAY_S)
+    assert harness.index_row_count(MAYBE_DELIVERED) == 0
+    harness.send_stored(b"b")
+    detach(harness, first)
+    harness.restart()
+    assert delivery_counts_of(attach_exclusive(harness, 2, 1)) == [0]
 
 
-def test_messages_that_came_after_a_crash_are_not_suspected_after_the_next() -> None:
-    rig = BrokerHarness()
-    rig.send_stored(b"a")
-    first = attach_exclusive(rig, 1, 1)
-    detach(rig, first)
-    rig.restart()
-    rig.advance(CLEANUP_DELAY_S)
-    rig.send_stored(b"b")
-    rig.restart()
-    assert counts_of(attach_exclusive(rig, 2, 2)) == [1, 0]
+def test_messages_sent_after_a_crash_have_no_count_after_the_next_crash() -> None:
+    harness = BrokerHarness()
+    harness.send_stored(b"a")
+    first = attach_exclusive(harness, 1, 1)
+    detach(harness, first)
+    harness.restart()
+    harness.advance(CLEANUP_DELAY_S)
+    harness.send_stored(b"b")
+    harness.restart()
+    assert delivery_counts_of(attach_exclusive(harness, 2, 2)) == [1, 0]
 
 
-def test_q18_what_is_given_back_comes_before_what_is_behind_it() -> None:
-    rig = BrokerHarness()
-    rig.send_stored(*[b"%d" % number for number in range(6)])
-    first = attach_exclusive(rig, 1, 3)
-    rig.main_fragment.settlement.abandon(first.lock_numbers()[:2], Results())
-    rig.main_fragment.settlement.release(first.lock_numbers()[2:], Results())
-    detach(rig, first)
-    second = attach_exclusive(rig, 2, 10)  # the others are not on disk yet
+def test_q18_returned_messages_come_before_later_ones() -> None:
+    harness = BrokerHarness()
+    harness.send_stored(*[b"%d" % number for number in range(6)])
+    first = attach_exclusive(harness, 1, 3)
+    harness.main_fragment.settlement.abandon(first.lock_numbers()[:2], Results())
+    harness.main_fragment.settlement.release(first.lock_numbers()[2:], Results())
+    detach(harness, first)
+    second = attach_exclusive(harness, 2, 10)  # the abandoned messages are not on disk yet
     assert second.bodies == [b"0", b"1", b"2", b"3", b"4", b"5"]
-    assert counts_of(second) == [1, 1, 0, 0, 0, 0]
+    assert delivery_counts_of(second) == [1, 1, 0, 0, 0, 0]
 
 
-def test_q18_a_receiver_that_comes_while_the_disk_hangs_frees_what_the_one_before_it_had() -> None:
-    rig = BrokerHarness()
-    rig.send_stored(*[b"%d" % number for number in range(4)])
-    first = attach_exclusive(rig, 1, 3)
-    rig.main_fragment.settlement.defer(first.lock_numbers()[:1], Results())
-    rig.run_until_idle()
-    assert received_by_number(rig, 1) == [0]
-    rig.store.hang()
-    rig.send(b"4")
-    rig.run_until_idle()
-    rig.advance(10.1)
+def test_q18_attaching_while_the_disk_hangs_frees_the_messages_of_the_previous_receiver() -> None:
+    harness = BrokerHarness()
+    harness.send_stored(*[b"%d" % number for number in range(4)])
+    first = attach_exclusive(harness, 1, 3)
+    harness.main_fragment.settlement.defer(first.lock_numbers()[:1], Results())
+    harness.run_until_idle()
+    assert counts_received_by_number(harness, 1) == [0]
+    harness.store.hang()
+    harness.send(b"4")
+    harness.run_until_idle()
+    harness.advance(10.1)
     with pytest.raises(StoreUnavailable):
-        rig.main_fragment.settlement.abandon(first.lock_numbers()[1:], Results())
-    detach(rig, first)
-    detach(rig, attach_exclusive(rig, 2, 10))  # its link was ended: the store was unavailable
-    rig.store.resume()
-    rig.run_until_idle()
-    third = attach_exclusive(rig, 3, 10)
+        harness.main_fragment.settlement.abandon(first.lock_numbers()[1:], Results())
+    detach(harness, first)
+    detach(harness, attach_exclusive(harness, 2, 10))  # the link was closed because the store was unavailable
+    harness.store.resume()
+    harness.run_until_idle()
+    third = attach_exclusive(harness, 3, 10)
     assert third.bodies == [b"1", b"2", b"3", b"4"]
-    assert counts_of(third) == [1, 1, 0, 0]
-    assert received_by_number(rig, 1) == [1]
+    assert delivery_counts_of(third) == [1, 1, 0, 0]
+    assert counts_received_by_number(harness, 1) == [1]
 
 
-def test_q17_a_deferral_that_is_refused_because_the_queue_is_full_leaves_a_delivery_on_the_count() -> None:
-    rig = BrokerHarness()
-    rig.send_stored(b"a")
-    first = attach_exclusive(rig, 1, 1)
-    rig.commit_log.disk_full_reason = "the disk is full"
-    answers = Results()
-    rig.main_fragment.settlement.defer(first.lock_numbers(), answers, {"note": "x" * 100})
-    rig.run_until_idle()
-    assert answers[0] is not None
+def test_q17_a_deferral_refused_by_a_full_queue_counts_as_a_delivery() -> None:
+    harness = BrokerHarness()
+    harness.send_stored(b"a")
+    first = attach_exclusive(harness, 1, 1)
+    harness.commit_log.disk_full_reason = "the disk is full"
+    results = Results()
+    harness.main_fragment.settlement.defer(first.lock_numbers(), results, {"note": "x" * 100})
+    harness.run_until_idle()
+    assert results[0] is not None
     first.grant(1)
-    rig.run_until_idle()
-    assert counts_of(first) == [0, 1]
+    harness.run_until_idle()
+    assert delivery_counts_of(first) == [0, 1]
 
 
-def test_q18_q19_a_deferral_with_a_mark_is_taken_by_a_full_disk_too() -> None:
-    rig = BrokerHarness()
-    rig.send_stored(b"a")
-    first = attach_exclusive(rig, 1, 1)
-    rig.commit_log.disk_full_reason = "the disk is full"
-    answers = Results()
-    rig.main_fragment.settlement.defer(first.lock_numbers(), answers, {"x-ms-possible-duplicate": True})
-    rig.run_until_idle()
-    assert answers == [None]
-    assert received_by_number(rig, 1) == [0]
+def test_q18_q19_a_full_disk_accepts_a_deferral_with_a_possible_duplicate_mark() -> None:
+    harness = BrokerHarness()
+    harness.send_stored(b"a")
+    first = attach_exclusive(harness, 1, 1)
+    harness.commit_log.disk_full_reason = "the disk is full"
+    results = Results()
+    harness.main_fragment.settlement.defer(first.lock_numbers(), results, {"x-ms-possible-duplicate": True})
+    harness.run_until_idle()
+    assert results == [None]
+    assert counts_received_by_number(harness, 1) == [0]
 
 
-def test_ranges_of_many_crashes_become_few() -> None:
+def test_the_ranges_of_many_crashes_are_merged() -> None:
     ranges = [(number * 10_000, number * 10_000 + number) for number in range(3 * MAX_RANGES)]
     merged = _merge_ranges(ranges)
     assert len(merged) == MAX_RANGES
     assert all(any(first <= low and high <= last for first, last in merged) for low, high in ranges)
 
 
-def test_q18_q19_a_receiver_that_takes_the_place_of_another_finds_what_that_one_was_about_to_defer() -> None:
-    rig = BrokerHarness()
-    rig.send_stored(b"0", b"1", b"2")
-    first = attach_exclusive(rig, 1, 3)
-    rig.main_fragment.settlement.defer(first.lock_numbers()[:1], Results())  # ... which is not on disk yet
-    second = attach_exclusive_immediately(rig, 2)
+def test_q18_q19_a_new_receiver_finds_messages_the_previous_one_was_deferring() -> None:
+    harness = BrokerHarness()
+    harness.send_stored(b"0", b"1", b"2")
+    first = attach_exclusive(harness, 1, 3)
+    harness.main_fragment.settlement.defer(first.lock_numbers()[:1], Results())  # not on disk yet
+    second = attach_exclusive_immediately(harness, 2)
     pages: list[list[bytes] | ServiceBusError] = []
-    rig.main_fragment.browser.peek(1, 100, 1_000_000, pages.append, deferred_only=True)
-    rig.run_until_idle()
+    harness.main_fragment.browser.peek(1, 100, 1_000_000, pages.append, deferred_only=True)
+    harness.run_until_idle()
     (page,) = pages
     assert isinstance(page, list)
-    assert len(page) == 1, "else it would come behind the messages that are delivered now"
+    assert len(page) == 1, "otherwise it would come after the messages that are delivered now"
     second.grant(3)
-    rig.run_until_idle()
+    harness.run_until_idle()
     assert len(second.deliveries) == 2

@@ -1,4 +1,4 @@
-"""Messages that an exclusive receiver withholds stay in their places, and the others go on."""
+"""Messages that an exclusive receiver withholds keep their positions, and other messages are delivered."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.broker.harness import BrokerHarness
 from tests.broker.messages import message
 from tests.broker.topic_harness import LARGE, TopicHarness
 from tests.support.parts import local_part
-from twinbus.amqp.encode import encode
+from twinbus.amqp.codec.encode import encode
 from twinbus.amqp.types import Symbol
 from twinbus.broker.fragment.dispatcher import Dispatcher
 from twinbus.broker.fragment.window import WINDOW_MESSAGES
@@ -27,21 +27,21 @@ LOCK_S = 60
 LONG = "x" * 300
 
 
-def store_with_destination(harness: BrokerHarness, *payloads: bytes) -> None:
+def store_payloads(harness: BrokerHarness, *payloads: bytes) -> None:
     assert harness.send_and_wait(*payloads) == [None]
 
 
 def store_destinations(harness: BrokerHarness, words: str) -> None:
-    """A message for each word: the word is its body, and the word's first letter is its property `to`."""
-    store_with_destination(harness, *[message(word.encode(), to=word[0]) for word in words.split()])
+    """Store a message for each word: the word is its body, and the word's first letter its property `to`."""
+    store_payloads(harness, *[message(word.encode(), to=word[0]) for word in words.split()])
 
 
 def withhold(harness: BrokerHarness, *values: str, name: str = "to", of: Fragment | None = None) -> None:
-    """Ask as the operation does."""
-    line = (of or harness.main_fragment).dispatcher
-    assert isinstance(line, Dispatcher)
-    line.withhold(name, values)
-    line.dispatch()
+    """Withhold values, as the management operation does."""
+    dispatcher = (of or harness.main_fragment).dispatcher
+    assert isinstance(dispatcher, Dispatcher)
+    dispatcher.withhold(name, values)
+    dispatcher.dispatch()
     harness.run_until_idle()
 
 
@@ -55,7 +55,7 @@ def destinations_of(consumer: FakeConsumer) -> str:
 
 
 def restarted(harness: BrokerHarness) -> BrokerHarness:
-    """Another broker on the same disk."""
+    """Restart the broker on the same disk."""
     harness.crash()
     return harness
 
@@ -64,83 +64,83 @@ def restarted(harness: BrokerHarness) -> BrokerHarness:
 
 
 def test_other_messages_are_delivered_and_withheld_ones_stay_active() -> None:
-    rig = BrokerHarness()
-    store_destinations(rig, "a1 b2 a3 b4")
-    receiver = attach_exclusive(rig, 1, 0)
-    withhold(rig, "a")
-    grant(rig, receiver, 10)
+    harness = BrokerHarness()
+    store_destinations(harness, "a1 b2 a3 b4")
+    receiver = attach_exclusive(harness, 1, 0)
+    withhold(harness, "a")
+    grant(harness, receiver, 10)
     assert destinations_of(receiver) == "b2 b4"
-    rig.main_fragment.settlement.complete(receiver.lock_numbers(), Results())
-    rig.run_until_idle()
-    assert rig.counts() == (2, 0, 0, 0)
+    harness.main_fragment.settlement.complete(receiver.lock_numbers(), Results())
+    harness.run_until_idle()
+    assert harness.counts() == (2, 0, 0, 0)
 
 
 def test_released_messages_come_in_order_and_before_later_ones() -> None:
-    rig = BrokerHarness()
-    store_destinations(rig, "a1 b2 a3 b4")
-    receiver = attach_exclusive(rig, 1, 0)
-    withhold(rig, "a")
-    grant(rig, receiver, 1)
-    store_destinations(rig, "a5 b6")
-    withhold(rig)
-    grant(rig, receiver, 10)
+    harness = BrokerHarness()
+    store_destinations(harness, "a1 b2 a3 b4")
+    receiver = attach_exclusive(harness, 1, 0)
+    withhold(harness, "a")
+    grant(harness, receiver, 1)
+    store_destinations(harness, "a5 b6")
+    withhold(harness)
+    grant(harness, receiver, 10)
     assert destinations_of(receiver) == "b2 a1 a3 b4 a5 b6"
 
 
-def test_a_request_replaces_the_one_before() -> None:
-    rig = BrokerHarness()
-    store_destinations(rig, "a1 b2 c3 a4 b5 c6")
-    receiver = attach_exclusive(rig, 1, 0)
-    withhold(rig, "a", "b")
-    withhold(rig, "b", "c")
-    grant(rig, receiver, 10)
+def test_a_request_replaces_the_previous_one() -> None:
+    harness = BrokerHarness()
+    store_destinations(harness, "a1 b2 c3 a4 b5 c6")
+    receiver = attach_exclusive(harness, 1, 0)
+    withhold(harness, "a", "b")
+    withhold(harness, "b", "c")
+    grant(harness, receiver, 10)
     assert destinations_of(receiver) == "a1 a4"
-    withhold(rig, "a", name="another property")
+    withhold(harness, "a", name="another property")
     assert destinations_of(receiver) == "a1 a4 b2 c3 b5 c6"
 
 
 def test_arrivals_with_a_withheld_value_are_skipped_and_others_delivered() -> None:
-    rig = BrokerHarness()
-    receiver = attach_exclusive(rig, 1, 10)
-    withhold(rig, "a")
-    store_destinations(rig, "a1 b2")
-    store_destinations(rig, "a3")
-    store_destinations(rig, "b4 a5")
+    harness = BrokerHarness()
+    receiver = attach_exclusive(harness, 1, 10)
+    withhold(harness, "a")
+    store_destinations(harness, "a1 b2")
+    store_destinations(harness, "a3")
+    store_destinations(harness, "b4 a5")
     assert destinations_of(receiver) == "b2 b4"
-    withhold(rig)
+    withhold(harness)
     assert destinations_of(receiver) == "b2 b4 a1 a3 a5"
 
 
 @pytest.mark.parametrize("way", ["release", "abandon", "let the lock expire"])
-def test_a_message_that_comes_back_while_it_is_withheld_is_not_delivered_before_its_value_is_released(way: str) -> None:
-    rig = BrokerHarness()
-    store_destinations(rig, "a1 a2 b3")
-    receiver = attach_exclusive(rig, 1, 2)
-    withhold(rig, "a")
+def test_a_message_returned_while_withheld_is_delivered_after_its_value_is_released(way: str) -> None:
+    harness = BrokerHarness()
+    store_destinations(harness, "a1 a2 b3")
+    receiver = attach_exclusive(harness, 1, 2)
+    withhold(harness, "a")
     if way == "release":
-        rig.main_fragment.settlement.release(receiver.lock_numbers(), Results())
+        harness.main_fragment.settlement.release(receiver.lock_numbers(), Results())
     elif way == "abandon":
-        rig.main_fragment.settlement.abandon(receiver.lock_numbers(), Results())
+        harness.main_fragment.settlement.abandon(receiver.lock_numbers(), Results())
     else:
-        rig.advance(LOCK_S + 1)
-    rig.run_until_idle()
-    grant(rig, receiver, 10)
+        harness.advance(LOCK_S + 1)
+    harness.run_until_idle()
+    grant(harness, receiver, 10)
     assert destinations_of(receiver) == "a1 a2 b3"
-    withhold(rig)
+    withhold(harness)
     assert destinations_of(receiver) == "a1 a2 b3 a1 a2"
 
 
-def test_more_messages_are_withheld_than_the_window_holds() -> None:
-    rig = BrokerHarness()
+def test_more_messages_than_the_window_holds_can_be_withheld() -> None:
+    harness = BrokerHarness()
     count = WINDOW_MESSAGES + 500
-    store_destinations(rig, " ".join([f"a{number}" for number in range(count)]) + " b")
-    receiver = attach_exclusive(rig, 1, 0)
-    withhold(rig, "a")
-    grant(rig, receiver, count)
+    store_destinations(harness, " ".join([f"a{number}" for number in range(count)]) + " b")
+    receiver = attach_exclusive(harness, 1, 0)
+    withhold(harness, "a")
+    grant(harness, receiver, count)
     assert destinations_of(receiver) == "b"
-    assert not rig.window.ready
-    withhold(rig)
-    grant(rig, receiver, 1)
+    assert not harness.window.ready
+    withhold(harness)
+    grant(harness, receiver, 1)
     assert receiver.bodies == [b"b", *[b"a%d" % number for number in range(count)]]
 
 
@@ -148,101 +148,101 @@ def test_more_messages_are_withheld_than_the_window_holds() -> None:
 
 
 def test_the_next_receiver_gets_all_messages_in_order() -> None:
-    rig = BrokerHarness()
-    store_destinations(rig, "a1 b2 a3 b4")
-    first = attach_exclusive(rig, 1, 0)
-    withhold(rig, "a")
-    grant(rig, first, 1)
-    detach(rig, first)
-    second = attach_exclusive(rig, 2, 10)
+    harness = BrokerHarness()
+    store_destinations(harness, "a1 b2 a3 b4")
+    first = attach_exclusive(harness, 1, 0)
+    withhold(harness, "a")
+    grant(harness, first, 1)
+    detach(harness, first)
+    second = attach_exclusive(harness, 2, 10)
     assert destinations_of(second) == "a1 b2 a3 b4"
 
 
-def test_a_drain_ends_though_messages_are_withheld() -> None:
-    rig = BrokerHarness()
-    store_destinations(rig, "a1 b2 a3")
-    receiver = attach_exclusive(rig, 1, 0)
-    withhold(rig, "a")
+def test_a_drain_ends_although_messages_are_withheld() -> None:
+    harness = BrokerHarness()
+    store_destinations(harness, "a1 b2 a3")
+    receiver = attach_exclusive(harness, 1, 0)
+    withhold(harness, "a")
     receiver.credit = 10
     receiver.drain()
-    rig.run_until_idle()
+    harness.run_until_idle()
     assert (destinations_of(receiver), receiver.drain_count) == ("b2", 1)
 
 
-def test_a_receiver_that_deletes_what_it_receives_deletes_nothing_that_is_withheld() -> None:
-    rig = BrokerHarness()
-    store_destinations(rig, "a1 b2 a3")
-    receiver = rig.consumer(deletes=True)
-    withhold(rig, "a")
-    grant(rig, receiver, 10)
-    assert (destinations_of(receiver), rig.counts()[0]) == ("b2", 2)
-    withhold(rig)
-    assert (destinations_of(receiver), rig.counts()[0]) == ("b2 a1 a3", 0)
+def test_receive_and_delete_deletes_no_withheld_messages() -> None:
+    harness = BrokerHarness()
+    store_destinations(harness, "a1 b2 a3")
+    receiver = harness.consumer(deletes=True)
+    withhold(harness, "a")
+    grant(harness, receiver, 10)
+    assert (destinations_of(receiver), harness.counts()[0]) == ("b2", 2)
+    withhold(harness)
+    assert (destinations_of(receiver), harness.counts()[0]) == ("b2 a1 a3", 0)
 
 
 def test_withheld_messages_that_were_deleted_are_not_delivered() -> None:
-    rig = BrokerHarness()
-    store_destinations(rig, "a1 a2 a3")
-    receiver = attach_exclusive(rig, 1, 10)
-    rig.main_fragment.settlement.release(receiver.lock_numbers(), Results())
-    withhold(rig, "a")
+    harness = BrokerHarness()
+    store_destinations(harness, "a1 a2 a3")
+    receiver = attach_exclusive(harness, 1, 10)
+    harness.main_fragment.settlement.release(receiver.lock_numbers(), Results())
+    withhold(harness, "a")
     before = len(receiver.deliveries)
-    rig.main_fragment.removal.remove_active(RemovalCriteria(max_count=2), lambda _: None)
-    rig.run_until_idle()
-    withhold(rig)
+    harness.main_fragment.removal.remove_active(RemovalCriteria(max_count=2), lambda _: None)
+    harness.run_until_idle()
+    withhold(harness)
     assert receiver.bodies[before:] == [b"a3"]
 
 
 # --- outages ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_same_values_are_withheld_after_the_store_failed_and_no_message_is_lost() -> None:
-    rig = BrokerHarness()
-    store_destinations(rig, "a1 b2 a3 b4")
-    receiver = attach_exclusive(rig, 1, 0)
-    withhold(rig, "a")
-    grant(rig, receiver, 1)
-    rig.restart()
-    grant(rig, receiver, 10)
+def test_values_stay_withheld_after_a_store_failure_and_no_message_is_lost() -> None:
+    harness = BrokerHarness()
+    store_destinations(harness, "a1 b2 a3 b4")
+    receiver = attach_exclusive(harness, 1, 0)
+    withhold(harness, "a")
+    grant(harness, receiver, 1)
+    harness.restart()
+    grant(harness, receiver, 10)
     assert destinations_of(receiver) == "b2 b2 b4"
-    store_destinations(rig, "a5 b6")
-    withhold(rig)
+    store_destinations(harness, "a5 b6")
+    withhold(harness)
     assert destinations_of(receiver) == "b2 b2 b4 b6 a1 a3 a5"
 
 
-def test_a_restart_of_the_broker_finds_the_messages_that_were_withheld() -> None:
-    rig = BrokerHarness()
-    store_destinations(rig, "b1 a2 b3 a4 b5")
-    receiver = attach_exclusive(rig, 1, 0)
-    withhold(rig, "a")
-    grant(rig, receiver, 10)
-    rig.main_fragment.settlement.complete(receiver.lock_numbers(), Results())
-    rig.run_until_idle()
-    store_destinations(rig, "b6")
-    assert rig.main_fragment.message_table.low_watermark == 2
-    other = restarted(rig)
+def test_withheld_messages_are_delivered_after_a_restart() -> None:
+    harness = BrokerHarness()
+    store_destinations(harness, "b1 a2 b3 a4 b5")
+    receiver = attach_exclusive(harness, 1, 0)
+    withhold(harness, "a")
+    grant(harness, receiver, 10)
+    harness.main_fragment.settlement.complete(receiver.lock_numbers(), Results())
+    harness.run_until_idle()
+    store_destinations(harness, "b6")
+    assert harness.main_fragment.message_table.low_watermark == 2
+    other = restarted(harness)
     assert destinations_of(attach_exclusive(other, 2, 10)) == "a2 a4 b6"
 
 
 def test_the_low_water_mark_moves_on_when_released_messages_are_completed() -> None:
-    rig = BrokerHarness()
-    store_destinations(rig, "a1 b2 a3")
-    receiver = attach_exclusive(rig, 1, 10)
-    withhold(rig, "a")
-    rig.main_fragment.settlement.release(receiver.lock_numbers(), Results())
-    rig.run_until_idle()
-    withhold(rig)
-    rig.main_fragment.settlement.complete(receiver.lock_numbers()[-3:], Results())
-    rig.run_until_idle()
-    store_destinations(rig, "b4")
-    assert rig.main_fragment.message_table.low_watermark == 4
+    harness = BrokerHarness()
+    store_destinations(harness, "a1 b2 a3")
+    receiver = attach_exclusive(harness, 1, 10)
+    withhold(harness, "a")
+    harness.main_fragment.settlement.release(receiver.lock_numbers(), Results())
+    harness.run_until_idle()
+    withhold(harness)
+    harness.main_fragment.settlement.complete(receiver.lock_numbers()[-3:], Results())
+    harness.run_until_idle()
+    store_destinations(harness, "b4")
+    assert harness.main_fragment.message_table.low_watermark == 4
 
 
 # --- encodings --------------------------------------------------------------------------------------------------------
 
 
 def with_long_text(text: str) -> bytes:
-    """A message whose property is a string with four bytes for its length, as some clients write short ones."""
+    """Return a message whose property is a short string with a four-byte length, as some clients write it."""
     short, long = encode(text), b"\xb1" + len(text).to_bytes(4) + text.encode()
     payload = message(b"long", to=text)
     at = payload.index(encode("to") + short) - 3  # the map's constructor, size and count
@@ -274,45 +274,45 @@ DELIVERED = {
 
 
 @pytest.mark.parametrize("name", [*WITHHELD, *DELIVERED])
-def test_a_message_is_withheld_if_its_property_is_one_of_the_texts_however_it_is_encoded(name: str) -> None:
-    rig = BrokerHarness()
-    store_with_destination(rig, (WITHHELD | DELIVERED)[name])
-    receiver = attach_exclusive(rig, 1, 0)
-    withhold(rig, "a", LONG, "größe", "")
-    grant(rig, receiver, 1)
+def test_withholding_does_not_depend_on_the_encoding_of_the_property(name: str) -> None:
+    harness = BrokerHarness()
+    store_payloads(harness, (WITHHELD | DELIVERED)[name])
+    receiver = attach_exclusive(harness, 1, 0)
+    withhold(harness, "a", LONG, "größe", "")
+    grant(harness, receiver, 1)
     assert len(receiver.deliveries) == (name in DELIVERED)
-    withhold(rig)
+    withhold(harness)
     assert len(receiver.deliveries) == 1
 
 
-def test_messages_of_a_subscription_that_share_their_body_with_another_are_withheld() -> None:
-    rig = TopicHarness()
-    subscription, _ = rig.subscribe("one"), rig.subscribe("other")
-    rig.store_messages(message(LARGE + b"1", to="a"), message(LARGE + b"2", to="b"), to=rig.topic)
-    assert rig.shared_body_counts() == (2, 0)
-    receiver = rig.consumer(of=local_part(subscription).main)
-    withhold(rig, "a", of=local_part(subscription).main)
-    grant(rig, receiver, 10)
+def test_messages_with_shared_bodies_are_withheld() -> None:
+    harness = TopicHarness()
+    subscription, _ = harness.subscribe("one"), harness.subscribe("other")
+    harness.store_messages(message(LARGE + b"1", to="a"), message(LARGE + b"2", to="b"), to=harness.topic)
+    assert harness.shared_body_counts() == (2, 0)
+    receiver = harness.consumer(of=local_part(subscription).main)
+    withhold(harness, "a", of=local_part(subscription).main)
+    grant(harness, receiver, 10)
     assert receiver.bodies == [LARGE + b"2"]
-    withhold(rig, of=local_part(subscription).main)
+    withhold(harness, of=local_part(subscription).main)
     assert receiver.bodies == [LARGE + b"2", LARGE + b"1"]
 
 
-def test_a_receiver_that_comes_before_the_messages_of_a_gone_exclusive_one_are_back_gets_all() -> None:
-    """A receiver of another process that deletes: those that it has not seen have to be on disk again first."""
-    rig = BrokerHarness()
-    store_destinations(rig, "a1 b2 b3")
-    visitor = RemoteConsumer(1, rig.main_fragment, client_id=1, receive_and_delete=True, notify=lambda _notice: None)
-    claim = ExclusiveReceiver()
-    claim.assign(visitor, 7, [rig.main_fragment])
-    assert isinstance(rig.main_fragment.dispatcher, Dispatcher)
-    rig.main_fragment.dispatcher.add(visitor)
-    withhold(rig, "a")
-    visitor.grant_credit(2)
-    rig.run_until_idle()
-    visitor.detach(received_count=1)
-    claim.release(visitor)
-    plain = rig.consumer()
-    rig.run_until_idle()
-    grant(rig, plain, 10)
+def test_a_receiver_that_attaches_before_an_exclusive_receivers_messages_return_gets_all() -> None:
+    """The exclusive receiver is in another process and deletes: undelivered messages must be stored again first."""
+    harness = BrokerHarness()
+    store_destinations(harness, "a1 b2 b3")
+    remote = RemoteConsumer(1, harness.main_fragment, client_id=1, receive_and_delete=True, notify=lambda _notice: None)
+    exclusive_receiver = ExclusiveReceiver()
+    exclusive_receiver.assign(remote, 7, [harness.main_fragment])
+    assert isinstance(harness.main_fragment.dispatcher, Dispatcher)
+    harness.main_fragment.dispatcher.add(remote)
+    withhold(harness, "a")
+    remote.grant_credit(2)
+    harness.run_until_idle()
+    remote.detach(received_count=1)
+    exclusive_receiver.release(remote)
+    plain = harness.consumer()
+    harness.run_until_idle()
+    grant(harness, plain, 10)
     assert destinations_of(plain) == "a1 b3"

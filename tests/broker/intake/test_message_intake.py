@@ -1,4 +1,4 @@
-"""What comes in: limits, ids, batches, and that the fast way and the slow one make the same of a message."""
+"""Message intake: limits, message ids, batches, and equal results of the fast path and the full decoder."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from twinbus.amqp.codec.message_layout import field_offsets, layout_of, text_at
 from twinbus.amqp.message import Header, Message, Properties, Section, build, data, sequence, value
-from twinbus.amqp.message_layout import field_offsets, layout_of, text_at
 from twinbus.amqp.types import Symbol, Timestamp
 from twinbus.broker.intake.message_intake import MessageIntake
 from twinbus.broker.message_record import make_header, parse_record
@@ -32,55 +32,55 @@ def make_intake() -> MessageIntake:
     return MessageIntake(NamespaceLimits(), lambda: f"made {next(numbers)}")
 
 
-def take(payload: bytes, message_format: int = 0) -> list[RecordFields]:
-    parcel = IncomingBatch()
-    make_intake().add_to(parcel, payload, message_format, 77, ValidationPolicy())
-    return [parse_record(record) for record in parcel.records]
+def accept(payload: bytes, message_format: int = 0) -> list[RecordFields]:
+    batch = IncomingBatch()
+    make_intake().add_to(batch, payload, message_format, 77, ValidationPolicy())
+    return [parse_record(record) for record in batch.records]
 
 
 def with_property(**properties: str) -> bytes:
     return build(properties=Properties(message_id="m"), application_properties=properties, body=data(b""))
 
 
-# --- what is kept -----------------------------------------------------------------------------------------------------
+# --- stored parts of a message ----------------------------------------------------------------------------------------
 
 
-def test_the_bare_message_is_kept_to_the_byte() -> None:
+def test_the_bare_message_is_stored_byte_for_byte() -> None:
     bare = build(properties=Properties(message_id="m"), application_properties={"a": 1}, body=data(b"x"))
     header = Header(durable=True, priority=7, ttl=5)
-    (parts,) = take(build(header=header, delivery_annotations={"hop": 1}) + bare)
+    (parts,) = accept(build(header=header, delivery_annotations={"hop": 1}) + bare)
     assert parts.bare_message == bare
     assert parts.enqueued_ms == 77
     assert parts.header == make_header(durable=True, priority=7, ttl_ms=5)
 
 
-def test_delivery_annotations_are_kept_wherever_they_stand_except_ours() -> None:
+def test_delivery_annotations_are_stored_except_those_of_the_broker() -> None:
     bare = build(properties=Properties(message_id="m"), body=data(b"x"))
     section = build(delivery_annotations={"mine": 1, "x-opt-lock-token": 2})
     own = build(delivery_annotations={"mine": 1})
-    for payload in (section + bare, bare + section):  # the SDK for Python writes them behind the body
-        (parts,) = take(payload)
+    for payload in (section + bare, bare + section):  # the SDK for Python writes delivery annotations after the body
+        (parts,) = accept(payload)
         assert parts.bare_message == bare
         assert (parts.delivery_annotation_count, parts.delivery_annotations) == (
             2,
             own[-len(parts.delivery_annotations) :],
         )
-    (parts,) = take(build(delivery_annotations={}) + bare)
+    (parts,) = accept(build(delivery_annotations={}) + bare)
     assert parts.delivery_annotation_count == 0
 
 
 def test_delivery_annotations_count_as_properties() -> None:
     bare = build(properties=Properties(message_id="m"), application_properties={"a": "x" * 30_000}, body=data(b"x"))
-    take(build(delivery_annotations={"one": "x" * 30_000}) + bare)
+    accept(build(delivery_annotations={"one": "x" * 30_000}) + bare)
     with pytest.raises(MessageTooLarge, match="of properties and annotations"):
-        take(build(delivery_annotations={"one": "x" * 30_000, "two": "x" * 10_000}) + bare)
-    with pytest.raises(MessageTooLarge, match=r"'one'.* takes 33010 bytes"):
-        take(build(delivery_annotations={"one": "x" * 33_000}) + build(body=data(b"x")))
+        accept(build(delivery_annotations={"one": "x" * 30_000, "two": "x" * 10_000}) + bare)
+    with pytest.raises(MessageTooLarge, match=r"'one'.* has 33010 bytes"):
+        accept(build(delivery_annotations={"one": "x" * 33_000}) + build(body=data(b"x")))
     with pytest.raises(MessageTooLarge, match="of delivery annotations"):
-        take(build(delivery_annotations={"one": "x" * 32_600, "two": "x" * 32_600}) + build(body=data(b"x")))
+        accept(build(delivery_annotations={"one": "x" * 32_600, "two": "x" * 32_600}) + build(body=data(b"x")))
 
 
-def test_annotations_of_the_sender_are_kept_and_ours_are_not() -> None:
+def test_message_annotations_are_stored_except_those_of_the_broker() -> None:
     annotations: Mapping[str, object] = {
         "x-opt-partition-key": "k",
         "x-opt-sequence-number": 1,
@@ -88,16 +88,16 @@ def test_annotations_of_the_sender_are_kept_and_ours_are_not() -> None:
         "x-opt-locked-until": 3,
         "mine": 4,
     }
-    (parts,) = take(build(message_annotations=annotations, properties=Properties(message_id="m"), body=data(b"x")))
+    (parts,) = accept(build(message_annotations=annotations, properties=Properties(message_id="m"), body=data(b"x")))
     assert parts.annotation_count == 4
     assert b"x-opt-partition-key" in parts.annotations
     assert b"mine" in parts.annotations
     assert b"x-opt-sequence-number" not in parts.annotations
 
 
-def test_a_message_without_id_gets_one_and_keeps_the_rest() -> None:
+def test_a_message_without_an_id_gets_one_and_is_otherwise_unchanged() -> None:
     payload = build(properties=Properties(subject="s"), application_properties={"a": 1}, body=data(b"x"), footer={})
-    (parts,) = take(payload)
+    (parts,) = accept(payload)
     before, after = Message(payload), Message(parts.bare_message)
     assert after.properties == Properties(message_id="made 1", subject="s")
     for section in (Section.APPLICATION_PROPERTIES, Section.DATA, Section.FOOTER):
@@ -105,8 +105,8 @@ def test_a_message_without_id_gets_one_and_keeps_the_rest() -> None:
 
 
 @pytest.mark.parametrize("payload", [build(body=data(b"x")), build(body=value(None)), build(properties=Properties())])
-def test_so_does_one_without_properties(payload: bytes) -> None:
-    (parts,) = take(payload)
+def test_a_message_without_properties_gets_an_id(payload: bytes) -> None:
+    (parts,) = accept(payload)
     properties = Message(parts.bare_message).properties
     assert properties is not None
     assert properties.message_id == "made 1"
@@ -117,22 +117,22 @@ def test_so_does_one_without_properties(payload: bytes) -> None:
 
 def test_each_section_of_a_batch_is_a_message() -> None:
     messages = [build(properties=Properties(message_id=f"m{number}"), body=data(b"x")) for number in range(3)]
-    assert [parts.bare_message for parts in take(data(*messages), BATCH_FORMAT)] == messages
+    assert [parts.bare_message for parts in accept(data(*messages), BATCH_FORMAT)] == messages
 
 
 @pytest.mark.parametrize("payload", [b"", build(properties=Properties(message_id="m")), build(body=value(b"x"))])
 def test_a_batch_without_messages_is_refused(payload: bytes) -> None:
     with pytest.raises(MalformedMessage):
-        take(payload, BATCH_FORMAT)
+        accept(payload, BATCH_FORMAT)
 
 
-def test_one_wrong_message_of_a_batch_refuses_all() -> None:
-    parcel = IncomingBatch()
+def test_an_invalid_message_refuses_the_whole_batch() -> None:
+    batch = IncomingBatch()
     right = build(properties=Properties(message_id="m"), body=data(b"x"))
     wrong = build(properties=Properties(message_id="m" * 129), body=data(b"x"))
     with pytest.raises(ArgumentOutOfRange):
-        make_intake().add_to(parcel, data(right, wrong), BATCH_FORMAT, 0, ValidationPolicy())
-    assert len(parcel) == 0
+        make_intake().add_to(batch, data(right, wrong), BATCH_FORMAT, 0, ValidationPolicy())
+    assert len(batch) == 0
 
 
 # --- limits -----------------------------------------------------------------------------------------------------------
@@ -141,31 +141,31 @@ def test_one_wrong_message_of_a_batch_refuses_all() -> None:
 @pytest.mark.parametrize("field", ["message_id", "group_id"])
 def test_an_id_has_at_most_128_characters(field: str) -> None:
     ids: dict[str, Any] = {"message_id": "m"}
-    take(build(properties=Properties(**(ids | {field: "x" * 128})), body=data(b"")))
+    accept(build(properties=Properties(**(ids | {field: "x" * 128})), body=data(b"")))
     with pytest.raises(ArgumentOutOfRange, match="129 characters"):
-        take(build(properties=Properties(**(ids | {field: "x" * 129})), body=data(b"")))
+        accept(build(properties=Properties(**(ids | {field: "x" * 129})), body=data(b"")))
 
 
 def test_characters_are_counted_not_bytes() -> None:
-    take(build(properties=Properties(message_id="ä" * 128), body=data(b"")))
+    accept(build(properties=Properties(message_id="ä" * 128), body=data(b"")))
 
 
 def test_one_property_has_at_most_32_kilobytes() -> None:
-    take(with_property(a="x" * 32_000))
+    accept(with_property(a="x" * 32_000))
     with pytest.raises(MessageTooLarge, match="'a'"):
-        take(with_property(a="x" * 32_768))
+        accept(with_property(a="x" * 32_768))
     with pytest.raises(MessageTooLarge, match="'a'"):
-        take(build(message_annotations={"a": "x" * 32_768}, properties=Properties(message_id="m"), body=data(b"")))
+        accept(build(message_annotations={"a": "x" * 32_768}, properties=Properties(message_id="m"), body=data(b"")))
 
 
 def test_all_properties_have_at_most_64_kilobytes() -> None:
-    take(with_property(a="x" * 32_000, b="x" * 32_000))
+    accept(with_property(a="x" * 32_000, b="x" * 32_000))
     with pytest.raises(MessageTooLarge, match="65536"):
-        take(with_property(a="x" * 32_000, b="x" * 32_000, c="x" * 2_000))
+        accept(with_property(a="x" * 32_000, b="x" * 32_000, c="x" * 2_000))
 
 
-def test_a_large_body_is_no_property() -> None:
-    take(build(properties=Properties(message_id="m"), body=data(bytes(200_000))))
+def test_the_body_does_not_count_as_properties() -> None:
+    accept(build(properties=Properties(message_id="m"), body=data(bytes(200_000))))
 
 
 # --- malformed --------------------------------------------------------------------------------------------------------
@@ -184,21 +184,21 @@ def test_a_large_body_is_no_property() -> None:
         build(properties=Properties(message_id="m"), body=data(b"x")) + value(1),
     ],
 )
-def test_bytes_that_are_no_message_are_refused(payload: bytes) -> None:
+def test_malformed_messages_are_refused(payload: bytes) -> None:
     with pytest.raises(MalformedMessage):
-        take(payload)
+        accept(payload)
 
 
 @given(st.binary(max_size=60))
-def test_any_bytes_are_taken_or_refused(payload: bytes) -> None:
+def test_arbitrary_bytes_are_accepted_or_refused(payload: bytes) -> None:
     for message_format in (0, BATCH_FORMAT):
         try:
-            take(payload, message_format)
+            accept(payload, message_format)
         except ServiceBusError:
             continue
 
 
-# --- the fast way and the slow one ------------------------------------------------------------------------------------
+# --- fast path and full decoder ---------------------------------------------------------------------------------------
 
 texts = st.text(max_size=12)
 maps = st.none() | st.dictionaries(texts.filter(lambda key: key.isascii()), st.integers(0, 2**40) | texts, max_size=4)
@@ -233,11 +233,11 @@ messages = st.builds(
 
 
 @given(messages)
-def test_an_outline_agrees_with_the_message(payload: bytes) -> None:
-    message, outline = Message(payload), layout_of(payload)
-    if outline is None:
+def test_the_layout_agrees_with_the_decoded_message(payload: bytes) -> None:
+    message, layout = Message(payload), layout_of(payload)
+    if layout is None:
         return
-    header_end, annotations_at, annotations_end, properties_at, properties_end, body_at = outline
+    header_end, annotations_at, annotations_end, properties_at, properties_end, body_at = layout
     assert payload[:header_end] == message.raw(Section.HEADER)
     assert payload[annotations_at:annotations_end] == message.raw(Section.MESSAGE_ANNOTATIONS)
     assert payload[properties_at:properties_end] == message.raw(Section.PROPERTIES)
@@ -247,7 +247,7 @@ def test_an_outline_agrees_with_the_message(payload: bytes) -> None:
     assert payload[body_at:] == message.raw(message.body_section) + message.raw(Section.FOOTER)
 
 
-terms = st.builds(
+policies = st.builds(
     ValidationPolicy,
     max_ttl_ms=st.sampled_from([5_000, FOREVER_MS]),
     requires_session=st.booleans(),
@@ -255,27 +255,27 @@ terms = st.builds(
 )
 
 
-def added(add: Callable[[IncomingBatch], None]) -> tuple[object, ...]:
-    parcel = IncomingBatch()
+def result_of(add: Callable[[IncomingBatch], None]) -> tuple[object, ...]:
+    batch = IncomingBatch()
     try:
-        add(parcel)
+        add(batch)
     except NotAllowed as error:
         return (str(error),)
-    return (parcel.records, parcel.duplicate_ids, parcel.ping_count)
+    return (batch.records, batch.duplicate_ids, batch.ping_count)
 
 
-@given(messages, terms)
-def test_both_ways_make_the_same_record(payload: bytes, terms: ValidationPolicy) -> None:
-    usual = added(lambda parcel: make_intake().add_to(parcel, payload, 0, 77, terms))
-    assert usual == added(lambda parcel: make_intake()._add_decoded(parcel, payload, 77, terms))  # noqa: SLF001
+@given(messages, policies)
+def test_the_fast_path_and_the_full_decoder_make_the_same_record(payload: bytes, policy: ValidationPolicy) -> None:
+    fast = result_of(lambda batch: make_intake().add_to(batch, payload, 0, 77, policy))
+    assert fast == result_of(lambda batch: make_intake()._add_decoded(batch, payload, 77, policy))  # noqa: SLF001
 
 
 @given(messages)
-def test_fields_are_found_where_they_are(payload: bytes) -> None:
-    outline = layout_of(payload)
-    if outline is None:
+def test_field_offsets_agree_with_the_decoded_message(payload: bytes) -> None:
+    layout = layout_of(payload)
+    if layout is None:
         return
-    fields = field_offsets(payload, outline[3], 11)
+    fields = field_offsets(payload, layout[3], 11)
     assert fields is not None
     message = Message(payload)
     for index, at in enumerate(fields):
@@ -285,8 +285,8 @@ def test_fields_are_found_where_they_are(payload: bytes) -> None:
             assert text_at(payload, at) == expected or isinstance(expected, Symbol)
 
 
-def test_the_usual_message_has_an_outline() -> None:
-    """Else it takes the slow way, which is right and takes three times as long."""
+def test_a_typical_message_has_a_layout() -> None:
+    """Without a layout, a message is decoded fully, which takes three times as long."""
     bare = build(properties=Properties(message_id="m"), body=data(b"x"))
     assert layout_of(build(header=Header(durable=True)) + bare) is not None
     assert layout_of(bare) is not None

@@ -1,4 +1,4 @@
-"""A claim is on all fragments together: who takes a place gets what the one before had in any of them."""
+"""An exclusive receiver owns all fragments of a queue: its successor gets the messages it had locked in any of them."""
 
 from __future__ import annotations
 
@@ -17,55 +17,55 @@ if TYPE_CHECKING:
 
 
 def attach_exclusive(harness: BrokerHarness, epoch: int, credit: int) -> FakeConsumer:
-    """As the gateway does it."""
-    claim = harness.queue.exclusive_receiver_of(SubQueue.MAIN)
-    others = any(main.dispatcher.consumers for main in harness.main_fragments)
-    claim.check_epoch("orders", epoch, has_other_receivers=others)
-    claim.displace("orders", epoch, harness.main_fragments)
+    """Attach an exclusive receiver, as the gateway does."""
+    exclusive_receiver = harness.queue.exclusive_receiver_of(SubQueue.MAIN)
+    has_other_receivers = any(main.dispatcher.consumers for main in harness.main_fragments)
+    exclusive_receiver.check_epoch("orders", epoch, has_other_receivers=has_other_receivers)
+    exclusive_receiver.displace("orders", epoch, harness.main_fragments)
     consumer = harness.consumer()
-    claim.assign(consumer, epoch, harness.main_fragments)
+    exclusive_receiver.assign(consumer, epoch, harness.main_fragments)
     consumer.grant(credit)
     harness.run_until_idle()
     return consumer
 
 
-def test_what_the_first_has_in_all_fragments_is_the_seconds() -> None:
-    rig = BrokerHarness(PARTITIONED)
-    rig.store_messages(*[message(b"%d" % number) for number in range(2 * FRAGMENT_COUNT)])
-    first = attach_exclusive(rig, 1, 2 * FRAGMENT_COUNT)
+def test_a_new_receiver_gets_the_messages_of_its_predecessor_in_all_fragments() -> None:
+    harness = BrokerHarness(PARTITIONED)
+    harness.store_messages(*[message(b"%d" % number) for number in range(2 * FRAGMENT_COUNT)])
+    first = attach_exclusive(harness, 1, 2 * FRAGMENT_COUNT)
     assert len(first.deliveries) == 2 * FRAGMENT_COUNT
     first.leave()
-    rig.queue.exclusive_receiver_of(SubQueue.MAIN).release(first)
-    second = attach_exclusive(rig, 2, 100)
+    harness.queue.exclusive_receiver_of(SubQueue.MAIN).release(first)
+    second = attach_exclusive(harness, 2, 100)
     assert sorted(second.bodies) == sorted(first.bodies)
 
 
-def test_a_lower_epoch_is_refused_and_a_higher_one_takes_the_place() -> None:
-    rig = BrokerHarness(PARTITIONED)
-    rig.store_messages(*[message() for _ in range(FRAGMENT_COUNT)])
-    first = attach_exclusive(rig, 5, FRAGMENT_COUNT)
+def test_a_lower_epoch_is_refused_and_a_higher_one_displaces_the_receiver() -> None:
+    harness = BrokerHarness(PARTITIONED)
+    harness.store_messages(*[message() for _ in range(FRAGMENT_COUNT)])
+    first = attach_exclusive(harness, 5, FRAGMENT_COUNT)
     with pytest.raises(EntityClaimed):
-        rig.queue.exclusive_receiver_of(SubQueue.MAIN).check_epoch("orders", 4, has_other_receivers=True)
-    second = attach_exclusive(rig, 6, FRAGMENT_COUNT)
+        harness.queue.exclusive_receiver_of(SubQueue.MAIN).check_epoch("orders", 4, has_other_receivers=True)
+    second = attach_exclusive(harness, 6, FRAGMENT_COUNT)
     assert isinstance(first.errors[0], LinkStolen)
     assert len(second.deliveries) == FRAGMENT_COUNT
 
 
-def test_a_store_that_was_lost_meanwhile_has_no_locks_to_free_and_the_others_have() -> None:
-    rig = BrokerHarness(PARTITIONED)
-    rig.store_messages(*[message(b"%d" % number) for number in range(FRAGMENT_COUNT)])
-    first = attach_exclusive(rig, 1, FRAGMENT_COUNT)
+def test_locks_are_freed_in_available_stores_if_one_store_failed() -> None:
+    harness = BrokerHarness(PARTITIONED)
+    harness.store_messages(*[message(b"%d" % number) for number in range(FRAGMENT_COUNT)])
+    first = attach_exclusive(harness, 1, FRAGMENT_COUNT)
     first.leave()
-    rig.fail_stores(0)
-    rig.queue.exclusive_receiver_of(SubQueue.MAIN).release(first)
-    second = attach_exclusive(rig, 2, 100)
+    harness.fail_stores(0)
+    harness.queue.exclusive_receiver_of(SubQueue.MAIN).release(first)
+    second = attach_exclusive(harness, 2, 100)
     assert len(second.deliveries) == FRAGMENT_COUNT - FRAGMENT_COUNT // 4
-    rig.recover()
+    harness.recover()
     assert sorted(second.bodies) == sorted(first.bodies)
 
 
-def test_whoever_receives_from_any_fragment_keeps_a_claim_away() -> None:
-    rig = BrokerHarness(PARTITIONED)
-    rig.consumer()
+def test_an_exclusive_receiver_is_refused_while_there_are_other_receivers() -> None:
+    harness = BrokerHarness(PARTITIONED)
+    harness.consumer()
     with pytest.raises(EntityClaimed):
-        attach_exclusive(rig, 1, 1)
+        attach_exclusive(harness, 1, 1)

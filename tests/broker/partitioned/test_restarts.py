@@ -1,4 +1,4 @@
-"""What a fragment knows of its messages after a restart: its numbers start with those of the fragment."""
+"""Fragments after a restart: sequence numbers, low watermarks, schedules, expiry and purges."""
 
 from __future__ import annotations
 
@@ -10,92 +10,92 @@ from twinbus.model.description import FRAGMENT_COUNT
 from twinbus.model.queue import QueueDescription
 
 
-def first(number: int) -> int:
+def first_sequence(number: int) -> int:
     return (number << SEQUENCE_FRAGMENT_SHIFT) + 1
 
 
-def test_a_fragment_without_messages_begins_at_its_first_number_before_and_after_a_restart() -> None:
-    rig = BrokerHarness(PARTITIONED)
+def test_an_empty_fragment_starts_at_its_first_number_before_and_after_a_restart() -> None:
+    harness = BrokerHarness(PARTITIONED)
     for _ in range(2):
-        for number, main in enumerate(rig.main_fragments):
-            holdings = main.message_table
+        for number, main in enumerate(harness.main_fragments):
+            table = main.message_table
             assert (
-                holdings.next_sequence,
-                holdings.low_watermark,
-                holdings.committed.next_sequence,
-                holdings.committed.low_watermark,
-            ) == (first(number),) * 4
-            assert main.dispatcher.lowest_available == first(number)
-        rig.crash()
+                table.next_sequence,
+                table.low_watermark,
+                table.committed.next_sequence,
+                table.committed.low_watermark,
+            ) == (first_sequence(number),) * 4
+            assert main.dispatcher.lowest_available == first_sequence(number)
+        harness.crash()
 
 
-def test_q28_numbers_go_on_where_they_were() -> None:
-    rig = BrokerHarness(PARTITIONED)
-    rig.store_messages(*[message() for _ in range(3 * FRAGMENT_COUNT)])
-    marks = [main.message_table.committed for main in rig.main_fragments]
-    rig.crash()
-    assert [main.message_table.committed for main in rig.main_fragments] == marks
-    rig.store_messages(*[message() for _ in range(FRAGMENT_COUNT)])
-    assert [main.message_table.next_sequence for main in rig.main_fragments] == [
-        first(number) + 4 for number in range(FRAGMENT_COUNT)
+def test_q28_sequence_numbers_continue_after_a_restart() -> None:
+    harness = BrokerHarness(PARTITIONED)
+    harness.store_messages(*[message() for _ in range(3 * FRAGMENT_COUNT)])
+    committed = [main.message_table.committed for main in harness.main_fragments]
+    harness.crash()
+    assert [main.message_table.committed for main in harness.main_fragments] == committed
+    harness.store_messages(*[message() for _ in range(FRAGMENT_COUNT)])
+    assert [main.message_table.next_sequence for main in harness.main_fragments] == [
+        first_sequence(number) + 4 for number in range(FRAGMENT_COUNT)
     ]
 
 
-def test_the_low_water_mark_of_each_fragment_goes_on_with_what_is_completed() -> None:
-    rig = BrokerHarness(PARTITIONED)
-    rig.store_messages(*[message() for _ in range(5 * FRAGMENT_COUNT)])
-    consumer = rig.consumer(3 * FRAGMENT_COUNT)
+def test_the_low_watermark_of_each_fragment_moves_with_completed_messages() -> None:
+    harness = BrokerHarness(PARTITIONED)
+    harness.store_messages(*[message() for _ in range(5 * FRAGMENT_COUNT)])
+    consumer = harness.consumer(3 * FRAGMENT_COUNT)
     consumer.complete(Results())
-    rig.run_until_idle()
-    rig.store_messages(*[message() for _ in range(FRAGMENT_COUNT)])  # the marks of each are written again
-    gone = [5 + 1 - count for count in rig.counts_by_fragment()]
-    assert sum(gone) == 3 * FRAGMENT_COUNT
-    rig.crash()
-    for number, main in enumerate(rig.main_fragments):
-        assert main.message_table.low_watermark == first(number) + gone[number]
-    assert len(rig.consumer(1_000).deliveries) == 3 * FRAGMENT_COUNT
+    harness.run_until_idle()
+    harness.store_messages(*[message() for _ in range(FRAGMENT_COUNT)])  # writes the counters of each fragment again
+    completed = [5 + 1 - count for count in harness.counts_by_fragment()]
+    assert sum(completed) == 3 * FRAGMENT_COUNT
+    harness.crash()
+    for number, main in enumerate(harness.main_fragments):
+        assert main.message_table.low_watermark == first_sequence(number) + completed[number]
+    assert len(harness.consumer(1_000).deliveries) == 3 * FRAGMENT_COUNT
 
 
-def test_scheduled_messages_are_there_when_they_are_due_though_the_process_is_another() -> None:
-    rig = BrokerHarness(PARTITIONED)
-    due_ms = rig.clock.wall_ms() + 60_000
-    rig.store_messages(*[message(key=key_for_fragment(number), due_ms=due_ms) for number in range(FRAGMENT_COUNT)])
-    assert sum(rig.counts_by_fragment()) == 0
-    rig.crash()
-    rig.advance(59.0)
-    assert sum(rig.counts_by_fragment()) == 0
-    rig.advance(2.0)
-    assert rig.counts_by_fragment() == [1] * FRAGMENT_COUNT
+def test_scheduled_messages_become_active_after_a_restart() -> None:
+    harness = BrokerHarness(PARTITIONED)
+    due_ms = harness.clock.wall_ms() + 60_000
+    harness.store_messages(*[message(key=key_for_fragment(number), due_ms=due_ms) for number in range(FRAGMENT_COUNT)])
+    assert sum(harness.counts_by_fragment()) == 0
+    harness.crash()
+    harness.advance(59.0)
+    assert sum(harness.counts_by_fragment()) == 0
+    harness.advance(2.0)
+    assert harness.counts_by_fragment() == [1] * FRAGMENT_COUNT
 
 
 def test_messages_expire_in_every_fragment_after_a_restart() -> None:
     description = QueueDescription(enable_partitioning=True, default_time_to_live_ms=30_000)
-    rig = BrokerHarness(description)
-    rig.store_messages(*[message() for _ in range(2 * FRAGMENT_COUNT)])
-    rig.crash()
-    rig.advance(31.0)
-    rig.advance(1.0)
-    assert sum(rig.counts_by_fragment()) == 0
+    harness = BrokerHarness(description)
+    harness.store_messages(*[message() for _ in range(2 * FRAGMENT_COUNT)])
+    harness.crash()
+    harness.advance(31.0)
+    harness.advance(1.0)
+    assert sum(harness.counts_by_fragment()) == 0
 
 
-def test_a_purge_takes_all_that_each_fragment_has_and_nothing_of_the_next() -> None:
-    rig = BrokerHarness(PARTITIONED)
-    rig.store_messages(*[message() for _ in range(2 * FRAGMENT_COUNT)])
-    rig.crash()
-    told: list[object] = []
-    main = rig.main_fragments[6]
-    main.removal.remove_active(RemovalCriteria(max_count=1_000), told.append)
-    rig.run_until_idle()
-    assert len(told) == 1
-    assert rig.counts_by_fragment() == [2 * int(number != 6) for number in range(FRAGMENT_COUNT)]
+def test_a_purge_deletes_all_messages_of_one_fragment_only() -> None:
+    harness = BrokerHarness(PARTITIONED)
+    harness.store_messages(*[message() for _ in range(2 * FRAGMENT_COUNT)])
+    harness.crash()
+    replies: list[object] = []
+    main = harness.main_fragments[6]
+    main.removal.remove_active(RemovalCriteria(max_count=1_000), replies.append)
+    harness.run_until_idle()
+    assert len(replies) == 1
+    assert harness.counts_by_fragment() == [2 * int(number != 6) for number in range(FRAGMENT_COUNT)]
 
 
-def test_after_one_store_was_lost_and_opened_anew_only_its_fragments_were_read_again() -> None:
-    rig = BrokerHarness(PARTITIONED)
-    rig.store_messages(*[message() for _ in range(FRAGMENT_COUNT)])
-    lives = [main.incarnation for main in rig.main_fragments]
-    rig.fail_stores(2)
-    rig.recover()
-    changed = [number for number, main in enumerate(rig.main_fragments) if main.incarnation != lives[number]]
+def test_only_the_fragments_of_a_reopened_store_are_loaded_again() -> None:
+    harness = BrokerHarness(PARTITIONED)
+    harness.store_messages(*[message() for _ in range(FRAGMENT_COUNT)])
+    incarnations = [main.incarnation for main in harness.main_fragments]
+    harness.fail_stores(2)
+    harness.recover()
+    changed = [number for number, main in enumerate(harness.main_fragments) if main.incarnation != incarnations[number]]
     assert changed == [number for number in range(FRAGMENT_COUNT) if number % STORES == 2]
-    assert rig.counts_by_fragment() == [1] * FRAGMENT_COUNT
+    assert harness.counts_by_fragment() == [1] * FRAGMENT_COUNT

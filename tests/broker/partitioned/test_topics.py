@@ -1,4 +1,4 @@
-"""A partitioned topic and its subscriptions, part for part: shared bodies, burial, and rules that change sessions."""
+"""Partitioned topics and subscriptions: fan-out per part, shared bodies, cleanup, and actions that change sessions."""
 
 from __future__ import annotations
 
@@ -26,94 +26,94 @@ def rows_of(harness: TopicHarness, entity_id: int) -> int:
 
 
 def clean_up_entity(harness: TopicHarness, entity_id: int) -> list[Results]:
-    answers = [Results() for _ in range(STORES)]
-    for store, answer in enumerate(answers):
-        harness.namespace.delete_entity_records(entity_id, store, answer, TOPIC_ID)
-    return answers
+    results = [Results() for _ in range(STORES)]
+    for store, result in enumerate(results):
+        harness.namespace.delete_entity_records(entity_id, store, result, TOPIC_ID)
+    return results
 
 
 def counts(subscription: Subscription) -> list[int]:
     return [part.main.local.active_count for part in subscription.parts]
 
 
-def test_each_part_of_a_subscription_gets_what_its_part_of_the_topic_gets() -> None:
-    rig = TopicHarness(PARTITIONED_TOPIC)
-    one, other = rig.subscribe("one"), rig.subscribe("other")
-    rig.store_messages(
-        *[message(LARGE, key=key_for_fragment(number)) for number in range(FRAGMENT_COUNT)], to=rig.topic
+def test_each_part_of_a_subscription_gets_the_messages_of_its_part_of_the_topic() -> None:
+    harness = TopicHarness(PARTITIONED_TOPIC)
+    first, second = harness.subscribe("one"), harness.subscribe("other")
+    harness.store_messages(
+        *[message(LARGE, key=key_for_fragment(number)) for number in range(FRAGMENT_COUNT)], to=harness.topic
     )
-    assert counts(one) == counts(other) == [1] * FRAGMENT_COUNT
-    assert rig.shared_body_counts()[0] == FRAGMENT_COUNT
+    assert counts(first) == counts(second) == [1] * FRAGMENT_COUNT
+    assert harness.shared_body_counts()[0] == FRAGMENT_COUNT
 
 
-def test_a_subscription_that_is_buried_leaves_no_body_behind_and_takes_none_from_others() -> None:
-    rig = TopicHarness(PARTITIONED_TOPIC)
-    gone, stays = rig.subscribe("gone"), rig.subscribe("stays")
-    rig.store_messages(*[message(LARGE) for _ in range(3 * FRAGMENT_COUNT)], to=rig.topic)
-    assert rig.shared_body_counts()[0] == 3 * FRAGMENT_COUNT
-    rig.namespace.remove(gone.path)
-    answers = clean_up_entity(rig, gone.entity_id)
-    rig.run_until_idle()
-    assert answers == [[None]] * STORES
-    assert rows_of(rig, gone.entity_id) == 0
-    assert rig.shared_body_counts()[0] == 3 * FRAGMENT_COUNT
-    rig.namespace.remove(stays.path)
-    clean_up_entity(rig, stays.entity_id)
-    rig.run_until_idle()
-    rig.advance(10.0)
-    assert rows_of(rig, stays.entity_id) == 0
-    assert rig.shared_body_counts()[0] == 0
+def test_cleanup_of_a_subscription_deletes_only_bodies_nobody_needs() -> None:
+    harness = TopicHarness(PARTITIONED_TOPIC)
+    gone, stays = harness.subscribe("gone"), harness.subscribe("stays")
+    harness.store_messages(*[message(LARGE) for _ in range(3 * FRAGMENT_COUNT)], to=harness.topic)
+    assert harness.shared_body_counts()[0] == 3 * FRAGMENT_COUNT
+    harness.namespace.remove(gone.path)
+    results = clean_up_entity(harness, gone.entity_id)
+    harness.run_until_idle()
+    assert results == [[None]] * STORES
+    assert rows_of(harness, gone.entity_id) == 0
+    assert harness.shared_body_counts()[0] == 3 * FRAGMENT_COUNT
+    harness.namespace.remove(stays.path)
+    clean_up_entity(harness, stays.entity_id)
+    harness.run_until_idle()
+    harness.advance(10.0)
+    assert rows_of(harness, stays.entity_id) == 0
+    assert harness.shared_body_counts()[0] == 0
 
 
-def test_a_burial_that_a_crash_cuts_off_is_done_by_the_next_one() -> None:
+def test_a_cleanup_interrupted_by_a_crash_is_finished_by_the_next() -> None:
     for steps in range(0, 60, 6):
-        rig = TopicHarness(PARTITIONED_TOPIC)
-        gone = rig.subscribe("gone")
-        rig.subscribe("stays")
-        rig.store_messages(*[message(LARGE) for _ in range(FRAGMENT_COUNT)], to=rig.topic)
-        rig.namespace.remove(gone.path)
-        clean_up_entity(rig, gone.entity_id)
+        harness = TopicHarness(PARTITIONED_TOPIC)
+        gone = harness.subscribe("gone")
+        harness.subscribe("stays")
+        harness.store_messages(*[message(LARGE) for _ in range(FRAGMENT_COUNT)], to=harness.topic)
+        harness.namespace.remove(gone.path)
+        clean_up_entity(harness, gone.entity_id)
         for _ in range(steps):
-            rig.step()
-        del rig.subscriptions["gone"]
-        rig.crash()
-        answers = clean_up_entity(rig, gone.entity_id)
-        rig.run_until_idle()
-        assert answers == [[None]] * STORES
-        assert rows_of(rig, gone.entity_id) == 0
-        stays = rig.topic.subscriptions["stays"]
+            harness.step()
+        del harness.subscriptions["gone"]
+        harness.crash()
+        results = clean_up_entity(harness, gone.entity_id)
+        harness.run_until_idle()
+        assert results == [[None]] * STORES
+        assert rows_of(harness, gone.entity_id) == 0
+        stays = harness.topic.subscriptions["stays"]
         assert counts(stays) == [1] * FRAGMENT_COUNT
-        consumer = _consumer(rig, stays)
-        assert consumer == [LARGE] * FRAGMENT_COUNT
+        received = _receive_all(harness, stays)
+        assert received == [LARGE] * FRAGMENT_COUNT
 
 
-def _consumer(harness: TopicHarness, subscription: Subscription) -> list[bytes]:
+def _receive_all(harness: TopicHarness, subscription: Subscription) -> list[bytes]:
     return harness.start_consumer(FakeConsumer(*[part.main for part in subscription.parts]), 1_000).bodies
 
 
-def test_a_rule_that_gives_a_session_of_another_fragment_dead_letters_the_copy_and_says_why() -> None:
-    """Whoever accepts that session looks for it elsewhere."""
-    rig = TopicHarness(PARTITIONED_TOPIC)
+def test_an_action_that_sets_a_session_of_another_fragment_dead_letters_the_copy() -> None:
+    """Receivers of that session look for it in another fragment."""
+    harness = TopicHarness(PARTITIONED_TOPIC)
     rule = sql_rule("", action="SET sys.SessionId = 'changed'")
-    subscription = rig.subscribe("changing", rule, requires_session=True)
-    here = fragment_of(b"changed")
-    rig.store_messages(
-        message(b"stays", session=key_for_fragment(here)),
-        message(b"moves", session=key_for_fragment((here + 1) % FRAGMENT_COUNT)),
-        to=rig.topic,
+    subscription = harness.subscribe("changing", rule, requires_session=True)
+    fragment = fragment_of(b"changed")
+    harness.store_messages(
+        message(b"stays", session=key_for_fragment(fragment)),
+        message(b"moves", session=key_for_fragment((fragment + 1) % FRAGMENT_COUNT)),
+        to=harness.topic,
     )
     assert sum(counts(subscription)) == 1
-    assert counts(subscription)[here] == 1
+    assert counts(subscription)[fragment] == 1
     assert subscription.runtime().dead_letter_count == 1
 
 
-def test_r100_a_publication_without_a_key_goes_to_another_fragment_with_all_its_copies() -> None:
-    rig = TopicHarness(PARTITIONED_TOPIC)
-    one, other = rig.subscribe("one"), rig.subscribe("other")
-    rig.fail_next_sync(0)
-    answers = [rig.publish(LARGE) for _ in range(FRAGMENT_COUNT)]
-    rig.run_until_idle()
-    assert answers == [[None]] * FRAGMENT_COUNT
-    rig.recover()
-    assert sum(counts(one)) == sum(counts(other)) == FRAGMENT_COUNT
-    assert counts(one) == counts(other)
+def test_r100_a_rerouted_publication_takes_all_its_copies_to_another_fragment() -> None:
+    harness = TopicHarness(PARTITIONED_TOPIC)
+    first, second = harness.subscribe("one"), harness.subscribe("other")
+    harness.fail_next_sync(0)
+    results = [harness.publish(LARGE) for _ in range(FRAGMENT_COUNT)]
+    harness.run_until_idle()
+    assert results == [[None]] * FRAGMENT_COUNT
+    harness.recover()
+    assert sum(counts(first)) == sum(counts(second)) == FRAGMENT_COUNT
+    assert counts(first) == counts(second)

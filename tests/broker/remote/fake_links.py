@@ -1,4 +1,4 @@
-"""A link without a connection: what a client would see of it."""
+"""Browse links without a connection, as a client would see them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PEER = cast("Peer", SimpleNamespace(is_writable=True, connection=SimpleNamespace
 
 
 class FakeClientLink:
-    """As much of a sender as a link of the server uses."""
+    """The part of an AMQP sender that a link of the server uses."""
 
     def __init__(self, on_delivery: Callable[[Delivery], object]) -> None:
         self.remote_attach = SimpleNamespace(source=None, properties=None)
@@ -62,7 +62,7 @@ def attach_browser(
     soon: Callable[[Callable[[], None]], object],
     limits: dict[str, int] | None = None,
 ) -> tuple[FakeClientLink, BrowseLink]:
-    """A client that looks at all messages of some fragments, or at a range of one and is told when that is over."""
+    """Attach a browser of all messages of some fragments, or of a range of one that reports the end of the range."""
     link = FakeClientLink(on_delivery)
     if limits is not None:
         properties = {"twinbus:ends-with-range": True}

@@ -1,4 +1,4 @@
-"""A batch of several keys is stored when the other process has said that its fragments can store their portions."""
+"""A batch with several keys is stored after the other process has confirmed that its fragments have space for it."""
 
 from __future__ import annotations
 
@@ -23,125 +23,125 @@ def part(number: int, body: bytes = b"x") -> bytes:
 
 
 def bodies(harness: BrokerHarness, number: int) -> list[bytes]:
-    """Of the messages of a fragment of the near process, in their order."""
-    found: list[list[bytes]] = []
-    harness.queue.parts[number].main.browser.peek(0, 100, 100_000, lambda page: found.append(list(page)))  # type: ignore[arg-type]
+    """Return the bodies of the messages of a fragment in the near process, in order."""
+    pages: list[list[bytes]] = []
+    harness.queue.parts[number].main.browser.peek(0, 100, 100_000, lambda page: pages.append(list(page)))  # type: ignore[arg-type]
     harness.run_until_idle()
-    return [b"".join(Message(payload).data) for payload in found[0]]
+    return [b"".join(Message(payload).data) for payload in pages[0]]
 
 
 @pytest.mark.parametrize("held", [FULL, FULL - 20])
-def test_q27_nothing_is_stored_of_a_batch_that_a_fragment_of_another_process_has_no_room_for(held: int) -> None:
-    rig = BrokerHarness(PARTITIONED, processes=2)
-    rig.last_process.queue.parts[3].main.local.message_table.active_bytes = held
-    (error,) = rig.send_and_wait(part(NEAR), part(FAR), part(3))
+def test_q27_nothing_is_stored_if_a_fragment_of_another_process_is_full(held: int) -> None:
+    harness = BrokerHarness(PARTITIONED, processes=2)
+    harness.last_process.queue.parts[3].main.local.message_table.active_bytes = held
+    (error,) = harness.send_and_wait(part(NEAR), part(FAR), part(3))
     assert isinstance(error, QuotaExceeded)
     assert "fragment 3:" in str(error)
-    assert sum(rig.counts_by_fragment()) == 0
-    assert rig.send_and_wait(part(NEAR), part(FAR)) == [None]
-    assert rig.counts_by_fragment()[:4] == [1, 1, 0, 0]
+    assert sum(harness.counts_by_fragment()) == 0
+    assert harness.send_and_wait(part(NEAR), part(FAR)) == [None]
+    assert harness.counts_by_fragment()[:4] == [1, 1, 0, 0]
 
 
-def test_q27_nothing_is_stored_of_a_batch_if_a_process_does_not_answer_the_check() -> None:
-    rig = BrokerHarness(PARTITIONED, processes=2)
-    rig.silent_processes.add(1)
-    answers = rig.send_and_wait(part(NEAR), part(FAR))
+def test_q27_nothing_is_stored_if_a_process_does_not_respond_to_the_check() -> None:
+    harness = BrokerHarness(PARTITIONED, processes=2)
+    harness.silent_processes.add(1)
+    results = harness.send_and_wait(part(NEAR), part(FAR))
     for _ in range(11):
-        rig.advance(1.0)
-    (error,) = answers
+        harness.advance(1.0)
+    (error,) = results
     assert isinstance(error, FragmentUnavailable)
-    rig.end_silence()
-    assert sum(rig.counts_by_fragment()) == 0, "also when the process answers later"
+    harness.end_silence()
+    assert sum(harness.counts_by_fragment()) == 0, "nothing is stored when the process responds later either"
 
 
-def test_q27_nothing_is_stored_of_a_batch_if_a_process_ends_before_it_answers_the_check() -> None:
-    rig = BrokerHarness(PARTITIONED, processes=2)
-    answers = rig.send_messages(part(NEAR), part(FAR))
-    rig.disconnect()
-    (error,) = answers
+def test_q27_nothing_is_stored_if_a_process_ends_before_it_responds_to_the_check() -> None:
+    harness = BrokerHarness(PARTITIONED, processes=2)
+    results = harness.send_messages(part(NEAR), part(FAR))
+    harness.disconnect()
+    (error,) = results
     assert isinstance(error, FragmentUnavailable)
-    assert sum(rig.counts_by_fragment()) == 0
+    assert sum(harness.counts_by_fragment()) == 0
 
 
-def test_q27_if_a_process_ends_between_the_check_and_the_commit_the_stored_messages_are_named() -> None:
-    rig = BrokerHarness(PARTITIONED, processes=2)
-    answers = rig.send_messages(part(NEAR), part(FAR))
-    while not rig.first_process.namespace.stores[1].pending_bytes:  # until its portion is on the way
-        assert rig.step()  # the one moment that is meant
-    rig.disconnect()
-    (error,) = answers
+def test_q27_if_a_process_ends_after_the_check_the_error_names_the_stored_messages() -> None:
+    harness = BrokerHarness(PARTITIONED, processes=2)
+    results = harness.send_messages(part(NEAR), part(FAR))
+    while not harness.first_process.namespace.stores[1].pending_bytes:  # until its portion has been sent
+        assert harness.step()  # the moment between check and commit
+    harness.disconnect()
+    (error,) = results
     assert isinstance(error, PartlyStored)
     assert f"id-{NEAR}" in str(error)
     assert f"id-{FAR}" not in str(error)
     assert error.stored == [0]
 
 
-def test_q27_nothing_is_stored_if_an_own_fragment_fills_up_while_the_other_process_is_asked() -> None:
-    rig = BrokerHarness(PARTITIONED, processes=2)
-    answers = rig.send_messages(part(NEAR), part(FAR))
-    rig.queue.parts[NEAR].main.local.message_table.active_bytes = FULL
-    rig.run_until_idle()
-    (error,) = answers
+def test_q27_nothing_is_stored_if_a_local_fragment_fills_up_during_the_check() -> None:
+    harness = BrokerHarness(PARTITIONED, processes=2)
+    results = harness.send_messages(part(NEAR), part(FAR))
+    harness.queue.parts[NEAR].main.local.message_table.active_bytes = FULL
+    harness.run_until_idle()
+    (error,) = results
     assert isinstance(error, QuotaExceeded)
-    assert rig.counts_by_fragment()[FAR] == 0
+    assert harness.counts_by_fragment()[FAR] == 0
 
 
-def test_q27_of_two_batches_that_both_pass_the_check_the_second_names_the_messages_it_stored() -> None:
-    rig = BrokerHarness(PARTITIONED, processes=2)
-    rig.last_process.queue.parts[FAR].main.local.message_table.active_bytes = (
+def test_q27_a_batch_refused_after_its_check_names_the_messages_it_stored() -> None:
+    harness = BrokerHarness(PARTITIONED, processes=2)
+    harness.last_process.queue.parts[FAR].main.local.message_table.active_bytes = (
         FULL - 150
-    )  # one such message has about 100 bytes
-    first, second = rig.send_messages(part(NEAR), part(FAR)), rig.send_messages(part(2), part(FAR))
-    rig.run_until_idle()
+    )  # each message has about 100 bytes
+    first, second = harness.send_messages(part(NEAR), part(FAR)), harness.send_messages(part(2), part(FAR))
+    harness.run_until_idle()
     assert first == [None]
     (error,) = second
     assert isinstance(error, PartlyStored)
     assert "id-2" in str(error)
-    assert rig.counts_by_fragment()[:3] == [1, 1, 1]
+    assert harness.counts_by_fragment()[:3] == [1, 1, 1]
 
 
-def test_r113_later_sends_of_a_key_wait_behind_a_batch_that_is_checked_and_others_do_not() -> None:
-    rig = BrokerHarness(PARTITIONED, processes=2)
-    rig.silent_processes.add(1)
-    batch = rig.send_and_wait(part(NEAR, b"first"), part(FAR, b"first"))
-    later = [rig.send_and_wait(part(NEAR, b"%d" % number)) for number in range(3)]
-    behind = rig.send_and_wait(part(NEAR, b"last"), part(2, b"last"))
-    assert rig.send_and_wait(part(4)) == [None], "no message of that fragment waits"
-    assert [*batch, *behind, *[answer for answers in later for answer in answers]] == []
-    rig.end_silence()
+def test_r113_sends_to_a_fragment_wait_for_an_earlier_batch_during_its_check() -> None:
+    harness = BrokerHarness(PARTITIONED, processes=2)
+    harness.silent_processes.add(1)
+    batch = harness.send_and_wait(part(NEAR, b"first"), part(FAR, b"first"))
+    later = [harness.send_and_wait(part(NEAR, b"%d" % number)) for number in range(3)]
+    behind = harness.send_and_wait(part(NEAR, b"last"), part(2, b"last"))
+    assert harness.send_and_wait(part(4)) == [None], "sends to other fragments do not wait"
+    assert [*batch, *behind, *[result for results in later for result in results]] == []
+    harness.end_silence()
     assert [*batch, *behind] == [None, None]
     assert later == [[None]] * 3
-    assert bodies(rig, NEAR) == [b"first", b"0", b"1", b"2", b"last"]
+    assert bodies(harness, NEAR) == [b"first", b"0", b"1", b"2", b"last"]
 
 
-def test_what_waits_for_a_check_is_bounded() -> None:
-    rig = BrokerHarness(PARTITIONED, limits=NamespaceLimits(max_pending_bytes=1_000), processes=2)
-    rig.silent_processes.add(1)
-    waiting = [rig.send_messages(part(NEAR, b"x" * 600), part(FAR, b"x" * 600))]
-    with pytest.raises(ServerBusy, match="wait to be sent to 'orders'"):
-        rig.send_messages(part(NEAR), part(FAR))
+def test_the_size_of_sends_that_wait_for_a_check_is_limited() -> None:
+    harness = BrokerHarness(PARTITIONED, limits=NamespaceLimits(max_pending_bytes=1_000), processes=2)
+    harness.silent_processes.add(1)
+    waiting = [harness.send_messages(part(NEAR, b"x" * 600), part(FAR, b"x" * 600))]
+    with pytest.raises(ServerBusy, match="sends to 'orders' are pending"):
+        harness.send_messages(part(NEAR), part(FAR))
     with pytest.raises(ServerBusy):
-        rig.send_messages(part(NEAR))
-    rig.end_silence()
+        harness.send_messages(part(NEAR))
+    harness.end_silence()
     assert waiting == [[None]]
-    assert rig.send_and_wait(part(NEAR), part(FAR)) == [None]
+    assert harness.send_and_wait(part(NEAR), part(FAR)) == [None]
 
 
 @pytest.mark.parametrize("payloads", [[part(FAR)], [part(FAR), part(FAR)], [message(b"no key")]])
-def test_what_goes_to_one_fragment_is_not_checked_before(payloads: list[bytes]) -> None:
-    rig = BrokerHarness(PARTITIONED, processes=2)
-    rig.queue.partitioner._next_fragment = FAR  # noqa: SLF001  # the first without a key goes there
-    rig.send_messages(*payloads)
-    assert len(rig.peer_messages) == 1
-    assert rig.first_process.namespace.stores[1].pending_bytes, "the messages are on their way already"
+def test_a_send_to_one_fragment_needs_no_check(payloads: list[bytes]) -> None:
+    harness = BrokerHarness(PARTITIONED, processes=2)
+    harness.queue.partitioner._next_fragment = FAR  # noqa: SLF001  # the first message without a key goes there
+    harness.send_messages(*payloads)
+    assert len(harness.peer_messages) == 1
+    assert harness.first_process.namespace.stores[1].pending_bytes, "the messages were sent at once"
 
 
-def test_nothing_is_sent_on_by_way_of_a_queue_that_a_fragment_of_another_process_has_no_room_for() -> None:
-    rig = BrokerHarness(PARTITIONED, processes=2)
-    rig.last_process.queue.parts[FAR].main.local.message_table.active_bytes = FULL
-    answers, queue = Results(), rig.queue
+def test_a_send_via_is_refused_if_a_fragment_of_another_process_is_full() -> None:
+    harness = BrokerHarness(PARTITIONED, processes=2)
+    harness.last_process.queue.parts[FAR].main.local.message_table.active_bytes = FULL
+    results, queue = Results(), harness.queue
     vias = [build(message_annotations={VIA_PARTITION_KEY: key_for_fragment(number)}) for number in (NEAR, FAR)]
-    queue.send_via(rig.incoming_batch(*[via + message() for via in vias]).records, "elsewhere", answers)
-    rig.run_until_idle()
-    assert isinstance(answers[0], QuotaExceeded)
-    assert local_part(queue, NEAR).transfers is None, "nothing was ever sent by way of it"
+    queue.send_via(harness.incoming_batch(*[via + message() for via in vias]).records, "elsewhere", results)
+    harness.run_until_idle()
+    assert isinstance(results[0], QuotaExceeded)
+    assert local_part(queue, NEAR).transfers is None, "nothing was ever sent via this part"

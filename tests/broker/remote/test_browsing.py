@@ -1,4 +1,4 @@
-"""Messages that another process has are peeked, and read as a log."""
+"""Peeking and browsing fragments of another process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LAST = 2**63 - 1
 
 
 class FakeReader:
-    """A link that looks."""
+    """A link that browses."""
 
     receive_and_delete = False
     is_closed = False
@@ -69,7 +69,7 @@ class FakeReader:
         return [Message(payload).data[0] for payload, _ in self.seen]
 
 
-def begun(harness: BrokerHarness, first: int = 0, last: int = LAST) -> FakeReader:
+def start_browsing(harness: BrokerHarness, first: int = 0, last: int = LAST) -> FakeReader:
     reader, fragment = FakeReader(), harness.queue.parts[FRAGMENT].main
     assert isinstance(fragment, RemoteFragment)
     reader.browser = fragment.browser.browse(reader, first, last, ends_at_last=False, read_limiter=ReadLimiter())
@@ -83,67 +83,67 @@ def grant(harness: BrokerHarness, reader: FakeReader, credit: int) -> None:
     harness.run_until_idle()
 
 
-def test_a_page_of_a_peek_comes_from_the_owner() -> None:
-    rig = BrokerHarness(PARTITIONED, processes=2)
-    rig.store_messages(*[message(b"%d" % number, key=KEY) for number in range(5)])
+def test_a_peek_is_served_by_the_owner_of_the_fragment() -> None:
+    harness = BrokerHarness(PARTITIONED, processes=2)
+    harness.store_messages(*[message(b"%d" % number, key=KEY) for number in range(5)])
     pages: list[list[bytes] | ServiceBusError] = []
-    rig.queue.parts[FRAGMENT].main.browser.peek(0, 3, 10_000, pages.append)
-    rig.run_until_idle()
+    harness.queue.parts[FRAGMENT].main.browser.peek(0, 3, 10_000, pages.append)
+    harness.run_until_idle()
     assert isinstance(pages[0], list)
     assert [Message(payload).data[0] for payload in pages[0]] == [b"0", b"1", b"2"]
 
 
-def test_a_time_is_found_by_the_owner() -> None:
-    rig = BrokerHarness(PARTITIONED, processes=2)
-    rig.store_messages(message(key=KEY))
-    rig.advance(10.0)
-    rig.store_messages(message(key=KEY))
-    found: list[int | ServiceBusError] = []
-    rig.queue.parts[FRAGMENT].main.browser.find_by_enqueued_time(rig.clock.wall_ms() - 5_000, found.append)
-    rig.run_until_idle()
-    assert found == [(FRAGMENT << 48) + 2]
+def test_the_owner_of_the_fragment_finds_a_message_by_time() -> None:
+    harness = BrokerHarness(PARTITIONED, processes=2)
+    harness.store_messages(message(key=KEY))
+    harness.advance(10.0)
+    harness.store_messages(message(key=KEY))
+    replies: list[int | ServiceBusError] = []
+    harness.queue.parts[FRAGMENT].main.browser.find_by_enqueued_time(harness.clock.wall_ms() - 5_000, replies.append)
+    harness.run_until_idle()
+    assert replies == [(FRAGMENT << 48) + 2]
 
 
-def test_a_reader_sees_as_much_as_it_has_room_for_and_then_the_rest_in_order() -> None:
-    rig = BrokerHarness(PARTITIONED, processes=2)
-    rig.store_messages(*[message(b"%d" % number, key=KEY) for number in range(10)])
-    reader = begun(rig)
+def test_a_reader_sees_as_many_messages_as_its_credit_in_order() -> None:
+    harness = BrokerHarness(PARTITIONED, processes=2)
+    harness.store_messages(*[message(b"%d" % number, key=KEY) for number in range(10)])
+    reader = start_browsing(harness)
     assert reader.seen == []
-    grant(rig, reader, 4)
+    grant(harness, reader, 4)
     assert reader.bodies == [b"0", b"1", b"2", b"3"]
-    grant(rig, reader, 100)
+    grant(harness, reader, 100)
     assert reader.bodies == [b"%d" % number for number in range(10)]
-    rig.store_messages(message(b"10", key=KEY))
+    harness.store_messages(message(b"10", key=KEY))
     assert reader.bodies[-1] == b"10"
 
 
-def test_what_a_reader_did_not_see_it_is_shown_again() -> None:
-    rig = BrokerHarness(PARTITIONED, processes=2)
-    rig.store_messages(*[message(b"%d" % number, key=KEY) for number in range(6)])
-    reader = begun(rig)
+def test_messages_a_reader_did_not_accept_are_sent_again() -> None:
+    harness = BrokerHarness(PARTITIONED, processes=2)
+    harness.store_messages(*[message(b"%d" % number, key=KEY) for number in range(6)])
+    reader = start_browsing(harness)
     reader.credit = 6
     reader.request_messages()
-    reader.credit = 2  # it took some back while they were on their way
-    rig.run_until_idle()
+    reader.credit = 2  # the credit was reduced while messages were in flight
+    harness.run_until_idle()
     assert reader.bodies == [b"0", b"1"]
-    grant(rig, reader, 10)
+    grant(harness, reader, 10)
     assert reader.bodies == [b"%d" % number for number in range(6)]
 
 
-def test_a_reader_goes_on_where_it_was_when_the_owner_is_back() -> None:
-    rig = BrokerHarness(PARTITIONED, processes=2)
-    rig.store_messages(*[message(b"%d" % number, key=KEY) for number in range(4)])
-    reader = begun(rig)
-    grant(rig, reader, 2)
-    rig.disconnect()
-    rig.connect()
-    grant(rig, reader, 10)
+def test_a_reader_continues_at_its_position_when_the_owner_is_back() -> None:
+    harness = BrokerHarness(PARTITIONED, processes=2)
+    harness.store_messages(*[message(b"%d" % number, key=KEY) for number in range(4)])
+    reader = start_browsing(harness)
+    grant(harness, reader, 2)
+    harness.disconnect()
+    harness.connect()
+    grant(harness, reader, 10)
     assert reader.bodies == [b"0", b"1", b"2", b"3"]
 
 
-def test_a_reader_that_leaves_is_forgotten() -> None:
-    rig = BrokerHarness(PARTITIONED, processes=2)
-    reader = begun(rig)
+def test_a_closed_reader_leaves_no_cursor() -> None:
+    harness = BrokerHarness(PARTITIONED, processes=2)
+    reader = start_browsing(harness)
     reader.browser.close()
-    rig.run_until_idle()
-    assert not rig.last_process.queue.parts[FRAGMENT].main.local.browse_cursors
+    harness.run_until_idle()
+    assert not harness.last_process.queue.parts[FRAGMENT].main.local.browse_cursors

@@ -1,4 +1,4 @@
-"""Other processes know which stores of one work, whenever they came."""
+"""Processes are notified which stores of another process are available, whenever they connect."""
 
 from __future__ import annotations
 
@@ -21,38 +21,38 @@ class FakeSubscriber:
         self.received.append(health.stores)
 
 
-WELL = {1: (None, None), 3: (None, None)}
+HEALTHY = {1: (None, None), 3: (None, None)}
 
 
-def test_one_that_comes_is_told_and_then_of_what_changes_only() -> None:
-    rig, other = BrokerHarness(PARTITIONED, processes=2), FakeSubscriber()
-    report = HealthPublisher(rig.last_process.namespace)
-    report.add_peer(other.on_health)
-    report.publish_changes()
-    assert other.received == [WELL]
-    rig.fail_stores(1)
-    report.publish_changes()
-    report.publish_changes()
+def test_a_new_peer_gets_the_health_and_then_changes_only() -> None:
+    harness, other = BrokerHarness(PARTITIONED, processes=2), FakeSubscriber()
+    publisher = HealthPublisher(harness.last_process.namespace)
+    publisher.add_peer(other.on_health)
+    publisher.publish_changes()
+    assert other.received == [HEALTHY]
+    harness.fail_stores(1)
+    publisher.publish_changes()
+    publisher.publish_changes()
     assert [health[1][0] is None for health in other.received] == [True, False]
 
 
-def test_one_that_came_while_a_store_did_not_work_hears_that_it_does_also_if_nobody_looked_meanwhile() -> None:
-    rig, early, late = BrokerHarness(PARTITIONED, processes=2), FakeSubscriber(), FakeSubscriber()
-    report = HealthPublisher(rig.last_process.namespace)
-    report.add_peer(early.on_health)
-    rig.fail_stores(1)
-    report.add_peer(late.on_health)
-    rig.recover()
-    report.publish_changes()
-    assert early.received == [WELL]
-    assert late.received[-1] == WELL
+def test_a_peer_that_connected_during_a_failure_is_notified_of_the_recovery() -> None:
+    harness, early, late = BrokerHarness(PARTITIONED, processes=2), FakeSubscriber(), FakeSubscriber()
+    publisher = HealthPublisher(harness.last_process.namespace)
+    publisher.add_peer(early.on_health)
+    harness.fail_stores(1)
+    publisher.add_peer(late.on_health)
+    harness.recover()
+    publisher.publish_changes()
+    assert early.received == [HEALTHY]
+    assert late.received[-1] == HEALTHY
 
 
-def test_one_that_has_gone_is_told_nothing() -> None:
-    rig, other = BrokerHarness(PARTITIONED, processes=2), FakeSubscriber()
-    report = HealthPublisher(rig.last_process.namespace)
-    report.add_peer(other.on_health)
-    report.remove_peer(other.on_health)
-    rig.fail_stores(1)
-    report.publish_changes()
-    assert other.received == [WELL]
+def test_a_removed_peer_is_not_notified() -> None:
+    harness, other = BrokerHarness(PARTITIONED, processes=2), FakeSubscriber()
+    publisher = HealthPublisher(harness.last_process.namespace)
+    publisher.add_peer(other.on_health)
+    publisher.remove_peer(other.on_health)
+    harness.fail_stores(1)
+    publisher.publish_changes()
+    assert other.received == [HEALTHY]

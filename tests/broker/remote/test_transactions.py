@@ -1,4 +1,4 @@
-"""A transaction on a part that another process has is done there, all of it or nothing."""
+"""A transaction on a fragment of another process is committed there as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ FRAGMENT = 1
 KEY = key_for_fragment(FRAGMENT)
 
 
-class RemoteWork:
-    """A transaction that completes one message of a fragment, and sends another to it."""
+class RemoteTransaction:
+    """A transaction that completes one message of a fragment and sends another to it."""
 
     def __init__(self, harness: BrokerHarness) -> None:
         self.harness = harness
@@ -33,79 +33,79 @@ class RemoteWork:
         harness.run_until_idle()
 
     def commit(self) -> Results:
-        answers = Results()
-        self.transaction.commit(answers)
+        results = Results()
+        self.transaction.commit(results)
         self.harness.run_until_idle()
-        return answers
+        return results
 
 
-def test_all_of_it_is_done_by_a_commit() -> None:
-    rig = BrokerHarness(PARTITIONED, processes=2)
-    work = RemoteWork(rig)
-    assert rig.counts_by_fragment()[FRAGMENT] == 1
-    assert work.commit() == [None]
-    assert work.results == [True]
-    work.receiver.grant(10)
-    rig.run_until_idle()
-    assert work.receiver.bodies == [b"old", b"new"]
-    assert rig.counts_by_fragment()[FRAGMENT] == 1
+def test_a_commit_applies_all_operations() -> None:
+    harness = BrokerHarness(PARTITIONED, processes=2)
+    remote = RemoteTransaction(harness)
+    assert harness.counts_by_fragment()[FRAGMENT] == 1
+    assert remote.commit() == [None]
+    assert remote.results == [True]
+    remote.receiver.grant(10)
+    harness.run_until_idle()
+    assert remote.receiver.bodies == [b"old", b"new"]
+    assert harness.counts_by_fragment()[FRAGMENT] == 1
 
 
-def test_nothing_of_it_is_done_by_a_roll_back() -> None:
-    rig = BrokerHarness(PARTITIONED, processes=2)
-    work = RemoteWork(rig)
-    work.transaction.roll_back()
-    rig.run_until_idle()
-    assert work.results == [False]
-    answers = Results()
-    work.part.main.settlement.complete([work.number], answers)
-    rig.run_until_idle()
-    assert answers == [None]
-    assert rig.counts_by_fragment()[FRAGMENT] == 0
+def test_a_rollback_applies_nothing() -> None:
+    harness = BrokerHarness(PARTITIONED, processes=2)
+    remote = RemoteTransaction(harness)
+    remote.transaction.roll_back()
+    harness.run_until_idle()
+    assert remote.results == [False]
+    results = Results()
+    remote.part.main.settlement.complete([remote.number], results)
+    harness.run_until_idle()
+    assert results == [None]
+    assert harness.counts_by_fragment()[FRAGMENT] == 0
 
 
 def test_a_lost_lock_fails_the_commit_and_nothing_is_sent() -> None:
-    rig = BrokerHarness(PARTITIONED, processes=2)
-    rig.store_messages(message(b"old", key=KEY))
-    receiver, part = rig.consumer(1), rig.queue.parts[FRAGMENT]
+    harness = BrokerHarness(PARTITIONED, processes=2)
+    harness.store_messages(message(b"old", key=KEY))
+    receiver, part = harness.consumer(1), harness.queue.parts[FRAGMENT]
     (number,) = part.main.lock_numbers([receiver.deliveries[0][1]])
     part.main.settlement.complete([number], Results())
-    rig.run_until_idle()
-    transaction, answers = Transaction(rig.first_process.namespace.intake), Results()
+    harness.run_until_idle()
+    transaction, results = Transaction(harness.first_process.namespace.intake), Results()
     transaction.send(part, message(b"new", key=KEY), 0)
     transaction.settle(part, part.main, [number], Disposition.COMPLETE)
-    transaction.commit(answers)
-    rig.run_until_idle()
-    assert isinstance(answers[0], TransactionRolledBack)
-    assert rig.counts_by_fragment()[FRAGMENT] == 0
+    transaction.commit(results)
+    harness.run_until_idle()
+    assert isinstance(results[0], TransactionRolledBack)
+    assert harness.counts_by_fragment()[FRAGMENT] == 0
 
 
-def test_a_part_of_another_process_and_one_of_this_do_not_go_together() -> None:
-    rig = BrokerHarness(PARTITIONED, processes=2)
-    work = RemoteWork(rig)
+def test_a_transaction_cannot_span_fragments_of_two_processes() -> None:
+    harness = BrokerHarness(PARTITIONED, processes=2)
+    remote = RemoteTransaction(harness)
     with pytest.raises(InvalidOperation):
-        work.transaction.send(rig.queue.parts[FRAGMENT + 1], message(key=key_for_fragment(FRAGMENT + 1)), 0)
-    assert isinstance(work.commit()[0], TransactionRolledBack)
-    assert rig.counts_by_fragment()[FRAGMENT] == 1
+        remote.transaction.send(harness.queue.parts[FRAGMENT + 1], message(key=key_for_fragment(FRAGMENT + 1)), 0)
+    assert isinstance(remote.commit()[0], TransactionRolledBack)
+    assert harness.counts_by_fragment()[FRAGMENT] == 1
 
 
-def test_an_owner_that_goes_before_the_commit_rolls_it_back() -> None:
-    rig = BrokerHarness(PARTITIONED, processes=2)
-    work = RemoteWork(rig)
-    rig.disconnect()
-    assert isinstance(work.commit()[0], StoreUnavailable)
-    assert work.results == [False]
-    rig.connect()
-    rig.advance(61.0)
-    assert rig.consumer(10).bodies == [b"old"]
+def test_a_commit_fails_if_the_owner_is_disconnected() -> None:
+    harness = BrokerHarness(PARTITIONED, processes=2)
+    remote = RemoteTransaction(harness)
+    harness.disconnect()
+    assert isinstance(remote.commit()[0], StoreUnavailable)
+    assert remote.results == [False]
+    harness.connect()
+    harness.advance(61.0)
+    assert harness.consumer(10).bodies == [b"old"]
 
 
-def test_an_owner_that_was_away_before_the_commit_does_nothing_of_it() -> None:
-    rig = BrokerHarness(PARTITIONED, processes=2)
-    work = RemoteWork(rig)
-    rig.disconnect()
-    rig.connect()
-    assert isinstance(work.commit()[0], StoreUnavailable)
-    assert work.results == [False]
-    rig.advance(61.0)
-    assert rig.consumer(10).bodies == [b"old"]
+def test_a_commit_fails_if_the_owner_was_disconnected_before() -> None:
+    harness = BrokerHarness(PARTITIONED, processes=2)
+    remote = RemoteTransaction(harness)
+    harness.disconnect()
+    harness.connect()
+    assert isinstance(remote.commit()[0], StoreUnavailable)
+    assert remote.results == [False]
+    harness.advance(61.0)
+    assert harness.consumer(10).bodies == [b"old"]

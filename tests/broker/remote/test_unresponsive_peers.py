@@ -1,4 +1,4 @@
-"""A process that does not answer is unavailable; one that speaks and owes an answer is not."""
+"""A process that does not respond is unavailable; one that responds but owes a reply is not."""
 
 from __future__ import annotations
 
@@ -17,65 +17,65 @@ HUNG, WORKING = 1, 3
 """Fragments of the other process, in two stores."""
 
 
-def abandoned(harness: BrokerHarness) -> list[ServiceBusError | None]:
-    """What is told to who gives a message back that has to be read for it, from a disk that hangs."""
+def abandon_on_hanging_disk(harness: BrokerHarness) -> list[ServiceBusError | None]:
+    """Abandon a message whose record must be read from a hanging disk; return the results."""
     harness.store_messages(message(key=key_for_fragment(HUNG)))
     ((_, tag),) = harness.consumer(10).deliveries
     harness.stores[HUNG].hang()
-    fragment, answers = harness.queue.parts[HUNG].main, Results()
-    fragment.settlement.abandon(fragment.lock_numbers([tag]), answers)
-    return answers
+    fragment, results = harness.queue.parts[HUNG].main, Results()
+    fragment.settlement.abandon(fragment.lock_numbers([tag]), results)
+    return results
 
 
-def test_while_one_disk_hangs_the_other_stores_of_its_process_are_there() -> None:
-    rig = BrokerHarness(PARTITIONED, processes=2)
-    answers = abandoned(rig)
+def test_a_hanging_disk_leaves_other_stores_of_its_process_available() -> None:
+    harness = BrokerHarness(PARTITIONED, processes=2)
+    results = abandon_on_hanging_disk(harness)
     for _ in range(15):
-        rig.advance(1.0)
-        assert rig.queue.parts[WORKING].main.is_available
-        rig.store_messages(message(key=key_for_fragment(WORKING)))
-    assert isinstance(answers[0], StoreUnavailable)
+        harness.advance(1.0)
+        assert harness.queue.parts[WORKING].main.is_available
+        harness.store_messages(message(key=key_for_fragment(WORKING)))
+    assert isinstance(results[0], StoreUnavailable)
 
 
-def test_while_one_disk_hangs_and_nobody_else_asks_the_other_stores_of_its_process_are_there() -> None:
-    rig = BrokerHarness(PARTITIONED, processes=2)
-    answers = abandoned(rig)
+def test_a_hanging_disk_leaves_other_stores_available_without_other_requests() -> None:
+    harness = BrokerHarness(PARTITIONED, processes=2)
+    results = abandon_on_hanging_disk(harness)
     for _ in range(15):
-        rig.advance(1.0)
-    assert isinstance(answers[0], StoreUnavailable)
-    assert rig.queue.parts[WORKING].main.is_available
+        harness.advance(1.0)
+    assert isinstance(results[0], StoreUnavailable)
+    assert harness.queue.parts[WORKING].main.is_available
 
 
-def test_a_process_that_falls_silent_later_is_unavailable_then() -> None:
-    rig = BrokerHarness(PARTITIONED, processes=2)
-    rig.store_messages(message(key=key_for_fragment(WORKING)))
+def test_a_process_that_stops_responding_becomes_unavailable() -> None:
+    harness = BrokerHarness(PARTITIONED, processes=2)
+    harness.store_messages(message(key=key_for_fragment(WORKING)))
     for _ in range(3):
-        rig.advance(1.0)
-    rig.silent_processes.add(1)
-    answers = [rig.send_and_wait(message(key=key_for_fragment(WORKING)))]
+        harness.advance(1.0)
+    harness.silent_processes.add(1)
+    results = [harness.send_and_wait(message(key=key_for_fragment(WORKING)))]
     for _ in range(12):
-        rig.advance(1.0)
-    assert isinstance(answers[0][0], StoreUnavailable)
-    assert not rig.queue.parts[WORKING].main.is_available
+        harness.advance(1.0)
+    assert isinstance(results[0][0], StoreUnavailable)
+    assert not harness.queue.parts[WORKING].main.is_available
 
 
-def test_who_is_patient_is_answered_too_where_a_process_says_nothing_at_all() -> None:
-    rig, told = BrokerHarness(PARTITIONED, processes=2), list[object]()
-    rig.silent_processes.add(1)
-    rig.first_process.peer_client.send_request(Purge((7, WORKING, 0), b"", 1, 0), told.append)
+def test_a_request_with_a_long_timeout_fails_if_a_process_never_responds() -> None:
+    harness, replies = BrokerHarness(PARTITIONED, processes=2), list[object]()
+    harness.silent_processes.add(1)
+    harness.first_process.peer_client.send_request(Purge((7, WORKING, 0), b"", 1, 0), replies.append)
     for _ in range(10):
-        rig.advance(1.0)
-    assert told == []
+        harness.advance(1.0)
+    assert replies == []
     for _ in range(8):
-        rig.advance(1.0)
-    assert isinstance(told[0], StoreUnavailable)
+        harness.advance(1.0)
+    assert isinstance(replies[0], StoreUnavailable)
 
 
-def test_what_was_said_of_the_stores_of_a_process_is_not_held_against_the_next() -> None:
-    rig = BrokerHarness(PARTITIONED, processes=2)
-    rig.first_process.peer_client.receive(0, StoreHealth({1: ("it failed", None), 3: (None, None)}))
-    assert not rig.queue.parts[HUNG].main.is_available
-    rig.disconnect()
-    rig.connect()
-    assert rig.queue.parts[HUNG].main.is_available
-    rig.store_messages(message(key=key_for_fragment(HUNG)))
+def test_store_health_is_forgotten_when_a_process_reconnects() -> None:
+    harness = BrokerHarness(PARTITIONED, processes=2)
+    harness.first_process.peer_client.receive(0, StoreHealth({1: ("it failed", None), 3: (None, None)}))
+    assert not harness.queue.parts[HUNG].main.is_available
+    harness.disconnect()
+    harness.connect()
+    assert harness.queue.parts[HUNG].main.is_available
+    harness.store_messages(message(key=key_for_fragment(HUNG)))

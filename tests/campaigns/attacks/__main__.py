@@ -1,4 +1,4 @@
-"""The command: python -m tests.campaigns.attacks [--minutes M] [--only ATTACK]... [--keep DIR]."""
+"""Command: python -m tests.campaigns.attacks [--minutes M] [--only ATTACK]... [--keep DIR]."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ def print_line(line: str) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tests.campaigns.attacks",
-        description="Attacks one server in all known ways at the same time, while an honest client sends and receives.",
+        description="Run all known attacks on one server at the same time, while an honest client sends and receives.",
     )
-    parser.add_argument("--minutes", type=float, default=10.0, metavar="M", help="how long (default: 10)")
-    parser.add_argument("--only", action="append", default=[], choices=list(ATTACKS), help="this attack; repeatable")
-    parser.add_argument("--keep", type=Path, default=None, metavar="DIR", help="leave data and log there")
+    parser.add_argument("--minutes", type=float, default=10.0, metavar="M", help="duration (default: 10)")
+    parser.add_argument(
+        "--only", action="append", default=[], choices=list(ATTACKS), help="run this attack only; repeatable"
+    )
+    parser.add_argument("--keep", type=Path, default=None, metavar="DIR", help="keep data and log in this directory")
     options = parser.parse_args()
     if options.keep is not None:
         options.keep.mkdir(parents=True)
@@ -33,7 +35,7 @@ def main() -> int:
 
 
 def run(options: argparse.Namespace, folder: Path) -> int:
-    """Attack, report, and return the command's exit status."""
+    """Run the campaign, print its report, and return the exit status."""
     report = run_campaign(folder, options.minutes * 60, print_line, options.only)
     report.judge_waits()
     print_line(report.table())

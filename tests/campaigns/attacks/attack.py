@@ -1,6 +1,6 @@
-"""One kind of attack: repeated rounds, what they achieved, and how the server refused them.
+"""Attacks: repeated rounds, their counts, and how often the server refused them.
 
-Owns: the table of attacks (`attack` adds to it), the pace of their rounds, and what is reported of them.
+Owns: the table of attacks (`attack` adds to it), the pace of their rounds, and their outcomes.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ if TYPE_CHECKING:
     Round = Callable[[TargetServer, "Outcome"], Awaitable[None]]
 
 MAX_PROBLEMS: Final = 5
-"""Problems that are kept of each attack."""
+"""Problems recorded for each attack."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of an attack so far."""
+    """Outcome of an attack so far."""
 
     name: str
     rounds: int = 0
     refusals: int = 0
     """Rounds that ended because the server dropped the connection."""
     counts: dict[str, int] = field(default_factory=dict)
-    """What happened how often, in the attack's own words."""
+    """Number of each event, by names that the attack chooses."""
     problems: list[str] = field(default_factory=list)
-    """What the server should have refused, or should have done."""
+    """Requests that the server should have refused or answered, and did not."""
 
     def count(self, what: str, number: int = 1) -> None:
-        """Something has happened."""
+        """Count an event."""
         self.counts[what] = self.counts.get(what, 0) + number
 
     def add_problem(self, problem: str) -> None:
-        """The server did what it should not."""
+        """Record that the server failed to resist."""
         self.count("problems")
         if len(self.problems) < MAX_PROBLEMS:
             self.problems.append(f"{self.name}: {problem}")
 
     def as_dict(self) -> dict[str, Any]:
-        """For the report, as JSON."""
+        """Return the outcome for the JSON report."""
         return asdict(self)
 
 
@@ -70,15 +70,15 @@ class Attack:
 
 
 ATTACKS: Final[dict[str, Attack]] = {}
-"""By name, in the order of their definition."""
+"""Attacks by name, in the order of their definition."""
 
 
 def attack(pause_s: float) -> Callable[[Round], Round]:
     """Add a coroutine function, which attacks once, to the table."""
 
-    def add(made: Round) -> Round:
-        name = made.__name__
-        ATTACKS[name] = Attack(name, made, pause_s)
-        return made
+    def add(run_round: Round) -> Round:
+        name = run_round.__name__
+        ATTACKS[name] = Attack(name, run_round, pause_s)
+        return run_round
 
     return add

@@ -1,9 +1,9 @@
-"""The attackers, in a process of their own: all attacks at the same time.
+"""Process of the attackers: it runs all attacks at the same time.
 
-    python -m tests.campaigns.attacks.attacker_process < site.json
+    python -m tests.campaigns.attacks.attacker_process < target.json
 
-The first line of standard input says where the server is, the second which attacks to make; the end of the input ends
-them. The report, one line of JSON with the outcome of each attack, goes to standard output.
+The first line of standard input describes the server, the second lists the attacks; the end of the input stops them.
+The report, one line of JSON with the outcome of each attack, goes to standard output.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ async def main() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     loop = asyncio.get_running_loop()
-    site = TargetServer.from_json(sys.stdin.readline())
+    target = TargetServer.from_json(sys.stdin.readline())
     chosen = json.loads(sys.stdin.readline())
-    ending = asyncio.Event()
-    loop.add_reader(sys.stdin, lambda: None if sys.stdin.readline() else ending.set())
+    stop_requested = asyncio.Event()
+    loop.add_reader(sys.stdin, lambda: None if sys.stdin.readline() else stop_requested.set())
     outcomes = {name: Outcome(name) for name in chosen}
-    tasks = [asyncio.create_task(ATTACKS[name].run(site, outcomes[name])) for name in chosen]
-    ended = asyncio.create_task(ending.wait())
-    await asyncio.wait([ended, *tasks], return_when=asyncio.FIRST_COMPLETED)
+    tasks = [asyncio.create_task(ATTACKS[name].run(target, outcomes[name])) for name in chosen]
+    stopping = asyncio.create_task(stop_requested.wait())
+    await asyncio.wait([stopping, *tasks], return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:
         task.cancel()
     for name, result in zip(chosen, await asyncio.gather(*tasks, return_exceptions=True), strict=True):

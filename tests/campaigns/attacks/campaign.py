@@ -1,4 +1,4 @@
-"""One server, attacked for a while beside an honest client, and what became of both.
+"""Campaign: attack one server for some time while an honest client uses it.
 
 Owns: the server and its entities, the processes of the client and of the attackers, the bounds that must hold, and the
 report.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 ROOT: Final = Path(__file__).parents[3]
 MAX_P99_MS: Final = {"send": 100.0, "complete": 100.0, "connect and send": 300.0}
-"""Of a client that is connected; one that connects anew has about ten answers to wait for."""
+"""Bounds of the honest client's waits; a new connection needs about ten round trips."""
 MAX_RESIDENT_MIB: Final = 600
 END_TIMEOUT_S: Final = 120.0
 POLL_INTERVAL_S: Final = 0.5
@@ -38,7 +38,7 @@ PROGRESS_INTERVAL_S: Final = 30.0
 BACKLOG_MESSAGES: Final = 40
 BACKLOG_MESSAGE_BYTES: Final = 200_000
 OTHER_KEYS: Final = 300
-"""Queues with a key of their own: the time of a failed login must not grow with their number."""
+"""Queues with their own keys: the time of a failed login must not grow with their number."""
 _CONFIG: Final = """
 name = "contoso"
 {keys}
@@ -60,7 +60,7 @@ _KEY_CONFIG: Final = '[[keys]]\nname = "{name}"\nrights = ["{right}"]\nsecret_en
 
 @dataclass
 class Report:
-    """What was measured, and which bounds were broken."""
+    """Measurements, and the bounds that were violated."""
 
     seconds: float
     resident_mib: float
@@ -69,14 +69,14 @@ class Report:
     problems: list[str] = field(default_factory=list)
 
     def judge_waits(self) -> None:
-        """Compare the honest client's waits with their bound: on a machine that does nothing else."""
-        for operation, most_ms in MAX_P99_MS.items():
+        """Compare the honest client's waits with their bounds; call it only on an otherwise idle machine."""
+        for operation, limit_ms in MAX_P99_MS.items():
             wait_ms = self.percentile(operation, 0.99)
-            if wait_ms >= most_ms:
-                self.problems.append(f"{operation}: the p99 is {wait_ms:.0f} ms, not under {most_ms:.0f} ms")
+            if wait_ms >= limit_ms:
+                self.problems.append(f"{operation}: the p99 is {wait_ms:.0f} ms, not under {limit_ms:.0f} ms")
 
     def judge(self) -> None:
-        """Compare everything but the waits with its bounds."""
+        """Compare all measurements except the waits with their bounds."""
         if self.resident_mib >= MAX_RESIDENT_MIB:
             self.problems.append(f"the server's memory grew to {self.resident_mib:.0f} MiB")
         if self.honest_client["lost_count"]:
@@ -87,12 +87,12 @@ class Report:
         self.problems += [problem for outcome in self.outcomes for problem in outcome["problems"]]
 
     def percentile(self, operation: str, share: float) -> float:
-        """How long an operation took at most in that share of cases, in milliseconds."""
+        """Return the percentile of an operation's duration, in milliseconds."""
         waits: list[float] = self.honest_client["waits_ms"][operation]
         return waits[min(len(waits) - 1, int(share * len(waits)))]
 
     def table(self) -> str:
-        """The figures, for people."""
+        """Return the measurements as a text table."""
         lines = [f"{'honest client':<24} {'count':>8} {'p50 ms':>8} {'p99 ms':>8} {'longest':>8}"]
         for operation, waits in self.honest_client["waits_ms"].items():
             middle, high = self.percentile(operation, 0.5), self.percentile(operation, 0.99)
@@ -104,7 +104,7 @@ class Report:
         return "\n".join(lines)
 
     def summary(self) -> str:
-        """All of it in a sentence."""
+        """Return the report as one sentence."""
         honest = self.honest_client
         return (
             f"{self.seconds:.0f} s, {len(self.outcomes)} attacks: {honest['accepted']:,} messages accepted, "
@@ -120,7 +120,7 @@ def run_campaign(
     only: Sequence[str] = (),
     other_keys: int = OTHER_KEYS,
 ) -> Report:
-    """Run the attacks (default: all) for so many seconds, on a namespace with so many other keys."""
+    """Run the attacks (default: all) for some seconds, on a namespace with `other_keys` further keys."""
     listen_key, send_key = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
     keys = _KEY_CONFIG.format(name="listener", right="Listen", variable="ATTACKS_LISTEN_KEY")
     keys += _KEY_CONFIG.format(name="sender", right="Send", variable="ATTACKS_SEND_KEY")
@@ -131,7 +131,7 @@ def run_campaign(
     server = ServerProcess(folder, options=options, name=None, environment=environment)
     server.start()
     try:
-        site = TargetServer(
+        target = TargetServer(
             host=server.host,
             amqp_port=server.amqp_port,
             amqps_port=server.amqps_port,
@@ -144,8 +144,8 @@ def run_campaign(
             send_name="sender",
             send_key=send_key,
         )
-        _create_entities(server, site, other_keys)
-        report = _attack(server, site, seconds, on_progress, tuple(only) or tuple(ATTACKS))
+        _create_entities(server, target, other_keys)
+        report = _attack(server, target, seconds, on_progress, tuple(only) or tuple(ATTACKS))
         server.stop()
         report.problems += _log_problems(server)
         report.judge()
@@ -155,17 +155,17 @@ def run_campaign(
 
 
 def _log_problems(server: ServerProcess) -> list[str]:
-    """Failures of the server itself that its log tells of."""
+    """Return the exceptions in the server's log."""
     faults = re.findall(r"Traceback .*?\n(?:.*\n)*?(\w[\w.]*(?:Error|Exception)\b.*)", server.log)
     return [f"logged {count} times: {fault}" for fault, count in Counter(faults).most_common(5)]
 
 
 def _create_entities(server: ServerProcess, target: TargetServer, other_keys: int) -> None:
-    """Put in place what the attackers look for: large messages, and many keys."""
+    """Create what the attackers need: large messages, and many keys."""
     with MessagingFactory.from_connection_string(target.connection_string) as factory:
-        shelf = factory.create_queue_client(target.backlog_queue)
+        queue = factory.create_queue_client(target.backlog_queue)
         for _ in range(BACKLOG_MESSAGES):
-            shelf.send(BrokeredMessage(bytes(BACKLOG_MESSAGE_BYTES)))
+            queue.send(BrokeredMessage(bytes(BACKLOG_MESSAGE_BYTES)))
     for number in range(other_keys):
         server.create_queue_with_key(f"stall-{number}", f"key-{number}")
 
@@ -177,8 +177,8 @@ def _attack(
     on_progress: Callable[[str], None],
     chosen: Sequence[str],
 ) -> Report:
-    began = time.monotonic()
-    peak = 0
+    began_s = time.monotonic()
+    peak_bytes = 0
     with (
         _start_program("tests.campaigns.attacks.honest_client", target) as honest,
         _start_program("tests.campaigns.attacks.attacker_process", target) as attackers,
@@ -186,22 +186,22 @@ def _attack(
         assert attackers.stdin is not None
         attackers.stdin.write(json.dumps(list(chosen)) + "\n")
         attackers.stdin.flush()
-        told = began
-        while time.monotonic() < began + seconds:
+        reported_s = began_s
+        while time.monotonic() < began_s + seconds:
             time.sleep(POLL_INTERVAL_S)
-            peak = max(peak, ProcessStats(server.pid).peak_resident_bytes)
-            if time.monotonic() > told + PROGRESS_INTERVAL_S:
-                told = time.monotonic()
+            peak_bytes = max(peak_bytes, ProcessStats(server.pid).peak_resident_bytes)
+            if time.monotonic() > reported_s + PROGRESS_INTERVAL_S:
+                reported_s = time.monotonic()
                 on_progress(
-                    f"{told - began:.0f} s: the server has {ProcessStats(server.pid).resident_bytes / MIB:.0f} MiB"
+                    f"{reported_s - began_s:.0f} s: server: {ProcessStats(server.pid).resident_bytes / MIB:.0f} MiB"
                 )
             for program in (honest, attackers):
                 if program.poll() is not None:
                     raise RuntimeError(f"{program.args!r} ended with {program.returncode}")
         outcomes = json.loads(_program_output(attackers))
         record = json.loads(_program_output(honest))
-        peak = max(peak, ProcessStats(server.pid).peak_resident_bytes)
-    return Report(time.monotonic() - began, peak / MIB, record, outcomes)
+        peak_bytes = max(peak_bytes, ProcessStats(server.pid).peak_resident_bytes)
+    return Report(time.monotonic() - began_s, peak_bytes / MIB, record, outcomes)
 
 
 def _start_program(module: str, target: TargetServer) -> subprocess.Popen[str]:
@@ -215,7 +215,7 @@ def _start_program(module: str, target: TargetServer) -> subprocess.Popen[str]:
 
 
 def _program_output(program: subprocess.Popen[str]) -> str:
-    """Tell a program to end, and return its report."""
+    """Stop a program by closing its input, and return its report."""
     try:
         report, _ = program.communicate(timeout=END_TIMEOUT_S)
     except subprocess.TimeoutExpired:

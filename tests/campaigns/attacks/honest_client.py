@@ -1,12 +1,12 @@
-"""The honest client, in a process of its own: it sends, receives and completes while others attack.
+"""Process of the honest client: it sends, receives and completes while others attack.
 
-    python -m tests.campaigns.attacks.honest_client < site.json
+    python -m tests.campaigns.attacks.honest_client < target.json
 
-The first line of standard input says where the server is; the end of the input ends the client, which then receives
-what is left and writes its report, one line of JSON, to standard output.
+The first line of standard input describes the server; the end of the input stops the client, which then receives the
+remaining messages and writes its report, one line of JSON, to standard output.
 
-Owns: which messages were accepted and which were received, and how long each operation took. A second client connects
-anew for each message: it shows whether newcomers still get in.
+Owns: which messages were accepted and which were received, and how long each operation took. A second client makes a
+new connection for each message, and so shows whether the server still accepts connections.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ SEND_EVERY_S: Final = 0.02
 CONNECT_EVERY_S: Final = 0.5
 BODY: Final = bytes(1_000)
 DRAIN_TIMEOUT_S: Final = 60.0
-"""How long what is left may take to be received."""
+"""Time limit for receiving the remaining messages."""
 
 
 @dataclass
 class ClientRecord:
-    """What the client did, and how long it waited."""
+    """Messages, waits and errors of the client."""
 
     accepted: set[str] = field(default_factory=set)
     received: set[str] = field(default_factory=set)
@@ -49,17 +49,17 @@ class ClientRecord:
 
     @contextlib.contextmanager
     def timed(self, operation: str) -> Iterator[None]:
-        """Measure an operation; one that fails is an error, and its time counts, too."""
-        began = time.monotonic()
+        """Measure an operation; a failure is recorded as an error, and its duration counts too."""
+        began_s = time.monotonic()
         try:
             yield
         except (ServiceBusError, OSError, TimeoutError) as error:
             self.errors.append(f"{operation}: {type(error).__name__}: {error}")
         finally:
-            self.waits_ms.setdefault(operation, []).append((time.monotonic() - began) * 1000)
+            self.waits_ms.setdefault(operation, []).append((time.monotonic() - began_s) * 1000)
 
     def as_json(self) -> str:
-        """The report, in one line."""
+        """Return the report as one line of JSON."""
         return json.dumps(
             {
                 "accepted": len(self.accepted),
@@ -73,7 +73,7 @@ class ClientRecord:
 
 
 class HonestClient:
-    """A sender, a receiver and a newcomer."""
+    """A sender, a receiver, and a sender that connects for each message."""
 
     def __init__(self, target: TargetServer) -> None:
         self.record = ClientRecord()
@@ -84,7 +84,7 @@ class HonestClient:
         self._all_received = asyncio.Event()
 
     async def run(self, stop_requested: asyncio.Event) -> None:
-        """Work until told to end, then receive what is left."""
+        """Send and receive until stopped, then receive the remaining messages."""
         async with MessagingFactory.from_connection_string(self._target.connection_string) as factory:
             receiving = asyncio.create_task(self._receive(factory))
             sending = asyncio.create_task(self._send(factory))
@@ -94,7 +94,7 @@ class HonestClient:
             await sending
             await connecting
             self._has_sent_all = True
-            self._wait_for_end()
+            self._check_all_received()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(DRAIN_TIMEOUT_S):
                     await self._all_received.wait()
@@ -125,10 +125,10 @@ class HonestClient:
                 with self.record.timed("complete"):
                     await receiver.complete(message)
                 self.record.received.add(str(message.message_id))
-                self._wait_for_end()
+                self._check_all_received()
 
-    def _wait_for_end(self) -> None:
-        """Everything that was sent has been received."""
+    def _check_all_received(self) -> None:
+        """Set the event if all accepted messages have been received."""
         if self._has_sent_all and self.record.accepted <= self.record.received:
             self._all_received.set()
 
@@ -142,11 +142,11 @@ class HonestClient:
 
 async def main() -> None:
     loop = asyncio.get_running_loop()
-    site = TargetServer.from_json(sys.stdin.readline())
-    ending = asyncio.Event()
-    loop.add_reader(sys.stdin, lambda: None if sys.stdin.readline() else ending.set())
-    client = HonestClient(site)
-    await client.run(ending)
+    target = TargetServer.from_json(sys.stdin.readline())
+    stop_requested = asyncio.Event()
+    loop.add_reader(sys.stdin, lambda: None if sys.stdin.readline() else stop_requested.set())
+    client = HonestClient(target)
+    await client.run(stop_requested)
     loop.remove_reader(sys.stdin)
     sys.stdout.write(client.record.as_json() + "\n")
 

@@ -1,6 +1,6 @@
-"""Requests over HTTP, well-formed and not, each on a connection of its own.
+"""Well-formed and malformed HTTP requests, each on its own connection.
 
-Owns: shared access signatures, and reading as much of an answer as its status line.
+Owns: shared access signatures, and reading the status line of a response.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def token(target: TargetServer, path: str, name: str, key: str) -> str:
-    """A shared access signature for an entity."""
+    """Return a shared access signature for an entity."""
     expiry = int(time.time() + 3600)
     resource = urllib.parse.quote_plus(f"sb://{target.host}/{path}")
     digest = hmac.digest(key.encode(), f"{resource}\n{expiry}".encode(), hashlib.sha256)
@@ -32,7 +32,7 @@ def token(target: TargetServer, path: str, name: str, key: str) -> str:
 
 
 async def status_of(target: TargetServer, head: Sequence[str], body: bytes = b"") -> int:
-    """Send a request with these lines, and return the status of the answer; Refused where there is none."""
+    """Send a request with these lines, and return the status; raise PeerRefused if there is no response."""
     try:
         async with asyncio.timeout(TIMEOUT_S):
             reader, writer = await asyncio.open_connection(target.host, target.http_port)
@@ -57,15 +57,15 @@ async def request(
     rules: Sequence[tuple[str, str]] = (),
     headers: Mapping[str, str] | None = None,
 ) -> None:
-    """Create, change or delete a queue with the owner's key. `rules` are the names and secrets of its own keys."""
+    """Create, update or delete a queue with the owner's key. `rules` are the names and secrets of its keys."""
     body = (
         QUEUE_ENTRY.format("".join(AUTHORIZATION_RULE.format(name=name, key=key) for name, key in rules))
         if method == "PUT"
         else ""
     )
-    shown = {"Authorization": token(target, path, target.root_name, target.root_key), **(headers or {})}
+    all_headers = {"Authorization": token(target, path, target.root_name, target.root_key), **(headers or {})}
     lines = [f"{method} /{path}?api-version=2021-05 HTTP/1.1", f"Host: {target.host}:{target.http_port}"]
-    lines += [f"{name}: {text}" for name, text in shown.items()]
+    lines += [f"{name}: {text}" for name, text in all_headers.items()]
     lines += [f"Content-Length: {len(body.encode())}", "Content-Type: application/atom+xml"]
     status = await status_of(target, lines, body.encode())
     if status not in expected:

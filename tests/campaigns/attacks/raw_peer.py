@@ -1,12 +1,11 @@
-"""An AMQP peer that keeps no rules: frames are written as given, and read only on request.
+"""AMQP peer that follows no rules: it writes frames as given, and reads only on request.
 
-    peer = await RawPeer.connect(site.host, site.amqp_port, plain=(name, key))
+    peer = await RawPeer.connect(target.host, target.amqp_port, credentials=(name, key))
     peer.attach_sender("$cbs")
     await peer.drain()
     performative, payload = await peer.read()
 
-Owns: the socket, and the encoding of the frames that attacks are made of. The engine itself is not used: it would
-refuse to do what attackers do.
+Owns: the socket, and the encoding of frames. The AMQP engine is not used, because it refuses invalid operations.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
-from twinbus.amqp.frames import (
+from twinbus.amqp.codec.frames import (
     AMQP_HEADER,
     FRAME_HEADER,
     HEADER_SIZE,
@@ -23,8 +22,8 @@ from twinbus.amqp.frames import (
     frame,
     read_performative,
 )
+from twinbus.amqp.codec.performatives import Attach, Begin, Close, Detach, Flow, Open, Transfer
 from twinbus.amqp.message import Message, Properties, build, value
-from twinbus.amqp.performatives import Attach, Begin, Close, Detach, Flow, Open, Transfer
 from twinbus.amqp.sasl import SaslInit, SaslMechanisms, SaslOutcome
 from twinbus.amqp.settings import Limits
 from twinbus.amqp.states import Role
@@ -33,7 +32,7 @@ from twinbus.amqp.terminus import Source, Target
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from twinbus.amqp.composite import Composite
+    from twinbus.amqp.codec.composite import Composite
 
 PerformativeT = TypeVar("PerformativeT", bound="Composite")
 
@@ -47,7 +46,7 @@ class PeerRefused(Exception):
 
 
 class RawPeer:
-    """One connection of an attacker's."""
+    """Connection of an attacker."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -57,7 +56,7 @@ class RawPeer:
 
     @classmethod
     async def open_socket(cls, host: str, port: int) -> Self:
-        """A socket, and nothing said on it yet."""
+        """Open a socket without sending anything."""
         try:
             async with asyncio.timeout(TIMEOUT_S):
                 return cls(*await asyncio.open_connection(host, port, limit=_BUFFER_BYTES))
@@ -68,7 +67,7 @@ class RawPeer:
     async def connect(
         cls, host: str, port: int, *, credentials: tuple[str, str] | None = None, product: str = "attacker"
     ) -> Self:
-        """An open connection with one session: anonymous, or by a key's name and the key."""
+        """Open a connection with one session, anonymous or with the name of a key and the key."""
         peer = await cls.open_socket(host, port)
         try:
             await peer.log_in(credentials)
@@ -83,7 +82,7 @@ class RawPeer:
         return peer
 
     async def log_in(self, credentials: tuple[str, str] | None) -> None:
-        """Exchange headers and credentials; Refused where these are wrong."""
+        """Exchange headers and credentials; raise PeerRefused if the credentials are wrong."""
         response = b"" if credentials is None else b"\0" + credentials[0].encode() + b"\0" + credentials[1].encode()
         self.writer.write(SASL_HEADER)
         mechanism = "ANONYMOUS" if credentials is None else "PLAIN"
@@ -99,7 +98,7 @@ class RawPeer:
         await self._read_exactly(len(AMQP_HEADER))
 
     async def open_without_sasl(self, opening: Open) -> None:
-        """Exchange headers, and open; the server's answer is not read."""
+        """Exchange headers and send Open; the response is not read."""
         self.writer.write(AMQP_HEADER)
         self.send(opening)
         await self.drain()
@@ -112,11 +111,11 @@ class RawPeer:
         self.writer.write(frame(0, performative.encode() + payload, frame_type))
 
     def attach_sender(self, address: str) -> int:
-        """Ask for a link to send on; its handle."""
+        """Send the attach of a sender, and return its handle."""
         return self._attach(Source(address="attacker"), Target(address=address), sends=True)
 
     async def attached_sender(self, address: str) -> int:
-        """A link to send on, once the server lets us: its handle. Refused where it does not."""
+        """Attach a sender, wait for credit, and return its handle; raise PeerRefused if the link is refused."""
         handle = self.attach_sender(address)
         await self.drain()
         while True:
@@ -127,7 +126,7 @@ class RawPeer:
                 raise PeerRefused(f"no link to {address}: {performative.error}")
 
     def attach_receiver(self, address: str, target: str = "attacker", *, source: Source | None = None) -> int:
-        """Ask for a link to receive on; its handle."""
+        """Send the attach of a receiver, and return its handle."""
         return self._attach(source or Source(address=address), Target(address=target), sends=False)
 
     def _attach(self, source: Source, target: Target, *, sends: bool) -> int:
@@ -145,11 +144,11 @@ class RawPeer:
         return handle
 
     def detach(self, handle: int) -> None:
-        """Detach a link for good."""
+        """Close a link."""
         self.send(Detach(handle=handle, closed=True))
 
     def grant(self, handle: int, credit: int) -> None:
-        """Let the server send on a link."""
+        """Grant credit to the server."""
         self.send(
             Flow(
                 next_incoming_id=0,
@@ -178,13 +177,13 @@ class RawPeer:
         )
 
     def request(self, handle: int, reply_to: str, operation: str, body: Mapping[str, object]) -> None:
-        """Ask a `$management` node, on a link to it."""
+        """Send a request to a `$management` node."""
         properties = Properties(message_id=f"request-{self._delivery}", reply_to=reply_to)
         message = build(properties=properties, application_properties={"operation": operation}, body=value(dict(body)))
         self.transfer(handle, message)
 
     async def drain(self) -> None:
-        """Wait until the socket has taken most of it; Refused where the server has gone."""
+        """Wait until the socket has accepted the data; raise PeerRefused if the connection is lost."""
         try:
             async with asyncio.timeout(TIMEOUT_S):
                 await self.writer.drain()
@@ -194,7 +193,7 @@ class RawPeer:
     # --- reading ------------------------------------------------------------------------------------------------------
 
     async def read(self) -> tuple[Composite, bytes]:
-        """The next frame that is no heartbeat: its performative, and what follows it."""
+        """Return performative and payload of the next frame that is not a heartbeat."""
         while True:
             size, offset, _, _ = FRAME_HEADER.unpack(await self._read_exactly(HEADER_SIZE))
             body = (await self._read_exactly(size - HEADER_SIZE))[offset * 4 - HEADER_SIZE :]
@@ -203,14 +202,14 @@ class RawPeer:
                 return performative, body[stopped:]
 
     async def expect(self, kind: type[PerformativeT]) -> PerformativeT:
-        """The next performative of a kind; others are passed over."""
+        """Return the next performative of a kind, skipping others."""
         while True:
             performative, _ = await self.read()
             if isinstance(performative, kind):
                 return performative
 
     async def response(self) -> Message:
-        """The next whole message on any link."""
+        """Return the next complete message on any link."""
         payload = b""
         while True:
             performative, piece = await self.read()
@@ -227,7 +226,7 @@ class RawPeer:
             raise PeerRefused(f"nothing more is received: {error!r}") from None
 
     async def is_refused(self, within_s: float) -> bool:
-        """The server closes the connection within that time; whatever it sends before is passed over."""
+        """Return whether the server closes the connection within that time."""
         try:
             async with asyncio.timeout(within_s):
                 await self.expect(Close)

@@ -1,6 +1,6 @@
-"""The server under attack, as the honest client and the attackers see it.
+"""Description of the attacked server for the honest client and the attackers.
 
-Owns: addresses, keys and entity names, and their form as JSON: both clients are processes of their own.
+Owns: addresses, keys and entity names, and their JSON form, which is passed to the client processes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 
 @dataclass(frozen=True, slots=True)
 class TargetServer:
-    """Where the server is, and which keys each side has."""
+    """Address of the server, and the keys of each side."""
 
     host: str
     amqp_port: int
@@ -20,39 +20,39 @@ class TargetServer:
     https_port: int
     root_name: str
     root_key: str
-    """The owner's key: the honest client's, and the one that revokes keys."""
+    """Key of the owner; the honest client uses it, and it revokes keys."""
     listen_name: str
     listen_key: str
-    """An attacker's key with the right Listen alone, on the whole namespace."""
+    """Key of the attackers with the right Listen only, on the whole namespace."""
     send_name: str
     send_key: str
-    """An attacker's key with the right Send alone."""
+    """Key of the attackers with the right Send only."""
     queue: str = "orders"
-    """The honest client's queue; its messages are what the attackers' keys may read."""
+    """Queue of the honest client; the attackers' keys may read its messages."""
     backlog_queue: str = "shelf"
-    """A queue that holds large messages: for peeks and browse links."""
+    """Queue with large messages, for peeks and browse links."""
     session_queue: str = "baskets"
-    """A queue with sessions, of the smallest size."""
+    """Queue with sessions, of the smallest size."""
     topic: str = "news"
-    """A topic with the subscription `all`."""
+    """Topic with the subscription `all`."""
 
     @property
     def connection_string(self) -> str:
-        """The owner's, for messages."""
+        """Connection string with the owner's key."""
         return self.connection_string_of(self.root_name, self.root_key)
 
     def connection_string_of(self, name: str, key: str) -> str:
-        """A connection string with another key."""
+        """Return a connection string with another key."""
         return (
             f"Endpoint=sb://{self.host}:{self.amqp_port};SharedAccessKeyName={name};SharedAccessKey={key};"
             "UseDevelopmentEmulator=true;"
         )
 
     def as_json(self) -> str:
-        """In one line."""
+        """Return the description as one line of JSON."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> TargetServer:
-        """Read what `as_json` wrote."""
+        """Parse the output of `as_json`."""
         return cls(**json.loads(text))

@@ -1,7 +1,7 @@
-"""The campaign in short: all attacks at once, beside an honest client.
+"""Short campaign: all attacks at once while an honest client sends and receives.
 
-How long the client waits is judged by the long campaign alone (`python -m tests.campaigns.attacks`), because other
-tests run beside this one.
+The waits of the client are checked only in the long campaign (`python -m tests.campaigns.attacks`), because other tests
+run at the same time as this one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Attacks by clients that have shown no key: on memory, sockets and processor time.
+"""Attacks by clients without credentials: on memory, sockets and processor time.
 
-Each function is one round, which `attack` repeats. What the server fails to refuse is a problem of the outcome; its
-memory, and the time that honest clients wait, are measured by the campaign.
+Each function is one round, which `attack` repeats. A request that the server fails to refuse is a problem of the
+outcome; the campaign measures the server's memory and the waits of honest clients.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from tests.campaigns.attacks.attack import attack
 from tests.campaigns.attacks.raw_peer import PeerRefused, RawPeer
-from twinbus.amqp.performatives import Open
+from twinbus.amqp.codec.performatives import Open
 from twinbus.amqp.terminus import Source
 
 if TYPE_CHECKING:
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from tests.campaigns.attacks.target_server import TargetServer
 
 EMPTY_LISTS: Final = 65_000
-"""As many as fit into one frame of 64 KB: each is one byte on the wire, and a list in memory."""
+"""As many as fit into one frame of 64 KB: an empty list takes one byte on the wire, and a list object in memory."""
 WIDE_CONNECTIONS: Final = 20
 WIDE_ATTACHES: Final = 50
 CLOSE_S: Final = 5.0
 """A refused peer is disconnected within this time."""
 SILENT_SOCKETS: Final = 300
-"""On each of the four ports."""
+"""Sockets on each of the four ports."""
 SILENT_S: Final = 5.0
 KEEP_ALIVE_SOCKETS: Final = 400
 FLOOD_BYTES: Final = 100_000
-"""Of attach and detach frames, ten times a second."""
+"""Bytes of attach and detach frames, ten times a second."""
 FLOOD_ROUNDS: Final = 50
 FAST_PEERS: Final = 200
 WRONG_PASSWORDS: Final = 20
@@ -43,7 +43,7 @@ HALF_MESSAGE_BYTES: Final = 60_000
 
 @contextlib.asynccontextmanager
 async def open_sockets(target: TargetServer, ports: list[int]) -> AsyncIterator[list[RawPeer]]:
-    """Sockets to these ports: those that the server let in."""
+    """Open sockets to these ports, and yield those that the server accepted."""
     peers: list[RawPeer] = []
     try:
         for port in ports:
@@ -58,9 +58,9 @@ async def open_sockets(target: TargetServer, ports: list[int]) -> AsyncIterator[
 @attack(pause_s=2.0)
 async def wide_opens(target: TargetServer, outcome: Outcome) -> None:
     """Open with 65,000 empty lists as a property, on many connections."""
-    wide = Open(container_id="attacker", properties={"x": [[] for _ in range(EMPTY_LISTS)]})
+    opening = Open(container_id="attacker", properties={"x": [[] for _ in range(EMPTY_LISTS)]})
     async with open_sockets(target, [target.amqp_port] * WIDE_CONNECTIONS) as peers:
-        refused = sum([await _open_is_refused(peer, wide) for peer in peers])
+        refused = sum([await _open_is_refused(peer, opening) for peer in peers])
     outcome.count("refused", refused)
     if refused < len(peers):
         outcome.add_problem(f"{len(peers) - refused} of {len(peers)} opens with {EMPTY_LISTS} lists were taken")
@@ -105,7 +105,7 @@ async def half_messages(target: TargetServer, outcome: Outcome) -> None:
 
 
 async def _send_half_message(peer: RawPeer) -> bool:
-    """Send parts of messages until the server refuses; False if it takes all of them."""
+    """Send parts of messages until the server refuses; return False if it accepts all of them."""
     try:
         for _ in range(HALF_MESSAGES):
             peer.transfer(await peer.attached_sender("$cbs"), bytes(HALF_MESSAGE_BYTES), more=True)
@@ -116,7 +116,7 @@ async def _send_half_message(peer: RawPeer) -> bool:
 
 @attack(pause_s=0.5)
 async def silent_connections(target: TargetServer, outcome: Outcome) -> None:
-    """Connect to all four ports and say nothing, not even a TLS hello."""
+    """Connect to all four ports and send nothing, not even a TLS hello."""
     ports = [target.amqp_port, target.amqps_port, target.http_port, target.https_port]
     async with open_sockets(target, ports * SILENT_SOCKETS) as peers:
         outcome.count("connected", len(peers))
@@ -125,7 +125,7 @@ async def silent_connections(target: TargetServer, outcome: Outcome) -> None:
 
 @attack(pause_s=0.5)
 async def idle_keep_alive(target: TargetServer, outcome: Outcome) -> None:
-    """Make one request on each of many HTTP connections, and keep them; another client asks for `/health`."""
+    """Send one request on each of many HTTP connections and keep them open; another client requests `/health`."""
     request = f"GET /health HTTP/1.1\r\nHost: {target.host}\r\n\r\n".encode()
     async with open_sockets(target, [target.http_port] * KEEP_ALIVE_SOCKETS) as peers:
         for peer in peers:
@@ -137,15 +137,15 @@ async def idle_keep_alive(target: TargetServer, outcome: Outcome) -> None:
 
 
 async def _check_health(target: TargetServer, request: bytes, outcome: Outcome) -> None:
-    answer = b""
+    response = b""
     async with open_sockets(target, [target.http_port]) as peers:
         for peer in peers:
             peer.writer.write(request)
             with contextlib.suppress(OSError, TimeoutError):
                 async with asyncio.timeout(CLOSE_S):
-                    answer = await peer.reader.readline()
-    if not answer.startswith(b"HTTP/1.1 "):
-        outcome.add_problem(f"/health does not answer beside idle connections: {answer!r}")
+                    response = await peer.reader.readline()
+    if not response.startswith(b"HTTP/1.1 "):
+        outcome.add_problem(f"/health does not answer beside idle connections: {response!r}")
 
 
 @attack(pause_s=0.2)
@@ -170,7 +170,7 @@ async def attach_flood(target: TargetServer, outcome: Outcome) -> None:
 
 @attack(pause_s=0.5)
 async def fast_heartbeats(target: TargetServer, outcome: Outcome) -> None:
-    """Ask for a heartbeat every millisecond, on many connections."""
+    """Request a heartbeat every millisecond, on many connections."""
     async with open_sockets(target, [target.amqp_port] * FAST_PEERS) as peers:
         refused = sum([await _open_is_refused(peer, Open(container_id="attacker", idle_time_out=1)) for peer in peers])
     outcome.count("refused", refused)

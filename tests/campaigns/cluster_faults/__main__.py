@@ -23,24 +23,26 @@ def print_line(line: str) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tests.campaigns.cluster_faults",
-        description="Strikes at processes and disks of a namespace under load, and looks for losses and delays.",
+        description="Inject faults into processes and disks of a namespace under load; check losses and delays.",
     )
-    parser.add_argument("--outages", type=int, default=100, metavar="N", help="how many")
-    parser.add_argument("--sessions", action="store_true", help="sessions only, and more of them")
-    parser.add_argument("--workers", type=int, default=4, help="processes; of one alone only disks are struck")
+    parser.add_argument("--outages", type=int, default=100, metavar="N", help="number of faults")
+    parser.add_argument("--sessions", action="store_true", help="use entities with sessions only, and more of them")
+    parser.add_argument(
+        "--workers", type=int, default=4, help="processes; with one process only disk faults are injected"
+    )
     parser.add_argument("--stores", type=int, default=4)
-    parser.add_argument("--seed", type=int, default=secrets.randbelow(10**6), help="of all that is left to chance")
-    parser.add_argument("--keep", type=Path, default=None, metavar="DIR", help="leave data and logs there")
+    parser.add_argument("--seed", type=int, default=secrets.randbelow(10**6), help="seed of the random choices")
+    parser.add_argument("--keep", type=Path, default=None, metavar="DIR", help="keep data and logs in this directory")
     options = parser.parse_args()
     if options.keep is not None:
         options.keep.mkdir(parents=True)
         return run(options, options.keep)
-    with tempfile.TemporaryDirectory(prefix="twinbus-strikes-") as folder:
+    with tempfile.TemporaryDirectory(prefix="twinbus-faults-") as folder:
         return run(options, Path(folder))
 
 
 def run(options: argparse.Namespace, folder: Path) -> int:
-    """All of it, in a folder; the command's exit status."""
+    """Run the campaign in a folder, print its report, and return the exit status."""
     print_line(f"seed {options.seed}")
     plan = Plan(
         seed=options.seed,
@@ -56,8 +58,8 @@ def run(options: argparse.Namespace, folder: Path) -> int:
     print_line(report.summary())
     if report.problems:
         sessions = " --sessions" if options.sessions else ""
-        again = f"--outages {options.outages}{sessions} --seed {options.seed} --workers {options.workers}"
-        print_line(f"once more: python -m tests.campaigns.cluster_faults {again} --stores {options.stores}")
+        arguments = f"--outages {options.outages}{sessions} --seed {options.seed} --workers {options.workers}"
+        print_line(f"to repeat: python -m tests.campaigns.cluster_faults {arguments} --stores {options.stores}")
     return 1 if report.problems else 0
 
 

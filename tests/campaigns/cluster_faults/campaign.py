@@ -1,11 +1,11 @@
-"""A campaign: clients at work on partitioned entities, strikes at the processes and disks below, and the reckoning.
+"""Campaign: clients use partitioned entities while faults are injected into processes and disks; then all is checked.
 
-    report = await endure(Plan(seed=1, strikes=3), folder)
+    report = await run_campaign(Plan(seed=1, fault_count=3), folder)
     assert report.problems == []
 
-Each strike is healed before the next: all processes are there, and every fragment that was struck has taken a message
-from every sender whose keys lead to it. At the end all clients stop, everything is received and completed, and the
-ledgers are compared. Owns: the order of events.
+The next fault is injected only after recovery: all processes run, and every affected fragment has accepted a message
+from every sender with keys in it. At the end all clients stop, the remaining messages are received and completed, and
+the records are checked. Owns: the order of events.
 """
 
 from __future__ import annotations
@@ -45,21 +45,21 @@ if TYPE_CHECKING:
     from tests.campaigns.cluster_faults.scenario import Scenario
 
 LOG_CHARACTERS: Final = 3_000
-"""As much of the log is shown if a campaign fails."""
+"""Characters of the log that are reported if a campaign fails."""
 RECOVERY_TIMEOUT_S: Final = 30.0
 POLL_INTERVAL_S: Final = 0.1
 IDLE_TIMEOUT_S: Final = 20.0
-"""From a destination that is said to hold messages: then it has none, and its count is wrong."""
+"""If a destination delivers nothing for so long, its message count is wrong."""
 START_TIMEOUT_S: Final = 30.0
 
 
 class NotRecovered(Exception):
-    """A strike is over, and what was struck has not come back."""
+    """A fault has ended, and the affected part has not recovered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What shall happen."""
+    """Parameters of a campaign."""
 
     seed: int
     fault_count: int
@@ -67,21 +67,21 @@ class Plan:
     stores: int = 4
     scenario: Scenario = ALL_ENTITIES
     pause_range_s: tuple[float, float] = (0.3, 2.0)
-    """Between the healing of one strike and the next."""
+    """Pause between the recovery from a fault and the next fault."""
     kinds: tuple[FaultKind, ...] = tuple(FaultKind)
     lock_ms: int = 10_000
     worker_timeout_s: float = 5.0
     response_limit_s: float = RESPONSE_LIMIT_S
-    """So long after the detection an answer may come."""
+    """Latest time of a response after the detection of a fault."""
 
     @property
     def available_kinds(self) -> list[FaultKind]:
-        """One process alone is the server: if that is struck, nobody survives."""
+        """The kinds of faults to inject; with a single process, no process faults."""
         return [kind for kind in self.kinds if self.workers > 1 or kind not in PROCESS_KINDS]
 
 
 async def run_campaign(plan: Plan, folder: Path, on_progress: Callable[[str], None] = lambda _line: None) -> Report:
-    """Go through with a plan. A process that does not do what it has to is a problem as well."""
+    """Run a campaign. A server that fails to start, detect or recover is reported as a problem."""
     report, started_s = Report(plan.seed, plan.workers), time.monotonic()
     (folder / "data").mkdir()
     with DiskShim(folder / "data", folder, has_trace=False) as shim:
@@ -100,7 +100,7 @@ async def run_campaign(plan: Plan, folder: Path, on_progress: Callable[[str], No
 
 
 class Campaign:
-    """One, on a server that serves."""
+    """One campaign, on a running server."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class Campaign:
         self._on_progress = on_progress
 
     async def run(self) -> None:
-        """All of it; what is found is in the report."""
+        """Run the campaign and fill the report."""
         async with NamespaceManager.from_connection_string(_management_string(self._server)) as manager:
             await create_entities(manager, self._plan.scenario, self._plan.lock_ms)
         async with LoopLag() as lag:
@@ -136,10 +136,10 @@ class Campaign:
 
     async def _wait_for_senders(self) -> None:
         async with asyncio.timeout(START_TIMEOUT_S):
-            while len(self._workload.sender_clients) < len(self._plan.scenario.streams):  # noqa: ASYNC110  # each in its own time
+            while len(self._workload.sender_clients) < len(self._plan.scenario.streams):  # noqa: ASYNC110  # senders connect one by one
                 await asyncio.sleep(POLL_INTERVAL_S)
 
-    # --- strikes ------------------------------------------------------------------------------------------------------
+    # --- faults -------------------------------------------------------------------------------------------------------
 
     async def _inject_faults(self) -> None:
         plan, rng = self._plan, self._rng
@@ -148,17 +148,17 @@ class Campaign:
             if self._workload.has_failed:
                 break
             self._report.shares += self._workload.connection_shares(self._server.workers)
-            strike = await self._injector.inject(kind)
-            self._report.faults.append(strike)
-            healed_s = await self._wait_for_recovery(strike)
-            self._report.faults[-1] = dataclasses.replace(strike, recovered_s=healed_s)
-            known_s, well_s = strike.detected_s - strike.began_s, healed_s - strike.ended_s
-            told = f"{kind.value}; known after {known_s:.2f} s, well again {well_s:.2f} s later"
-            self._on_progress(f"strike {number} of {plan.fault_count}: {told}")
+            fault = await self._injector.inject(kind)
+            self._report.faults.append(fault)
+            recovery_time_s = await self._wait_for_recovery(fault)
+            self._report.faults[-1] = dataclasses.replace(fault, recovered_s=recovery_time_s)
+            detection_s, recovery_s = fault.detected_s - fault.began_s, recovery_time_s - fault.ended_s
+            description = f"{kind.value}; detected after {detection_s:.2f} s, recovered {recovery_s:.2f} s later"
+            self._on_progress(f"fault {number} of {plan.fault_count}: {description}")
         await asyncio.sleep(plan.pause_range_s[1])
 
     async def _wait_for_recovery(self, fault: Fault) -> float:
-        """When all is there, and every sender was accepted by every fragment that was struck, since it was lifted."""
+        """Wait until all processes run and all affected fragments have accepted each sender; return the time."""
         deadline = fault.ended_s + RECOVERY_TIMEOUT_S
         while True:
             missing = self._missing(fault)
@@ -166,34 +166,36 @@ class Campaign:
                 return time.monotonic()
             if time.monotonic() > deadline:
                 raise NotRecovered(
-                    f"{fault.kind.value}: {RECOVERY_TIMEOUT_S:.0f} s later {missing or 'a process'} is not back"
+                    f"{fault.kind.value}: {RECOVERY_TIMEOUT_S:.0f} s later {missing or 'a process'} has not recovered"
                 )
             await asyncio.sleep(POLL_INTERVAL_S)
 
     def _missing(self, fault: Fault) -> str | None:
-        """What nobody has seen well yet."""
+        """Return a fragment that has not accepted a message since the fault ended, or None."""
         for stream in self._plan.scenario.streams:
             for fragment in stream.by_fragment:
-                is_struck = fragment % self._plan.stores in fault.stores
-                if is_struck and self._checker.last_accepted_s.get((stream.name, fragment), 0.0) < fault.ended_s:
+                is_affected = fragment % self._plan.stores in fault.stores
+                if is_affected and self._checker.last_accepted_s.get((stream.name, fragment), 0.0) < fault.ended_s:
                     return f"fragment {fragment} for {stream.name}"
         return None
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def _finish_report(self, lag: LoopLag) -> None:
-        """What is known now, also if it goes no further."""
-        report, ledger = self._report, self._checker
-        report.messages, report.lag_s, report.disk_s = ledger.statistics(), lag.longest_s, self._disk.longest_s
-        report.accepted = sum(send.is_accepted for send in ledger.sends)
-        report.connections, report.duplicates = self._workload.connections, len(ledger.duplicates())
+        """Add the current figures to the report, also if the campaign fails later."""
+        report, checker = self._report, self._checker
+        report.messages, report.lag_s, report.disk_s = checker.statistics(), lag.longest_s, self._disk.longest_s
+        report.accepted = sum(send.is_accepted for send in checker.sends)
+        report.connections, report.duplicates = self._workload.connections, len(checker.duplicates())
 
     async def _verify(self, lag: LoopLag) -> None:
-        report, ledger = self._report, self._checker
-        report.problems += await _drain_all(self._server, ledger, self._plan.scenario)
-        report.problems += ledger.finish()
-        judge = ResponseChecker(report.faults, self._plan.stores, lag, self._plan.response_limit_s, self._disk)
-        report.responses = judge.check(ledger, self._workload.drops, self._workload.reconnections)
+        report, checker = self._report, self._checker
+        report.problems += await _drain_all(self._server, checker, self._plan.scenario)
+        report.problems += checker.finish()
+        response_checker = ResponseChecker(
+            report.faults, self._plan.stores, lag, self._plan.response_limit_s, self._disk
+        )
+        report.responses = response_checker.check(checker, self._workload.drops, self._workload.reconnections)
         report.problems += report.responses.problems
         self._finish_report(lag)
         await self._server.stop()
@@ -202,20 +204,20 @@ class Campaign:
 
 
 async def _drain_all(server: RestartableCluster, checker: ClusterChecker, scenario: Scenario) -> list[str]:
-    """Receive and complete all that is left."""
-    found = []
+    """Receive and complete the remaining messages."""
+    problems = []
     for destination in [one for path in scenario.paths for one in destinations_of(path)]:
         last_s, completed = time.monotonic(), checker.completed_count
-        while (left := await management.message_counts(server.endpoint, destination)).active:
+        while (counts := await management.message_counts(server.endpoint, destination)).active:
             await drain(server, checker, destination)
             if checker.completed_count > completed:
                 last_s, completed = time.monotonic(), checker.completed_count
             if time.monotonic() > last_s + IDLE_TIMEOUT_S:
-                found.append(f"count: {destination} is said to hold {left.active} messages, and none comes")
+                problems.append(f"count: {destination} is said to hold {counts.active} messages, and none comes")
                 break
-        if left.dead_lettered:
-            found.append(f"count: {left.dead_lettered} messages of {destination} are dead-lettered")
-    return found
+        if counts.dead_lettered:
+            problems.append(f"count: {counts.dead_lettered} messages of {destination} are dead-lettered")
+    return problems
 
 
 def _management_string(server: RestartableCluster) -> str:

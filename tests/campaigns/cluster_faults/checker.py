@@ -1,20 +1,20 @@
-"""The ledger of a campaign of strikes: who held which message when, on entities of many fragments.
+"""Checker of the cluster faults: which receiver held which message when, on partitioned entities.
 
-    number, body = ledger.compose(stream, key, holder)     # a message, before it is sent
-    ledger.accepted(number)                                # or refused, or cut_off with its connection
-    index = ledger.deliver(destination, sequence_number, body, ...)
-    ledger.settling(index, completes=True), ledger.settled(index, ...), ledger.let_go(link)
+    number, body = checker.send_started(stream, key, process, filler_bytes)
+    checker.send_accepted(number)                          # or send_refused, or send_disconnected
+    index = checker.message_delivered(destination, sequence_number, body, ...)
+    checker.settlement_requested(index, completes=True), checker.settlement_ended(index, ...), checker.link_ended(link)
 
-To the promises of every ledger it adds, in the words of `problems`:
+It adds these guarantees to those of every checker; each problem starts with its word:
 
 - back: no completion is confirmed to two receivers.
-- strange: no message comes from a fragment that is not the one of its key.
-- order: accepted messages of a key, so of a session, have growing sequence numbers; no message of a session is handed
-  out before an earlier one that is still there.
+- strange: no message is received from a fragment other than that of its key.
+- order: accepted messages of a key, and so of a session, have increasing sequence numbers; no message of a session is
+  delivered before an earlier one that still exists.
 
-Three more depend on the time of strikes, and are judged in `answers`: `holds` (receivers of a message that another
-receiver holds), `returns` (messages that come again on a link that has later ones of the session) and `doubles`
-(messages that are there twice). When an answer came is judged there, too. Owns: the promises.
+Three more depend on the times of faults, and are checked in `response_checker`: `double_locks` (deliveries of a message
+that another receiver holds), `session_redeliveries` (messages that are redelivered on a link that has later ones of the
+session) and `duplicates` (messages that exist twice). Owns: the guarantees.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LOCK_LOST: Final = "lock-lost"
 
 @dataclass(slots=True)
 class SendRecord:
-    """One send, as its connection saw it. Times are of the monotonic clock."""
+    """One send, as its connection observed it. Times are monotonic."""
 
     number: int
     stream: Stream
@@ -50,16 +50,16 @@ class SendRecord:
     """The process that held the connection."""
     began_s: float
     ended_s: float | None = None
-    """None: there was no answer, and the connection is there."""
+    """None: there is no response yet, and the connection is open."""
     refusal: str | None = None
     is_accepted: bool = False
     is_disconnected: bool = False
-    """Its connection ended first."""
+    """The connection ended before the response."""
 
 
 @dataclass(slots=True)
 class Delivery:
-    """A copy that a receiver holds."""
+    """Delivery of a copy to a receiver."""
 
     copy: Copy
     link: int
@@ -68,12 +68,12 @@ class Delivery:
     until_s: float
     """When the lock expires."""
     is_ended: bool = False
-    """Its receiver has settled it, or is gone."""
+    """The receiver has settled it, or has disconnected."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryPair:
-    """Two deliveries that must not both be, unless something was struck between them."""
+    """Two deliveries that exclude each other, unless there was a fault between them."""
 
     earlier: Delivery
     later: Delivery
@@ -81,7 +81,7 @@ class DeliveryPair:
 
 @dataclass(slots=True)
 class Link:
-    """What one link has received."""
+    """Deliveries on one link."""
 
     deliveries: list[Delivery] = field(default_factory=list)
     numbers: set[int] = field(default_factory=set)
@@ -89,7 +89,7 @@ class Link:
 
 
 class ClusterChecker(DeliveryChecker):
-    """One ledger for all clients of a campaign."""
+    """Checker for all clients of a campaign."""
 
     allows_duplicates = True
 
@@ -98,24 +98,24 @@ class ClusterChecker(DeliveryChecker):
         self.sends: list[SendRecord] = []
         self.deliveries: list[Delivery] = []
         self.double_locks: list[DeliveryPair] = []
-        """Deliveries of a copy that another receiver held."""
+        """Deliveries of a copy that another receiver held at that time."""
         self.session_redeliveries: list[DeliveryPair] = []
-        """Deliveries of one session on one link: the later one is of an earlier message."""
+        """Deliveries of one session on one link, where the later delivery is of an earlier message."""
         self.last_accepted_s: dict[tuple[str, int | None], float] = {}
-        """By stream and fragment: when the last message was sent that was accepted."""
+        """Send time of the last accepted message, by stream and fragment."""
         self._now_s = now_s
         self._completed: set[Copy] = set()
         self._lock_holders: dict[Copy, Delivery] = {}
         self._messages_by_key: dict[tuple[str, str], list[int]] = defaultdict(list)
-        """The messages of each key that a path was sent, in order."""
+        """Messages in the order of sending, by path and key."""
         self._settled_prefix: dict[tuple[str, str], int] = defaultdict(int)
-        """How many of the first ones are known to be gone from a destination."""
+        """Number of first messages that are known to be completed, by destination and key."""
         self._links: dict[int, Link] = defaultdict(Link)
 
     # --- senders ------------------------------------------------------------------------------------------------------
 
     def send_started(self, stream: Stream, key: str | None, process: int, filler_bytes: int) -> tuple[int, bytes]:
-        """Record a new message, which is sent now."""
+        """Record a new message that is being sent."""
         source = None if key is None else (stream.path, key)
         number, body = self.record_send(stream.path, source, filler_bytes, destinations_of(stream.path))
         self.sends.append(SendRecord(number, stream, key, fragment_for(key), process, self._now_s()))
@@ -134,12 +134,12 @@ class ClusterChecker(DeliveryChecker):
         self.sends[number].ended_s = self._now_s()
 
     def send_disconnected(self, number: int) -> None:
-        """Its connection is gone, and with it the answer."""
+        """Record that the connection ended before the response."""
         self.sends[number].is_disconnected = True
         self.sends[number].ended_s = self._now_s()
 
     def must_exist(self, message: Message) -> bool:
-        """Only accepted messages: others may have lost their place with a struck store."""
+        """Only accepted messages must exist: a store fault may lose others."""
         return message.is_accepted
 
     def is_ordered(self, message: Message) -> bool:
@@ -150,7 +150,7 @@ class ClusterChecker(DeliveryChecker):
     def message_delivered(
         self, destination: str, sequence_number: int, body: bytes, *, link: int, process: int, until_s: float
     ) -> int | None:
-        """Somebody received a message: the number of this delivery, if the message is one of ours."""
+        """Record a delivery, and return its index if the campaign sent the message."""
         self.received_count += 1
         where = f"from {destination} came, as number {sequence_number:#x},"
         message = self.identify_message(where, body, destination)
@@ -161,9 +161,9 @@ class ClusterChecker(DeliveryChecker):
             self.report_problem(f"strange: {where} {message} of key {send.key!r}, which leads to {send.fragment}")
         copy = self.record_receipt(where, message, destination, destination, sequence_number)
         delivery = Delivery(copy, link, process, self._now_s(), until_s)
-        held = self._lock_holders.get(copy)
-        if held is not None and not held.is_ended and held.until_s > delivery.since_s:
-            self.double_locks.append(DeliveryPair(held, delivery))
+        holder = self._lock_holders.get(copy)
+        if holder is not None and not holder.is_ended and holder.until_s > delivery.since_s:
+            self.double_locks.append(DeliveryPair(holder, delivery))
         self._check_session(where, delivery)
         self._lock_holders[copy] = delivery
         self._links[link].deliveries.append(delivery)
@@ -172,7 +172,7 @@ class ClusterChecker(DeliveryChecker):
         return len(self.deliveries) - 1
 
     def _check_session(self, where: str, delivery: Delivery) -> None:
-        """Compare a message of a session with those that this link had before, and with those that are there."""
+        """Compare a message of a session with earlier ones on this link, and with those that still exist."""
         copy = delivery.copy
         if not has_sessions(copy.destination):
             return
@@ -180,38 +180,38 @@ class ClusterChecker(DeliveryChecker):
         if link.last is not None and link.last.copy.sequence_number >= copy.sequence_number:
             self.session_redeliveries.append(DeliveryPair(link.last, delivery))
         link.last = delivery
-        for number in self._is_present(copy):
+        for number in self._earlier_messages(copy):
             if number not in link.numbers:
                 self.report_problem(f"order: {where} message {copy.number}, before message {number} of its session")
 
-    def _is_present(self, copy: Copy) -> list[int]:
-        """Earlier accepted messages of its session that nobody has asked to complete."""
+    def _earlier_messages(self, copy: Copy) -> list[int]:
+        """Return earlier accepted messages of the session that no receiver has completed."""
         send = self.sends[copy.number]
         assert send.key is not None
-        if not send.is_accepted:  # its place was not promised
+        if not send.is_accepted:  # its order is not guaranteed
             return []
-        numbers, place = self._messages_by_key[send.stream.path, send.key], (copy.destination, send.key)
-        found = []
-        for at in range(self._settled_prefix[place], len(numbers)):
-            number = numbers[at]
+        numbers, prefix_key = self._messages_by_key[send.stream.path, send.key], (copy.destination, send.key)
+        earlier = []
+        for position in range(self._settled_prefix[prefix_key], len(numbers)):
+            number = numbers[position]
             if number >= copy.number:
                 break
             copies = self.messages[number].copies[copy.destination]
-            if at == self._settled_prefix[place] and any(other.state is State.COMPLETED for other in copies):
-                self._settled_prefix[place] += 1
+            if position == self._settled_prefix[prefix_key] and any(other.state is State.COMPLETED for other in copies):
+                self._settled_prefix[prefix_key] += 1
             elif self.sends[number].is_accepted and not any(other.may_be_gone for other in copies):
-                found.append(number)
-        return found
+                earlier.append(number)
+        return earlier
 
     def settlement_requested(self, index: int, *, completes: bool) -> None:
-        """The receiver settles a delivery."""
+        """Record that the receiver settles a delivery."""
         delivery = self.deliveries[index]
         delivery.is_ended = True
         delivery.copy.requested_states[State.COMPLETED] += completes
         self.update_pending(self.messages[delivery.copy.number])
 
     def settlement_ended(self, index: int, *, is_done: bool, reason: str = "") -> None:
-        """The broker has answered to a completion."""
+        """Record the broker's response to a completion."""
         copy = self.deliveries[index].copy
         if is_done:
             if copy in self._completed:
@@ -225,18 +225,18 @@ class ClusterChecker(DeliveryChecker):
             copy.requested_states[State.COMPLETED] -= 1
 
     def link_ended(self, link: int) -> None:
-        """A link is gone, and with it the locks that it held."""
+        """Record that a link ended; it releases its locks."""
         for delivery in self._links.pop(link, Link()).deliveries:
             delivery.is_ended = True
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def duplicates(self) -> list[tuple[SendRecord, str]]:
-        """Messages that are at a destination more than once, and where."""
+        """Return messages that are at a destination more than once, with the destination."""
         return [
-            (self.sends[message.number], home)
+            (self.sends[message.number], destination)
             for message in self.messages
-            for home, copies in message.copies.items()
+            for destination, copies in message.copies.items()
             if len(copies) > 1
         ]
 

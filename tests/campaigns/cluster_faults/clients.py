@@ -1,6 +1,6 @@
-"""Connections of a campaign: one that sends a stream, one that receives from a destination, one that takes a session.
+"""Clients of a campaign: senders of a stream, receivers of a destination, receivers of sessions.
 
-Owns: what goes on the wire, and that the ledger is told who held the connection. When to do what is for `load`.
+Owns: the messages, and recording which process holds the connection. `workload` decides when to send and receive.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from tests.campaigns.cluster_faults.checker import ClusterChecker
     from tests.campaigns.cluster_faults.scenario import Stream
-    from twinbus.amqp.composite import Composite
+    from twinbus.amqp.codec.composite import Composite
     from twinbus.amqp.events import Event
     from twinbus.amqp.message import Message
 
@@ -32,7 +32,7 @@ LOCKED_UNTIL: Final = "x-opt-locked-until"
 SESSION_FILTER: Final = Symbol("com.microsoft:session-filter")
 SESSION_WAIT_MS: Final = 500
 FRAGMENT_RUN_LENGTH: Final = 3
-"""Messages with keys of one fragment that a line has unanswered: those that hang must not hold up the others."""
+"""Pending sends of a client to one fragment: a fragment that hangs must not delay the others."""
 BODY_BYTES: Final = (0, 600)
 
 
@@ -44,11 +44,11 @@ class StreamSenderClient(SenderClient):
         self.cluster_checker = checker
         self.stream = stream
         self.process = 0
-        """The process that has the other end. Set when it is known."""
+        """Server process of the connection; set when it is known."""
         self._rng = rng
 
     def send_next(self) -> None:
-        """One more, of any key that is not held up; nothing where all are."""
+        """Send a message of any key whose fragment has room for it; send nothing if there is none."""
         key = self._choose_key()
         if self.stream.has_keys and key is None:
             return
@@ -63,25 +63,25 @@ class StreamSenderClient(SenderClient):
         self.send_payload(number, payload)
 
     def _choose_key(self) -> str | None:
-        """Every other one is of the fragment that was not heard of for longest: one that is back is soon known."""
-        waiting = collections.Counter(self.cluster_checker.sends[number].fragment for number in self.unsettled.values())
-        free = [fragment for fragment in self.stream.by_fragment if waiting[fragment] < FRAGMENT_RUN_LENGTH]
-        if not free:
+        """Choose a key; half of the time of the fragment without response for longest, to detect recovery soon."""
+        pending = collections.Counter(self.cluster_checker.sends[number].fragment for number in self.unsettled.values())
+        available = [fragment for fragment in self.stream.by_fragment if pending[fragment] < FRAGMENT_RUN_LENGTH]
+        if not available:
             return None
-        taken_s, name = self.cluster_checker.last_accepted_s, self.stream.name
-        longest_ago = min(free, key=lambda fragment: taken_s.get((name, fragment), 0.0))
-        fragment = longest_ago if self._rng.random() < 0.5 else self._rng.choice(free)
+        last_accepted_s, name = self.cluster_checker.last_accepted_s, self.stream.name
+        longest_ago = min(available, key=lambda fragment: last_accepted_s.get((name, fragment), 0.0))
+        fragment = longest_ago if self._rng.random() < 0.5 else self._rng.choice(available)
         return self._rng.choice(self.stream.by_fragment[fragment])
 
     def record_disconnect(self) -> None:
-        """It is over: there will be no more answers."""
+        """Record that pending sends get no response."""
         for number in self.unsettled.values():
             self.cluster_checker.send_disconnected(number)
         self.unsettled.clear()
 
 
 class StreamReceiverClient(ReceiverClient):
-    """Receives from a destination under locks. The numbers of its deliveries are the ledger's."""
+    """Receives from a destination with peek-lock; its delivery numbers are indexes in the checker."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class StreamReceiverClient(ReceiverClient):
         self._credit = 0
 
     def keep_credit(self, credit: int) -> None:
-        """Have so much credit at all times, whatever becomes of messages: those that hang must not hold up others."""
+        """Keep the credit constant, so that messages that hang do not delay others."""
         self._credit = credit
         self.link.grant(credit)
 
@@ -126,12 +126,12 @@ class StreamReceiverClient(ReceiverClient):
         self.completed += isinstance(state, Accepted)
 
     def record_disconnect(self) -> None:
-        """It is over: what it held is free."""
+        """Record that the link ended and released its locks."""
         self.cluster_checker.link_ended(self.number)
 
 
 class SessionReceiverClient(StreamReceiverClient):
-    """Receives the messages of any session that is free."""
+    """Receives the messages of the next available session."""
 
     def attach(self) -> None:
         source = Source(address=self.queue, filter={SESSION_FILTER: None})

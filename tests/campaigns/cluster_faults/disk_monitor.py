@@ -1,6 +1,6 @@
-"""When the machine's own disk did not answer: then what a server refuses for that reason is no strike of ours.
+"""Periods in which the machine's own disk was slow: refusals of the server in them are not due to an injected fault.
 
-Owns: one thread that asks the disk again and again, in the folder where the stores are.
+Owns: one thread that writes and syncs a file in the folder of the stores.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SLOW_THRESHOLD_S: Final = 0.5
 
 
 class DiskMonitor:
-    """Stretches of time in which a sync took long."""
+    """Records the periods in which a sync took long."""
 
     def __init__(self, folder: Path) -> None:
         self.slow_periods: list[tuple[float, float]] = []
@@ -47,7 +47,7 @@ class DiskMonitor:
             os.close(descriptor)
 
     def was_slow(self, since_s: float, until_s: float) -> bool:
-        """For most of that time it did not answer."""
+        """Return whether the disk was slow for most of that time."""
         slow_s = sum(max(0.0, min(until_s, end) - max(since_s, start)) for start, end in self.slow_periods)
         return slow_s > (until_s - since_s) / 2
 

@@ -1,6 +1,6 @@
-"""A strike at a namespace of several processes: what can happen, to whom, and when it was noticed and over.
+"""Faults of a namespace of several processes: kinds, targets, and the times of detection and end.
 
-Owns: the kinds, and how each is done and undone. When all is well again is for the campaign to see: its clients know.
+Owns: the kinds of faults, and how each is injected and ended. The campaign observes the recovery through its clients.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 POLL_INTERVAL_S: Final = 0.005
 DETECTION_TIMEOUT_S: Final = 2.0
-"""Beyond the worker's time-out: so much later at most is a process killed that does not answer."""
+"""Time after the worker timeout within which the supervisor kills a process that does not respond."""
 HIT_TIMEOUT_S: Final = 10.0
-"""Under load a store is written to before this."""
+"""Time within which a store is written to under load."""
 
 
 class FaultKind(Enum):
-    """What can happen."""
+    """Kind of a fault."""
 
     KILLED = "a process killed (SIGKILL)"
     STOPPED = "a process stopped for good (SIGSTOP)"
@@ -45,33 +45,33 @@ PROCESS_KINDS: Final = frozenset({FaultKind.KILLED, FaultKind.STOPPED, FaultKind
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One that has happened. Times are of the monotonic clock."""
+    """Fault that was injected. Times are monotonic."""
 
     kind: FaultKind
     worker: int | None
-    """The process that was struck; None: a disk was."""
+    """Faulty process; None for a disk fault."""
     stores: frozenset[int]
-    """What could not be used."""
+    """Stores that were unavailable."""
     began_s: float
     detected_s: float
-    """When the other processes knew: a send under way has an answer 1 s after this."""
+    """When the other processes detected it; pending sends get a response within 1 s after that."""
     ended_s: float
-    """When nothing kept it from getting well."""
+    """When the cause of the fault was removed."""
     recovered_s: float = float("inf")
-    """When every fragment took messages again, by way of every process."""
+    """When every fragment accepted messages again, through every process."""
 
     @property
     def ends_connections(self) -> bool:
-        """Those that the struck process holds."""
+        """The fault ends the connections of the faulty process."""
         return self.kind in {FaultKind.KILLED, FaultKind.STOPPED}
 
 
 class FaultNotDetected(Exception):
-    """What should have followed from a strike has not."""
+    """A fault had no effect, or was not detected."""
 
 
 class FaultInjector:
-    """Does them."""
+    """Injects faults."""
 
     def __init__(self, server: RestartableCluster, shim: DiskShim, rng: Random) -> None:
         self._server = server
@@ -79,7 +79,7 @@ class FaultInjector:
         self._rng = rng
 
     async def inject(self, kind: FaultKind) -> Fault:
-        """Do it; it returns when it is over, and has yet to heal."""
+        """Inject a fault; return when its cause is removed, before the recovery."""
         if kind in PROCESS_KINDS:
             return await self._fail_process(kind)
         return await self._fail_disk(kind)
@@ -102,7 +102,7 @@ class FaultInjector:
         return Fault(kind, worker, stores, began_s, detected_s, detected_s)
 
     async def _wait_for_end(self, worker: int, began_s: float) -> float:
-        """When the supervisor has killed a worker that does not answer."""
+        """Wait until the supervisor has killed a worker that does not respond; return the time."""
         deadline = began_s + self._server.worker_timeout_s + DETECTION_TIMEOUT_S
         while is_alive(worker):
             if time.monotonic() > deadline:
@@ -132,17 +132,17 @@ class FaultInjector:
 
 
 async def _first_hit(rule: FaultRule) -> float:
-    """When the disk was first used."""
+    """Wait until the disk is used; return the time."""
     deadline = time.monotonic() + HIT_TIMEOUT_S
     while not rule.hit_count:
         if time.monotonic() > deadline:
-            raise FaultNotDetected(f"a disk was struck and not used in {HIT_TIMEOUT_S:.0f} s")
+            raise FaultNotDetected(f"a faulty disk was not used in {HIT_TIMEOUT_S:.0f} s")
         await asyncio.sleep(POLL_INTERVAL_S)
     return time.monotonic()
 
 
 def shuffled_kinds(rng: Random, count: int, kinds: list[FaultKind]) -> list[FaultKind]:
-    """So many kinds, each about as often as the others, in any order."""
+    """Return `count` kinds in random order, each about as often as the others."""
     chosen = [kinds[number % len(kinds)] for number in range(count)]
     rng.shuffle(chosen)
     return chosen

@@ -1,6 +1,6 @@
-"""When this program itself did not run: then nobody else is to blame for an answer that it saw late.
+"""Periods in which the event loop of this program did not run: late responses in them do not count.
 
-Owns: one task that looks at the clock.
+Owns: one task that reads the clock.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MAX_GAP_S: Final = 0.2
 
 
 class LoopLag:
-    """Stretches of time in which the loop had no turn."""
+    """Records the periods in which the event loop was late."""
 
     def __init__(self) -> None:
         self.late_periods: list[tuple[float, float]] = []
@@ -43,7 +43,7 @@ class LoopLag:
                 self.late_periods.append((before_s + POLL_INTERVAL_S, time.monotonic()))
 
     def elapsed_without_lag(self, since_s: float, until_s: float) -> float:
-        """How much of that time it ran. What is short is told as it is: nobody minds."""
+        """Return how long the loop ran in that time; short times are returned unchanged."""
         if until_s - since_s < MAX_GAP_S:
             return until_s - since_s
         missing = sum(max(0.0, min(until_s, end) - max(since_s, start)) for start, end in self.late_periods)

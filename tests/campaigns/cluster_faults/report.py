@@ -1,6 +1,6 @@
-"""What a campaign has to tell: a table of its strikes, its figures, its problems.
+"""Report of a campaign: a table of its faults, its figures and its problems.
 
-Owns: how it is told. Judges nothing.
+Owns: the text. It checks nothing.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from tests.campaigns.cluster_faults.fault import Fault
 
 COLUMNS: Final = (
-    "what was struck",
-    "how many",
-    "known after",
-    "well again after",
+    "fault",
+    "count",
+    "detected after",
+    "recovered after",
     "without a key",
     "longest",
-    "keys elsewhere",
+    "other fragments",
     "longest",
-    "keys struck: accepted",
+    "affected fragments: accepted",
     "refused",
     "longest",
     "connections dropped",
@@ -33,7 +33,7 @@ COLUMNS: Final = (
 
 @dataclass
 class Report:
-    """Of one campaign."""
+    """Report of one campaign."""
 
     seed: int
     workers: int
@@ -45,39 +45,39 @@ class Report:
     duplicates: int = 0
     connections: int = 0
     shares: list[float] = field(default_factory=list)
-    """Of the senders' connections: what each process held when something was struck."""
+    """Share of the senders' connections that each process held when a fault was injected."""
     lag_s: float = 0.0
     disk_s: float = 0.0
-    """For how long the machine's disk did not answer, at most."""
+    """Longest time in which the machine's disk did not respond."""
     seconds: float = 0.0
 
     def table(self) -> str:
-        """A row for each kind of strike: the sends that met one."""
+        """Return a table with a row for each kind of fault, with the sends that overlapped it."""
         rows = [self._row(kind) for kind in FaultKind]
         return "\n".join([f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}", *filter(None, rows)])
 
     def _row(self, kind: FaultKind) -> str:
-        strikes = [strike for strike in self.faults if strike.kind is kind]
-        if not strikes:
+        faults = [fault for fault in self.faults if fault.kind is kind]
+        if not faults:
             return ""
-        known_s = max(strike.detected_s - strike.began_s for strike in strikes)
-        well = [strike.recovered_s - strike.ended_s for strike in strikes]
-        keyless, live, struck = [
-            self.responses.figures.get((kind, one), SendStatistics())
-            for one in (SendClass.KEYLESS, SendClass.OTHER_FRAGMENT, SendClass.FAULTY_FRAGMENT)
+        known_s = max(fault.detected_s - fault.began_s for fault in faults)
+        recoveries_s = [fault.recovered_s - fault.ended_s for fault in faults]
+        keyless, other, affected = [
+            self.responses.figures.get((kind, send_class), SendStatistics())
+            for send_class in (SendClass.KEYLESS, SendClass.OTHER_FRAGMENT, SendClass.FAULTY_FRAGMENT)
         ]
         cells = [
             kind.value,
-            str(len(strikes)),
+            str(len(faults)),
             f"{known_s:.1f} s at most",
-            f"{statistics.median(well):.1f} s, {max(well):.1f} at most",
+            f"{statistics.median(recoveries_s):.1f} s, {max(recoveries_s):.1f} at most",
             f"{keyless.accepted:,}",
             f"{keyless.longest_s:.2f} s",
-            f"{live.accepted:,}",
-            f"{live.longest_s:.2f} s",
-            f"{struck.accepted:,}",
-            f"{struck.refused:,}",
-            f"{struck.longest_s:.2f} s",
+            f"{other.accepted:,}",
+            f"{other.longest_s:.2f} s",
+            f"{affected.accepted:,}",
+            f"{affected.refused:,}",
+            f"{affected.longest_s:.2f} s",
             f"{self.responses.drops[kind]:,}",
         ]
         return f"| {' | '.join(cells)} |"
@@ -87,12 +87,12 @@ class Report:
         held = f"{min(shares):.0%} to {max(shares):.0%}, {statistics.median(shares):.0%} in the median"
         verdict = self.responses
         return (
-            f"seed {self.seed}: {len(self.faults)} strikes at {self.workers} processes in {self.seconds:.0f} s; "
-            f"{self.messages}; {self.duplicates} there twice; {self.connections:,} connections, of which a process "
-            f"held {held}; those of a struck process ended {verdict.longest_drop_s:.2f} s after it was known at most, "
-            f"senders had another {verdict.longest_reconnection_s:.2f} s later at most; nothing was received for "
-            f"{verdict.longest_pause_s:.2f} s at most; this program stood still for {self.lag_s:.2f} s at most, "
-            f"the machine's disk for {self.disk_s:.2f} s ({verdict.disk_timeouts} sends refused for that); "
+            f"seed {self.seed}: {len(self.faults)} faults in {self.workers} processes in {self.seconds:.0f} s; "
+            f"{self.messages}; {self.duplicates} duplicates; {self.connections:,} connections, of which a process "
+            f"held {held}; those of a faulty process ended at most {verdict.longest_drop_s:.2f} s after the detection, "
+            f"senders reconnected at most {verdict.longest_reconnection_s:.2f} s later; the longest pause of receivers "
+            f"was {verdict.longest_pause_s:.2f} s; this program was blocked for at most {self.lag_s:.2f} s, "
+            f"the machine's disk for {self.disk_s:.2f} s ({verdict.disk_timeouts} sends refused because of it); "
             f"{len(self.problems)} problems"
         )
 

@@ -1,16 +1,15 @@
-"""When sends were answered, and whether that was soon enough: what was struck must not be felt elsewhere.
+"""Checks of response times: a fault must not affect other fragments and processes.
 
-What must hold, on connections that a process holds which was not struck:
+On connections of processes without a fault:
 
-- a send without a key, or with one of a fragment that works, is accepted, and no later than 1 s after the strike was
-  detected, or after it began itself;
-- a send with a key of a fragment that was struck is accepted, or refused with an error that may be tried again, in the
-  same time;
-- the connection stays.
+- a send without a key, or with a key of an unaffected fragment, is accepted within 1 s after the fault was detected, or
+  after the send began if that was later;
+- a send with a key of an affected fragment is accepted, or refused with a retriable error, in the same time;
+- the connection stays open.
 
-Those of a struck process drop within that time, and can be made anew. A moment in which this program itself did not run
-counts for nobody, and what is refused because the machine's own disk did not answer is counted apart. Owns: this
-judgement and its figures. What became of messages is judged in `ledger`.
+Connections of a faulty process end within that time, and the clients can reconnect. Time in which this program did not
+run does not count, and sends that are refused because the machine's own disk did not respond are counted separately.
+Owns: these checks and their figures. `checker` checks the messages.
 """
 
 from __future__ import annotations
@@ -34,29 +33,29 @@ if TYPE_CHECKING:
 
 RESPONSE_LIMIT_S: Final = 1.0
 RECONNECT_FACTOR: Final = 2
-"""So many times later a sender whose connection was dropped has another."""
+"""A sender reconnects within this multiple of the response limit."""
 MAX_PROBLEMS: Final = 40
 DISK_TIMEOUT_TEXT: Final = "its disk has not answered for"
-"""What a server says that has given a store up."""
+"""Error text of a server that closed a store after a timeout."""
 STORE_TIMEOUT_S: Final = 2.0
-"""After so long, here."""
+"""Store timeout of the server under test."""
 UNKNOWN_PROCESS: Final = 0
-"""Holds a connection whose process was gone before anybody could see which one it was."""
+"""Process of a connection that ended before its process was known."""
 RETRIABLE_CONDITIONS: Final = ("amqp:internal-error", "com.microsoft:server-busy", "com.microsoft:timeout")
 
 
 class SendClass(Enum):
-    """What a send that met a strike was to it."""
+    """Relation of a send to an overlapping fault."""
 
     KEYLESS = "without a key"
     OTHER_FRAGMENT = "keys of other fragments"
-    FAULTY_FRAGMENT = "keys of struck fragments"
-    FAULTY_PROCESS = "on connections of the struck process"
+    FAULTY_FRAGMENT = "keys of affected fragments"
+    FAULTY_PROCESS = "on connections of the faulty process"
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionDrop:
-    """A connection, or a link, that ended without our doing."""
+    """Connection or link that the server ended."""
 
     process: int
     at_s: float
@@ -65,7 +64,7 @@ class ConnectionDrop:
 
 @dataclass(frozen=True, slots=True)
 class Reconnection:
-    """A sender that had lost its connection has another."""
+    """Reconnection of a sender that had lost its connection."""
 
     dropped_s: float
     attached_s: float
@@ -73,18 +72,18 @@ class Reconnection:
 
 @dataclass
 class SendStatistics:
-    """Of one kind of strike and one class of sends."""
+    """Figures of one kind of fault and one class of sends."""
 
     accepted: int = 0
     refused: int = 0
     cut_off: int = 0
     longest_s: float = 0.0
-    """From the detection, or its own begin if that was later, to the answer."""
+    """Longest time from the detection, or from the start of the send if that was later, to the response."""
 
 
 @dataclass
 class ResponseReport(Problems):
-    """What came of it."""
+    """Problems and figures."""
 
     figures: dict[tuple[FaultKind, SendClass], SendStatistics] = field(default_factory=dict)
     drops: Counter[FaultKind] = field(default_factory=Counter)
@@ -92,13 +91,13 @@ class ResponseReport(Problems):
     longest_drop_s: float = 0.0
     longest_reconnection_s: float = 0.0
     longest_pause_s: float = 0.0
-    """From the detection of a strike on, in which no receiver of a destination without sessions got anything."""
+    """Longest time after a detection in which a destination without sessions delivered nothing."""
     disk_timeouts: int = 0
-    """Sends that were refused because the machine's disk did not answer anybody."""
+    """Sends that were refused because the machine's own disk did not respond."""
 
 
 class ResponseChecker:
-    """Knows all strikes of a campaign, of which no two overlap."""
+    """Checks responses against the faults of a campaign, of which no two overlap."""
 
     def __init__(
         self,
@@ -111,7 +110,7 @@ class ResponseChecker:
         self.report = ResponseReport(MAX_PROBLEMS)
         self._disk = disk
         self._faults = faults
-        self._ends = [strike.recovered_s for strike in faults]
+        self._ends = [fault.recovered_s for fault in faults]
         self._stores = stores
         self._lag = lag
         self._response_limit_s = response_limit_s
@@ -119,13 +118,13 @@ class ResponseChecker:
     def check(
         self, checker: ClusterChecker, drops: Sequence[ConnectionDrop], reconnections: Sequence[Reconnection]
     ) -> ResponseReport:
-        """All of it."""
+        """Check sends, connections and deliveries."""
         for send in checker.sends:
             self._check_send(send)
         for drop in drops:
             self._check_drop(drop)
-        for again in reconnections:
-            took_s = self._lag.elapsed_without_lag(again.dropped_s, again.attached_s)
+        for reconnection in reconnections:
+            took_s = self._lag.elapsed_without_lag(reconnection.dropped_s, reconnection.attached_s)
             self.report.longest_reconnection_s = max(self.report.longest_reconnection_s, took_s)
             if took_s > RECONNECT_FACTOR * self._response_limit_s:
                 self.report.add(f"back: a sender was attached again {took_s:.2f} s after its connection was dropped")
@@ -142,22 +141,22 @@ class ResponseChecker:
         if self._is_disk_timeout(send):
             self.report.disk_timeouts += 1
             return
-        strike = self._fault_during(send.began_s, ended_s)
+        fault = self._fault_during(send.began_s, ended_s)
         name = f"message {send.number} of {send.stream.name}"
-        if strike is None:
+        if fault is None:
             if not send.is_accepted:
-                self.report.add(f"error: {name} was not accepted, and nothing was struck: {_describe_outcome(send)}")
+                self.report.add(f"error: {name} was not accepted, and there was no fault: {_describe_outcome(send)}")
             return
-        kind = self._send_class(send, strike)
-        figures = self.report.figures.setdefault((strike.kind, kind), SendStatistics())
+        kind = self._send_class(send, fault)
+        figures = self.report.figures.setdefault((fault.kind, kind), SendStatistics())
         figures.accepted += send.is_accepted
         figures.refused += send.refusal is not None
         figures.cut_off += send.is_disconnected
         if kind is SendClass.FAULTY_PROCESS:
             return
-        waited_s = self._lag.elapsed_without_lag(max(send.began_s, strike.detected_s), ended_s)
+        waited_s = self._lag.elapsed_without_lag(max(send.began_s, fault.detected_s), ended_s)
         figures.longest_s = max(figures.longest_s, waited_s)
-        about = f"{name}, {kind.value}, while {strike.kind.value}"
+        about = f"{name}, {kind.value}, while {fault.kind.value}"
         if waited_s > self._response_limit_s:
             self.report.add(
                 f"late: {about}: {_describe_outcome(send)} {waited_s:.2f} s after the detection or its begin"
@@ -169,15 +168,15 @@ class ResponseChecker:
             self.report.add(f"error: {about}: {_describe_outcome(send)}")
 
     def _is_disk_timeout(self, send: SendRecord) -> bool:
-        """No store could keep it: whoever asked the disk in that time had no answer."""
+        """Return whether the send was refused because the machine's own disk was slow."""
         if self._disk is None or send.ended_s is None or DISK_TIMEOUT_TEXT not in (send.refusal or ""):
             return False
         return self._disk.was_slow(send.ended_s - STORE_TIMEOUT_S, send.ended_s)
 
     def _fault_during(self, began_s: float, ended_s: float) -> Fault | None:
-        """The first strike that was under way in that time."""
-        at = bisect_left(self._ends, began_s)
-        return self._faults[at] if at < len(self._faults) and self._faults[at].began_s <= ended_s else None
+        """Return the first fault that overlaps that time."""
+        index = bisect_left(self._ends, began_s)
+        return self._faults[index] if index < len(self._faults) and self._faults[index].began_s <= ended_s else None
 
     def _send_class(self, send: SendRecord, fault: Fault) -> SendClass:
         is_gone = send.process == UNKNOWN_PROCESS and fault.ends_connections
@@ -190,27 +189,27 @@ class ResponseChecker:
     # --- connections --------------------------------------------------------------------------------------------------
 
     def _check_drop(self, drop: ConnectionDrop) -> None:
-        strike = self._fault_during(drop.at_s, drop.at_s)
-        if strike is None or not strike.ends_connections or drop.process not in {strike.worker, UNKNOWN_PROCESS}:
-            self.report.add(f"dropped: process {drop.process}, which was not struck, ended a connection: {drop.reason}")
+        fault = self._fault_during(drop.at_s, drop.at_s)
+        if fault is None or not fault.ends_connections or drop.process not in {fault.worker, UNKNOWN_PROCESS}:
+            self.report.add(f"dropped: process {drop.process}, which has no fault, ended a connection: {drop.reason}")
             return
-        self.report.drops[strike.kind] += 1
-        late_s = self._lag.elapsed_without_lag(strike.detected_s, drop.at_s)
+        self.report.drops[fault.kind] += 1
+        late_s = self._lag.elapsed_without_lag(fault.detected_s, drop.at_s)
         self.report.longest_drop_s = max(self.report.longest_drop_s, late_s)
         if late_s > self._response_limit_s and drop.process != UNKNOWN_PROCESS:
-            self.report.add(f"late: a connection of a struck process ended {late_s:.2f} s after the detection")
+            self.report.add(f"late: a connection of a faulty process ended {late_s:.2f} s after the detection")
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
     def _check_double_locks(self, checker: ClusterChecker) -> None:
-        """A lock is valid unless its fragment was struck since, or the process through which its holder had it."""
+        """A lock is valid unless there was a fault of its fragment or of its holder's process since."""
         for pair in checker.double_locks:
             earlier, later = pair.earlier, pair.later
-            strikes = self._faults_between(pair)
-            is_struck = any(strike.worker == earlier.process for strike in strikes) or self._affects_fragment(
-                strikes, earlier
+            faults = self._faults_between(pair)
+            is_released = any(fault.worker == earlier.process for fault in faults) or self._affects_fragment(
+                faults, earlier
             )
-            if not is_struck:
+            if not is_released:
                 self.report.add(
                     f"two holders: message {later.copy.number} of {later.copy.destination} was handed out "
                     f"{later.since_s - earlier.since_s:.3f} s after another had got it, under a lock for "
@@ -218,11 +217,11 @@ class ResponseChecker:
                 )
 
     def _check_session_redeliveries(self, checker: ClusterChecker) -> None:
-        """Who has a session keeps it when its disk fails, and gets again what it had: all locks are void."""
+        """A session survives a disk fault, but its locks do not: its messages are redelivered."""
         for pair in checker.session_redeliveries:
             later = pair.later
             if not self._affects_fragment(
-                [strike for strike in self._faults_between(pair) if strike.worker is None], later
+                [fault for fault in self._faults_between(pair) if fault.worker is None], later
             ):
                 self.report.add(
                     f"order: from {later.copy.destination} came, as number {later.copy.sequence_number:#x}, message "
@@ -231,13 +230,13 @@ class ResponseChecker:
 
     def _faults_between(self, pair: DeliveryPair) -> list[Fault]:
         since_s, until_s = pair.earlier.since_s, pair.later.since_s
-        return [strike for strike in self._faults if strike.began_s <= until_s and strike.recovered_s >= since_s]
+        return [fault for fault in self._faults if fault.began_s <= until_s and fault.recovered_s >= since_s]
 
     def _affects_fragment(self, faults: Sequence[Fault], delivery: Delivery) -> bool:
-        return any(delivery.copy.fragment % self._stores in strike.stores for strike in faults)
+        return any(delivery.copy.fragment % self._stores in fault.stores for fault in faults)
 
     def _check_duplicates(self, checker: ClusterChecker) -> None:
-        """Allowed for a message without a key whose fragment was struck in the moment that it was sent."""
+        """Duplicates are allowed only for a message without a key that was sent during a fault."""
         for send, destination in checker.duplicates():
             ended_s = send.ended_s if send.ended_s is not None else float("inf")
             if send.fragment is not None or self._fault_during(send.began_s, ended_s) is None:
@@ -249,15 +248,15 @@ class ResponseChecker:
             destination = delivery.copy.destination
             since_s, now_s = last_s.get(destination), delivery.since_s
             last_s[destination] = now_s
-            strike = (
+            fault = (
                 self._fault_during(since_s, now_s) if since_s is not None and not has_sessions(destination) else None
             )
-            if strike is not None and since_s is not None and now_s > strike.detected_s:
-                pause_s = self._lag.elapsed_without_lag(max(since_s, strike.detected_s), min(now_s, strike.recovered_s))
+            if fault is not None and since_s is not None and now_s > fault.detected_s:
+                pause_s = self._lag.elapsed_without_lag(max(since_s, fault.detected_s), min(now_s, fault.recovered_s))
                 self.report.longest_pause_s = max(self.report.longest_pause_s, pause_s)
 
 
 def _describe_outcome(send: SendRecord) -> str:
     if send.ended_s is None:
-        return "no answer"
+        return "no response"
     return "accepted" if send.is_accepted else send.refusal or "its connection ended"

@@ -1,7 +1,6 @@
-"""A server of several processes under a shim: who is who in it.
+"""Server of several processes with fault injection into its disks.
 
-Owns: which process has which store, and which holds whose connection. How it is started, stopped and killed is in
-`faults.server_process`.
+Owns: which process has which store and which connection. `restartable_server` starts, stops and kills the server.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ STORE_TIMEOUT_S: Final = 2.0
 
 
 class RestartableCluster(RestartableServer):
-    """One namespace."""
+    """One namespace of several processes."""
 
     def __init__(self, folder: Path, shim: DiskShim, *, workers: int, stores: int, worker_timeout_s: float) -> None:
         self.stores = stores
@@ -33,29 +32,29 @@ class RestartableCluster(RestartableServer):
             options += [f"--workers={workers}", f"--worker-timeout={worker_timeout_s}"]
         super().__init__(folder, shim=shim, options=options)
         self.worker_count = workers
-        """So many processes are there when all is well."""
+        """Number of processes without faults."""
 
     @property
     def workers(self) -> list[int]:
-        """The processes that serve now."""
+        """Current worker processes."""
         return ServerProcesses(self.process.pid).workers
 
     @property
     def is_complete(self) -> bool:
-        """All processes are there, and every store is open."""
+        """All processes are running, and every store is open."""
         workers = self.workers
         return len(workers) == self.worker_count and set().union(*map(stores_of, workers)) == set(range(self.stores))
 
     def stores_of(self, worker: int) -> set[int]:
-        """What it alone can reach."""
+        """Return the stores that a worker owns."""
         return stores_of(worker)
 
     def process_of_connection(self, client: CampaignClient) -> int:
-        """Who has the other end of a connection; `NOBODY` if its process is gone already."""
+        """Return the process of a connection; `UNKNOWN_PROCESS` if the process has ended."""
         port = client.peer.transport.get_extra_info("sockname")[1]
         return connected_worker(port, self.endpoint.amqp_port, self.workers) or UNKNOWN_PROCESS
 
     @property
     def traceback_count(self) -> int:
-        """Failures of its own that it has logged."""
+        """Number of tracebacks in the log."""
         return self.process.log.count("Traceback (most recent call last)")

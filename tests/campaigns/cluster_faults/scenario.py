@@ -1,7 +1,7 @@
-"""What is used in a campaign: partitioned entities, the streams of messages to them, and how many receive from where.
+"""Scenarios: partitioned entities, the streams of messages to them, and the number of receivers of each.
 
-Owns: names. All keys of a stream, and all its sessions, are its own: one sender sends them, one connection at a time,
-so that their order is known.
+Owns: names. No two streams share a key or session: one sender sends each, on one connection at a time, so that the
+order is known.
 """
 
 from __future__ import annotations
@@ -21,44 +21,44 @@ if TYPE_CHECKING:
 KEYS: Final = 48
 SESSIONS: Final = 24
 MAX_DELIVERY_COUNT: Final = 1_000_000
-"""Whatever happens to a message, it is not dead-lettered for it."""
+"""A delivery count that is never reached: no message is dead-lettered for it."""
 SUBSCRIPTIONS: Final = {"news": ("one", "other"), "trips": ("riders",)}
-"""Of each topic. All others are queues."""
+"""Subscriptions of each topic. All other entities are queues."""
 WITH_SESSIONS: Final = frozenset({"baskets", "trips"})
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """What one sender sends."""
+    """Messages of one sender."""
 
     name: str
     path: str
     has_keys: bool = False
-    """Else a message may go to any fragment. What has sessions has keys: these are its sessions."""
+    """If not, a message may go to any fragment. An entity with sessions has keys: its session ids."""
 
     @property
     def keys(self) -> list[str]:
-        """None where any fragment will do."""
+        """Keys of the stream; empty if a message may go to any fragment."""
         if self.path in WITH_SESSIONS:
             return [f"{self.name} session {number}" for number in range(SESSIONS)]
         return [f"{self.name} key {number}" for number in range(KEYS)] if self.has_keys else []
 
     @property
     def by_fragment(self) -> dict[int, list[str]]:
-        """The same, by the fragments that they lead to."""
+        """Keys by fragment."""
         return _by_fragment(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Who sends what, and how many receive from where."""
+    """Streams, and the number of receivers by destination."""
 
     streams: tuple[Stream, ...]
     receivers: dict[str, int]
 
     @property
     def paths(self) -> list[str]:
-        """What is sent to."""
+        """Paths of the queues and topics."""
         return sorted({stream.path for stream in self.streams})
 
 
@@ -82,31 +82,31 @@ ONLY_SESSIONS: Final = Scenario(
 
 
 def destinations_of(path: str) -> list[str]:
-    """Where a message arrives that is sent there."""
+    """Return the queue, or the subscriptions of the topic."""
     names = SUBSCRIPTIONS.get(path)
     return [path] if names is None else [f"{path}/Subscriptions/{name}" for name in names]
 
 
 def has_sessions(destination: str) -> bool:
-    """Its messages are received session by session."""
+    """Return whether a destination has sessions."""
     return destination.partition("/")[0] in WITH_SESSIONS
 
 
 def fragment_for(key: str | None) -> int | None:
-    """The only one that a message of this key may be in."""
+    """Return the fragment of a key; None if any fragment may have the message."""
     return None if key is None else fragment_of(key.encode())
 
 
 @cache
 def _by_fragment(stream: Stream) -> dict[int, list[str]]:
-    found: dict[int, list[str]] = defaultdict(list)
+    by_fragment: dict[int, list[str]] = defaultdict(list)
     for key in stream.keys:
-        found[fragment_of(key.encode())].append(key)
-    return dict(found)
+        by_fragment[fragment_of(key.encode())].append(key)
+    return dict(by_fragment)
 
 
 async def create_entities(manager: NamespaceManager, scenario: Scenario, lock_ms: int) -> None:
-    """All that is sent to, partitioned."""
+    """Create the partitioned queues, topics and subscriptions."""
     for path in scenario.paths:
         requires_session = path in WITH_SESSIONS
         if path not in SUBSCRIPTIONS:
@@ -120,7 +120,7 @@ async def create_entities(manager: NamespaceManager, scenario: Scenario, lock_ms
             continue
         await manager.create_topic(path, TopicDescription(enable_partitioning=True))
         for name in SUBSCRIPTIONS[path]:
-            described = SubscriptionDescription(
+            subscription = SubscriptionDescription(
                 requires_session=requires_session, lock_duration_ms=lock_ms, max_delivery_count=MAX_DELIVERY_COUNT
             )
-            await manager.create_subscription(path, name, described)
+            await manager.create_subscription(path, name, subscription)

@@ -1,4 +1,4 @@
-"""Through strikes at processes and disks nothing is lost, and who has nothing to do with it does not notice."""
+"""Faults of processes and disks lose no messages and do not affect other fragments."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-async def test_partitioned_entities_lose_nothing_and_go_on(tmp_path: Path) -> None:
+async def test_partitioned_entities_lose_no_messages_during_faults(tmp_path: Path) -> None:
     plan = Plan(
         seed=3,
         fault_count=3,
@@ -19,7 +19,7 @@ async def test_partitioned_entities_lose_nothing_and_go_on(tmp_path: Path) -> No
         pause_range_s=(0.2, 0.6),
         lock_ms=5_000,
         worker_timeout_s=2.0,
-        response_limit_s=4.0,  # beside other tests, which have the processors as well
+        response_limit_s=4.0,  # other tests use the processors at the same time
     )
     report = await run_campaign(plan, tmp_path)
     assert report.problems == [], str(report)

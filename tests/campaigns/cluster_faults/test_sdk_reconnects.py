@@ -1,4 +1,4 @@
-"""The official SDK, whose connection's process is killed, is back within its first retry."""
+"""After the process of its connection is killed, the official SDK reconnects within its first retry."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 WORKERS = 2
 RETRIES: dict[str, Any] = {"retry_total": 1}
-"""With the SDK's own pause before it."""
+"""One retry, after the SDK's own pause."""
 RECONNECT_TIMEOUT_S = 5.0
-"""That pause, half a second in which the SDK opens a connection, and a machine that has other things to do."""
+"""The SDK's pause, half a second for opening a connection, and margin for a busy machine."""
 
 
 @pytest.fixture(autouse=True)
 def sockets_of_the_sdk() -> Iterator[None]:
-    """The SDK, without asyncio, does not close the socket of a connection that it lost: here, not in another test."""
+    """Collect sockets that the blocking SDK leaves open after a lost connection, before the next test."""
     yield
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
@@ -43,7 +43,7 @@ def sockets_of_the_sdk() -> Iterator[None]:
 
 
 class Processes:
-    """Those of a server."""
+    """Processes of a server."""
 
     def __init__(self, supervisor: int) -> None:
         self._supervisor = supervisor
@@ -53,10 +53,12 @@ class Processes:
         return ServerProcesses(self._supervisor).workers
 
     def connected_workers(self, port: int) -> dict[int, int]:
-        """Who holds which of this program's connections to a port of the server, by the port on this side."""
+        """Return the worker of each connection of this program to a server port, by local port."""
         workers = self.workers
-        found = {own: connected_worker(own, port, workers) for own in ports_of(os.getpid(), port)}
-        return {own: holder for own, holder in found.items() if holder is not None}
+        worker_by_port = {
+            local_port: connected_worker(local_port, port, workers) for local_port in ports_of(os.getpid(), port)
+        }
+        return {local_port: worker for local_port, worker in worker_by_port.items() if worker is not None}
 
     def kill(self, worker: int) -> None:
         os.kill(worker, signal.SIGKILL)
@@ -68,7 +70,7 @@ class Processes:
 
 @contextmanager
 def run_cluster(folder: Path) -> Iterator[tuple[ServerProcess, Processes]]:
-    """A server of several processes, of which nothing is left at the end."""
+    """Run a server of several processes; kill its workers if the test fails."""
     with run_server(folder, f"--workers={WORKERS}") as server:
         processes = Processes(json.loads((folder / "ready.json").read_text())["pid"])
         try:
@@ -81,7 +83,7 @@ def run_cluster(folder: Path) -> Iterator[tuple[ServerProcess, Processes]]:
 
 
 class Clients:
-    """A sender and a receiver of one client, each with a connection of its own."""
+    """A sender and a receiver of one client, each with its own connection."""
 
     def __init__(self, bus: Bus, server: ServerProcess, processes: Processes, port: int) -> None:
         self.queue = server.create_queue(EnablePartitioning="true", LockDuration="PT5S")
@@ -90,36 +92,36 @@ class Clients:
         before = processes.connected_workers(port)
         self.sender: ServiceBusSender = bus.sender(self.queue, client=client)
         self.sender.send_messages(ServiceBusMessage("before", message_id="before"))
-        (self._sends,) = processes.connected_workers(port).keys() - before.keys()
+        (self._sender_port,) = processes.connected_workers(port).keys() - before.keys()
         before = processes.connected_workers(port)
         self.receiver: ServiceBusReceiver = bus.receiver(self.queue, client=client)
         (message,) = receive(self.receiver, 1)
         self.receiver.complete_message(message)
-        (self._receives,) = processes.connected_workers(port).keys() - before.keys()
+        (self._receiver_port,) = processes.connected_workers(port).keys() - before.keys()
 
-    def lose(self, connection: int) -> None:
-        """Its process is killed."""
+    def kill_process_of(self, connection: int) -> None:
+        """Kill the process of a connection."""
         self._processes.kill(self._processes.connected_workers(self._port)[connection])
 
     def send_and_receive(self) -> None:
-        """Both calls are tried once more at most; what one loses, the other may have lost as well."""
-        self.lose(self._sends)
+        """Send and receive after lost connections; one killed process may have held both connections."""
+        self.kill_process_of(self._sender_port)
         began_s = time.monotonic()
         self.sender.send_messages(ServiceBusMessage("after", message_id="after"))
         assert time.monotonic() - began_s < RECONNECT_TIMEOUT_S
         self._processes.wait_until_complete()
-        if self._receives in self._processes.connected_workers(self._port):
-            self.lose(self._receives)
+        if self._receiver_port in self._processes.connected_workers(self._port):
+            self.kill_process_of(self._receiver_port)
         began_s = time.monotonic()
-        found = receive(self.receiver, 1)
+        messages = receive(self.receiver, 1)
         assert time.monotonic() - began_s < RECONNECT_TIMEOUT_S
-        assert {message.message_id for message in found} == {"after"}
+        assert {message.message_id for message in messages} == {"after"}
 
 
 # The SDK leaves the socket of a lost connection to the garbage collector.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("is_aio", [False, True], ids=["sync", "aio"])
-def test_the_sdk_is_back_within_its_first_retry(tmp_path: Path, *, is_aio: bool) -> None:
+def test_the_sdk_reconnects_within_its_first_retry(tmp_path: Path, *, is_aio: bool) -> None:
     with run_cluster(tmp_path) as (server, processes):
         loop = AsyncDriver() if is_aio else None
         bus = Bus(loop or SyncDriver(), server, tls=is_aio)

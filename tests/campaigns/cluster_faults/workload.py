@@ -1,11 +1,11 @@
-"""Senders and receivers that go on whatever is struck, and hang up at random themselves.
+"""Workload: senders and receivers that continue during faults, and disconnect at random.
 
-    async with Load(server, scene, ledger, rng) as load:
-        ...                                     # strike, and look at what the ledger has
+    async with Workload(server, scenario, checker, rng) as workload:
+        ...                                     # inject faults, and read the checker
 
-Owns: the clients of a campaign, and when their connections ended against their will. Which process accepts a connection
-is the kernel's choice; a sender that came to one which holds many already hangs up and tries again, a few times. What
-is promised is judged elsewhere.
+Owns: the clients of a campaign, and the times of lost connections. The kernel chooses the process that accepts a
+connection; a sender whose process has many connections already reconnects, a few times. The checkers check the
+guarantees.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ if TYPE_CHECKING:
     from tests.campaigns.cluster_faults.checker import ClusterChecker
     from tests.campaigns.cluster_faults.restartable_cluster import RestartableCluster
     from tests.campaigns.cluster_faults.scenario import Scenario, Stream
-    from twinbus.amqp.composite import Composite
+    from twinbus.amqp.codec.composite import Composite
 
 PAUSE_S: Final = 0.02
-"""Between two messages of a sender, in the mean."""
+"""Mean pause between two messages of a sender."""
 SENDER_LIFETIME_RANGE_S: Final = (2.0, 10.0)
 RECEIVER_LIFETIME_RANGE_S: Final = (0.5, 4.0)
-"""Of a receiver."""
+"""Lifetime of a receiver."""
 CREDIT_TIMEOUT_S: Final = 0.25
 RESPONSE_TIMEOUT_S: Final = 30.0
 RECONNECT_PAUSE_S: Final = 0.02
-"""After a connection was lost: then at once."""
+"""Pause after a lost connection."""
 CLEAN_CLOSE_PROBABILITY: Final = 0.7
 MAX_CONNECTION_ATTEMPTS: Final = 8
-"""Of a sender, to be held by a process that does not hold many."""
+"""Attempts of a sender to connect to a process with few connections."""
 MAX_SHARE_FACTOR: Final = 1.5
-"""So many times its share of all senders are many."""
+"""A process has many connections if it has more than this multiple of its share."""
 
 
 class Workload:
-    """All clients."""
+    """Senders and receivers of a campaign."""
 
     def __init__(
         self, server: RestartableCluster, scenario: Scenario, checker: ClusterChecker, rng: random.Random
@@ -55,7 +55,7 @@ class Workload:
         self.drops: list[ConnectionDrop] = []
         self.reconnections: list[Reconnection] = []
         self.sender_clients: set[StreamSenderClient] = set()
-        """Senders that are connected."""
+        """Connected senders."""
         self.connections = 0
         self._server = server
         self._scenario = scenario
@@ -65,36 +65,36 @@ class Workload:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
-        works: list[Callable[[], Awaitable[None]]] = []
-        works += [self._sender_loop(stream) for stream in self._scenario.streams]
-        works += [
+        loops: list[Callable[[], Awaitable[None]]] = []
+        loops += [self._sender_loop(stream) for stream in self._scenario.streams]
+        loops += [
             self._receiver_loop(destination)
             for destination, count in self._scenario.receivers.items()
             for _ in range(count)
         ]
-        self._tasks = [asyncio.ensure_future(self._repeat(work)) for work in works]
+        self._tasks = [asyncio.ensure_future(self._repeat(client_loop)) for client_loop in loops]
         return self
 
     async def __aexit__(self, *_error: object) -> None:
-        """Senders wait for their answers, and all hang up."""
+        """Wait for pending responses, and disconnect all clients."""
         self._is_stopping = True
         _, late = await asyncio.wait(self._tasks, timeout=2 * RESPONSE_TIMEOUT_S)
         for task in late:
             task.cancel()
         results = await asyncio.gather(*self._tasks, return_exceptions=True)
-        faults = [result for result in results if isinstance(result, Exception)]
-        if faults:
-            raise ExceptionGroup("clients failed", faults)
+        errors = [result for result in results if isinstance(result, Exception)]
+        if errors:
+            raise ExceptionGroup("clients failed", errors)
 
     @property
     def has_failed(self) -> bool:
-        """A client did what it never should; the end will tell."""
+        """A client task has ended unexpectedly; leaving the context raises its error."""
         return any(task.done() for task in self._tasks)
 
     def connection_shares(self, workers: list[int]) -> list[float]:
-        """What part of the senders' connections each of these processes holds."""
+        """Return the share of the senders' connections that each of these processes has."""
         return [
-            sum(line.process == worker for line in self.sender_clients) / max(1, len(self.sender_clients))
+            sum(client.process == worker for client in self.sender_clients) / max(1, len(self.sender_clients))
             for worker in workers
         ]
 
@@ -108,55 +108,55 @@ class Workload:
     # --- senders ------------------------------------------------------------------------------------------------------
 
     def _sender_loop(self, stream: Stream) -> Callable[[], Awaitable[None]]:
-        """What one sender does in the life of one connection."""
+        """Return the work of a sender on one connection."""
         dropped_s: float | None = None
-        tries = 0
+        attempts = 0
 
-        async def live() -> None:
-            nonlocal dropped_s, tries
-            line = StreamSenderClient(self._checker, stream, self._rng)
+        async def run_connection() -> None:
+            nonlocal dropped_s, attempts
+            client = StreamSenderClient(self._checker, stream, self._rng)
             try:
-                async with connect_client(line, self._server.endpoint):
-                    line.process = self._server.process_of_connection(line)
+                async with connect_client(client, self._server.endpoint):
+                    client.process = self._server.process_of_connection(client)
                     self.connections += 1
                     if dropped_s is not None:
                         self.reconnections.append(Reconnection(dropped_s, time.monotonic()))
                         dropped_s = None
-                    tries += 1
-                    if tries < MAX_CONNECTION_ATTEMPTS and self._is_crowded(line.process):
-                        await disconnect(line)
+                    attempts += 1
+                    if attempts < MAX_CONNECTION_ATTEMPTS and self._is_crowded(client.process):
+                        await disconnect(client)
                         return
-                    tries = 0
-                    self.sender_clients.add(line)
-                    await self._send(line)
+                    attempts = 0
+                    self.sender_clients.add(client)
+                    await self._send(client)
             except (OSError, TimeoutError):
                 if dropped_s is None:
                     dropped_s = time.monotonic()
-                if line.end_reason is not None:
+                if client.end_reason is not None:
                     self.drops.append(
-                        ConnectionDrop(line.process, time.monotonic(), f"{stream.name}: {line.end_reason}")
+                        ConnectionDrop(client.process, time.monotonic(), f"{stream.name}: {client.end_reason}")
                     )
                 raise
             finally:
-                self.sender_clients.discard(line)
-                line.record_disconnect()
+                self.sender_clients.discard(client)
+                client.record_disconnect()
 
-        return live
+        return run_connection
 
     def _is_crowded(self, process: int) -> bool:
-        fair = len(self._scenario.streams) / self._server.worker_count
-        return sum(line.process == process for line in self.sender_clients) + 1 > MAX_SHARE_FACTOR * fair
+        fair_share = len(self._scenario.streams) / self._server.worker_count
+        return sum(client.process == process for client in self.sender_clients) + 1 > MAX_SHARE_FACTOR * fair_share
 
     async def _send(self, client: StreamSenderClient) -> None:
-        """One message after the other, with so many unanswered at a time; then hang up when all are answered."""
-        until, most_unanswered = (
+        """Send messages with a limited number pending; then wait for all responses and disconnect."""
+        until, max_pending = (
             time.monotonic() + self._rng.uniform(*SENDER_LIFETIME_RANGE_S),
             self._rng.choice([1, 5, 20]),
         )
-        most_unanswered = most_unanswered if not client.stream.has_keys else 20
+        max_pending = max_pending if not client.stream.has_keys else 20
         while time.monotonic() < until and not self._is_stopping:
             if await client.wait_until(
-                lambda: client.can_send and len(client.unsettled) < most_unanswered, timeout_s=CREDIT_TIMEOUT_S
+                lambda: client.can_send and len(client.unsettled) < max_pending, timeout_s=CREDIT_TIMEOUT_S
             ):
                 client.send_next()
             await asyncio.sleep(self._rng.uniform(0, 2 * PAUSE_S))
@@ -166,27 +166,27 @@ class Workload:
     # --- receivers ----------------------------------------------------------------------------------------------------
 
     def _receiver_loop(self, destination: str) -> Callable[[], Awaitable[None]]:
-        """What one receiver does in the life of one connection."""
+        """Return the work of a receiver on one connection."""
 
-        async def live() -> None:
-            make = SessionReceiverClient if has_sessions(destination) else StreamReceiverClient
-            line = make(
+        async def run_connection() -> None:
+            client_class = SessionReceiverClient if has_sessions(destination) else StreamReceiverClient
+            client = client_class(
                 self._checker,
                 destination,
-                self._choose_session_outcome if make is SessionReceiverClient else self._choose_outcome,
+                self._choose_session_outcome if client_class is SessionReceiverClient else self._choose_outcome,
             )
             try:
-                async with connect_client(line, self._server.endpoint):
-                    line.process = self._server.process_of_connection(line)
+                async with connect_client(client, self._server.endpoint):
+                    client.process = self._server.process_of_connection(client)
                     self.connections += 1
-                    await self._receive(line)
+                    await self._receive(client)
             except (OSError, TimeoutError):
-                self._record_drop(line)
+                self._record_drop(client)
                 raise
             finally:
-                line.record_disconnect()
+                client.record_disconnect()
 
-        return live
+        return run_connection
 
     async def _receive(self, client: StreamReceiverClient) -> None:
         client.keep_credit(self._rng.choice([1, 10, 50]))
@@ -198,7 +198,7 @@ class Workload:
             await disconnect(client)
 
     def _record_drop(self, client: StreamReceiverClient) -> None:
-        """A session may be lost, with its fragment, or there was none: then its link ends, and no more."""
+        """Record a lost connection. A detached session link is none: its session was lost, or there was no session."""
         is_of_session = (
             isinstance(client, SessionReceiverClient)
             and client.end_reason is not None
@@ -210,32 +210,32 @@ class Workload:
             )
 
     def _choose_outcome(self) -> Composite | None:
-        luck = self._rng.random()
-        if luck < 0.02:
+        draw = self._rng.random()
+        if draw < 0.02:
             return None
-        if luck < 0.05:
+        if draw < 0.05:
             return ABANDONED
-        return RELEASED if luck < 0.08 else ACCEPTED
+        return RELEASED if draw < 0.08 else ACCEPTED
 
     def _choose_session_outcome(self) -> Composite | None:
-        """Nothing is given back out of turn."""
+        """Session receivers never abandon or release, which would change the order."""
         return None if self._rng.random() < 0.02 else ACCEPTED
 
 
 async def drain(server: RestartableCluster, checker: ClusterChecker, destination: str) -> None:
-    """Receive and complete what comes for a moment: one connection's worth, or one session's."""
-    line = (SessionReceiverClient if has_sessions(destination) else StreamReceiverClient)(checker, destination)
+    """Receive and complete the available messages, of one session if the destination has sessions."""
+    client = (SessionReceiverClient if has_sessions(destination) else StreamReceiverClient)(checker, destination)
     try:
-        with contextlib.suppress(OSError, TimeoutError):  # there is no session, or it is held for a while
-            async with connect_client(line, server.endpoint):
-                line.process = server.process_of_connection(line)
-                line.link.grant(DRAIN_CREDIT, drain=True)
-                await line.wait_until(
-                    lambda: line.has_drained and not line.unconfirmed_settlements, timeout_s=RESPONSE_TIMEOUT_S
+        with contextlib.suppress(OSError, TimeoutError):  # there is no session, or another receiver has it
+            async with connect_client(client, server.endpoint):
+                client.process = server.process_of_connection(client)
+                client.link.grant(DRAIN_CREDIT, drain=True)
+                await client.wait_until(
+                    lambda: client.has_drained and not client.unconfirmed_settlements, timeout_s=RESPONSE_TIMEOUT_S
                 )
-                await disconnect(line)
+                await disconnect(client)
     finally:
-        line.record_disconnect()
+        client.record_disconnect()
 
 
 DRAIN_CREDIT: Final = 500

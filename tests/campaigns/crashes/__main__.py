@@ -29,27 +29,29 @@ def print_line(line: str) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m tests.campaigns.crashes", description="Lets servers die under load, and looks at what is left."
+        prog="python -m tests.campaigns.crashes", description="Crash servers under load, and check what is left."
     )
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--kills", type=int, metavar="N", help="kill the server N times")
-    what.add_argument("--cuts", type=int, metavar="N", help="cut its power N times")
-    what.add_argument("--slow-disk", action="store_true", help="make one of four disks slow, then sick")
-    parser.add_argument("--seed", type=int, default=secrets.randbelow(10**6), help="of all that is left to chance")
-    parser.add_argument("--minutes", type=float, default=None, help="no more deaths after this time")
-    parser.add_argument("--failing-syncs", action="store_true", help="with --cuts: some syncs fail before")
-    scene = parser.add_mutually_exclusive_group()
-    scene.add_argument(
+    crash_kind = parser.add_mutually_exclusive_group(required=True)
+    crash_kind.add_argument("--kills", type=int, metavar="N", help="kill the server N times")
+    crash_kind.add_argument("--cuts", type=int, metavar="N", help="cut its power N times")
+    crash_kind.add_argument("--slow-disk", action="store_true", help="make one of four disks slow, then faulty")
+    parser.add_argument("--seed", type=int, default=secrets.randbelow(10**6), help="seed of the random choices")
+    parser.add_argument("--minutes", type=float, default=None, help="no more crashes after this time")
+    parser.add_argument("--failing-syncs", action="store_true", help="with --cuts: some syncs fail before the cut")
+    scenario = parser.add_mutually_exclusive_group()
+    scenario.add_argument(
         "--features",
         action="store_true",
         help="with --kills or --cuts: sessions, schedules, duplicates, expiry and deferral instead of plain queues",
     )
-    scene.add_argument(
+    scenario.add_argument(
         "--transfers",
         action="store_true",
         help="with --kills or --cuts: transactions, forwarding and topics instead of plain queues",
     )
-    parser.add_argument("--keep", type=Path, default=None, metavar="DIR", help="leave data and log of the server there")
+    parser.add_argument(
+        "--keep", type=Path, default=None, metavar="DIR", help="keep data and log of the server in this directory"
+    )
     options = parser.parse_args()
     if options.keep is not None:
         options.keep.mkdir(parents=True)
@@ -59,7 +61,7 @@ def main() -> int:
 
 
 def run(options: argparse.Namespace, folder: Path) -> int:
-    """All of it, in a folder; the command's exit status."""
+    """Run the campaign in a folder, print its report, and return the exit status."""
     repeat = "python -m tests.campaigns.crashes " + " ".join(sys.argv[1:])
     if "--seed" not in repeat:
         repeat += f" --seed {options.seed}"
@@ -73,12 +75,12 @@ def run(options: argparse.Namespace, folder: Path) -> int:
         print_line(f"PROBLEM: {problem}")
     print_line(summary)
     if problems:
-        print_line(f"once more: {repeat}")
+        print_line(f"to repeat: {repeat}")
     return 1 if problems else 0
 
 
 async def run_crashes(options: argparse.Namespace, folder: Path) -> tuple[list[str], str]:
-    """Kills or power cuts; the problems and a line with figures."""
+    """Run kills or power cuts; return the problems and a summary line."""
     until = float("inf") if options.minutes is None else time.monotonic() + options.minutes * 60
     plan = Plan(
         seed=options.seed,
@@ -93,7 +95,7 @@ async def run_crashes(options: argparse.Namespace, folder: Path) -> tuple[list[s
 
 
 def choose_scenario(options: argparse.Namespace) -> Scenario | None:
-    """None: plain queues."""
+    """Return the scenario; None for plain queues."""
     if options.features:
         return FeatureScenario(options.seed)
     return TransferScenario(options.seed) if options.transfers else None

@@ -1,14 +1,13 @@
-"""A run: clients at work, a server that dies again and again under them, and the reckoning at the end.
+"""Campaign: clients use a server that crashes repeatedly; at the end all messages are checked.
 
-    report = await endure(Plan(seed=1, deaths=6, death=Death.KILL), folder)
+    report = await run_campaign(Plan(seed=1, crash_count=6, crash_kind=CrashKind.KILL), folder)
     assert report.problems == []
 
-After the last death the server starts once more, without clients: the counts that it tells must be what is there, and
-what is received to the end must be what `ledger` expects. Then it stops cleanly, and once more nothing may come back.
+After the last crash the server starts again, without clients: its message counts must be correct, and the remaining
+messages must be those that the checker expects. Then it is restarted cleanly, and no message may reappear.
 
-Owns: the order of events. Which queues there are, who uses them and how they are reckoned up is a `Scene`: here that of
-plain queues; `features` has another. Clients are in `workload`, the promises in `ledger`, what a power cut leaves in
-`disk`.
+Owns: the order of events. A `Scenario` has the queues, the clients and the final checks: here that of plain queues;
+`features` and `transfers` have others. Clients are in `workload`, the guarantees in the checker.
 """
 
 from __future__ import annotations
@@ -35,49 +34,49 @@ if TYPE_CHECKING:
 
 QUEUES: Final = tuple(f"queue-{number}" for number in range(6))
 PARTITIONED_QUEUES: Final = tuple(f"{PARTITIONED}{number}" for number in range(2))
-"""Queues over all stores."""
+"""Queues with fragments in all stores."""
 STORES: Final = 4
 DRAIN_TIMEOUT_S: Final = 30.0
 IDLE_TIMEOUT_S: Final = 5.0
-"""From a queue that is said to hold messages: then it has none, and its count is wrong."""
+"""If a queue delivers nothing for so long, its message count is wrong."""
 CREDIT: Final = 200
 SYNC_DELAY_RANGE_MS: Final = (20, 200)
 COVERAGE_TIMEOUT_S: Final = 60.0
-"""So long the last life may go on until all that a run is about was used: on a busy machine lives are short."""
+"""Time limit for covering all features before the last crash; on a busy machine little happens before a crash."""
 
 
 class CrashKind(Enum):
-    """How the server's lives end."""
+    """Kind of a crash."""
 
     KILL = "kill"
-    """SIGKILL: what it wrote is there, synced or not."""
+    """SIGKILL: all written data survives, synced or not."""
     POWER_CUT = "cut"
-    """SIGKILL, and what no sync had made durable is gone, or most of it."""
+    """SIGKILL, and all or most data that was not synced is lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What shall happen."""
+    """Parameters of a campaign."""
 
     seed: int
     crash_kind: CrashKind
     crash_count: int
     uptime_range_s: tuple[float, float] = (0.1, 2.0)
-    """The shortest and the longest time that it serves."""
+    """Shortest and longest time between start and crash."""
     until: float = float("inf")
-    """By the monotonic clock: no more deaths after this."""
+    """Monotonic time after which there are no more crashes."""
     tears_unsynced: bool = True
-    """Some power cuts leave some of what was not synced; else each leaves nothing of it."""
+    """Some power cuts keep part of the unsynced data; if False, all unsynced data is lost."""
     fails_syncs: bool = False
-    """In some lives, before the power is cut, one to three syncs of a store fail."""
+    """Before some power cuts, one to three syncs of a store fail."""
     slows_syncs: bool = False
-    """In some lives syncs take their time, so that much is waiting for its answer when the power is cut."""
+    """Before some power cuts, syncs are slow, so that many operations are pending at the cut."""
     options: tuple[str, ...] = (f"--stores={STORES}",)
 
 
 @dataclass(slots=True)
 class Report:
-    """What has happened."""
+    """Results of a campaign."""
 
     seed: int
     crashes: int = 0
@@ -92,7 +91,7 @@ class Report:
             f"starts {_median(self.start_durations_s):.2f} s, at most {max(self.start_durations_s, default=0):.2f} s"
         )
         return (
-            f"seed {self.seed}: {self.crashes} deaths in {self.seconds:.0f} s, {start}; {messages}; "
+            f"seed {self.seed}: {self.crashes} crashes in {self.seconds:.0f} s, {start}; {messages}; "
             f"{len(self.problems)} problems"
         )
 
@@ -101,27 +100,27 @@ class Report:
 
 
 class Scenario(Protocol):
-    """Queues, who uses them, and what must be true of them at the end."""
+    """Queues, their clients, and the final checks."""
 
     @property
     def checker(self) -> DeliveryChecker:
-        """What was promised."""
+        """Checker of the delivery guarantees."""
 
     async def prepare(self, server: RestartableServer) -> None:
-        """Make the queues."""
+        """Create the queues."""
 
     def start_clients(self, server: RestartableServer, rng: random.Random) -> Workload:
-        """Who uses them while the server dies again and again."""
+        """Return the clients that use the server while it crashes repeatedly."""
 
     async def verify(self, server: RestartableServer, clients: Workload) -> list[str]:
-        """Look at all that is there, with nobody else at work: what is wrong beside what the ledger tells."""
+        """Check all remaining messages without clients; return problems other than those of the checker."""
 
 
 async def run_campaign(
     plan: Plan, folder: Path, on_progress: Callable[[str], None] = lambda _line: None, scenario: Scenario | None = None
 ) -> Report:
-    """Go through with a plan. A server that does not start any more, or does not stop, is a problem as well."""
-    report, rng, started = Report(plan.seed), random.Random(plan.seed), time.monotonic()
+    """Run a campaign. A server that fails to start or stop is reported as a problem."""
+    report, rng, started_s = Report(plan.seed), random.Random(plan.seed), time.monotonic()
     scenario = scenario if scenario is not None else BasicScenario(plan.seed, with_partitioned=not plan.fails_syncs)
     report.checker = scenario.checker
     async with AsyncExitStack() as stack:
@@ -136,13 +135,13 @@ async def run_campaign(
             clients = scenario.start_clients(server, random.Random(rng.random()))
             async with clients:
                 await _crash_repeatedly(plan, server, shim, clients, report, rng, on_progress)
-            for end, count in clients.disconnect_reasons.most_common():
-                on_progress(f"{count:6} clients ended by: {end}")
+            for reason, count in clients.disconnect_reasons.most_common():
+                on_progress(f"{count:6} clients ended by: {reason}")
             report.problems += await _verify(scenario, server, clients)
         except ServerFailed as failure:
             report.problems.append(f"server: {failure}")
     report.problems += scenario.checker.problems
-    report.start_durations_s, report.seconds = server.start_durations_s, time.monotonic() - started
+    report.start_durations_s, report.seconds = server.start_durations_s, time.monotonic() - started_s
     return report
 
 
@@ -155,7 +154,7 @@ async def _crash_repeatedly(
     rng: random.Random,
     on_progress: Callable[[str], None],
 ) -> None:
-    """Life after life."""
+    """Crash and restart the server as planned."""
     assert report.checker is not None
     while report.crashes < plan.crash_count and time.monotonic() < plan.until:
         if clients.has_failed or report.checker.problems:
@@ -171,34 +170,34 @@ async def _crash_repeatedly(
         await server.start()
         report.crashes += 1
         on_progress(
-            f"death {report.crashes} of {plan.crash_count}: started in {server.start_durations_s[-1]:.2f} s; "
+            f"crash {report.crashes} of {plan.crash_count}: started in {server.start_durations_s[-1]:.2f} s; "
             f"{_status_text(report)}"
         )
-    if plan.fails_syncs:  # in a life that goes on, too: what a store that failed holds up is not freed by a new start
+    if plan.fails_syncs:  # also without a crash: a restart would release operations that a failed store holds up
         with _disk_faults(plan, server, shim, rng):
             await asyncio.sleep(plan.uptime_range_s[1])
 
 
 async def _wait_for_coverage(checker: DeliveryChecker, clients: Workload) -> None:
     deadline = time.monotonic() + COVERAGE_TIMEOUT_S
-    while checker.uncovered_features() and not clients.has_failed and time.monotonic() < deadline:  # noqa: ASYNC110  # nobody tells of it but the ledger
+    while checker.uncovered_features() and not clients.has_failed and time.monotonic() < deadline:  # noqa: ASYNC110  # the checker has no event for it
         await asyncio.sleep(0.1)
 
 
 def _disk_faults(
     plan: Plan, server: RestartableServer, shim: DiskShim | None, rng: random.Random
 ) -> AbstractContextManager[object]:
-    """What the disks do in one life of the server: mostly nothing."""
-    sickness = ExitStack()
+    """Return the disk faults until the next crash; mostly none."""
+    faults = ExitStack()
     if shim is None:
-        return sickness
+        return faults
     if plan.fails_syncs and rng.random() >= 0.3:
         store = server.data / "stores" / str(rng.randrange(STORES))
-        sickness.enter_context(shim.rule(Action.FAIL_SYNC, store, times=rng.randint(1, 3)))
+        faults.enter_context(shim.rule(Action.FAIL_SYNC, store, times=rng.randint(1, 3)))
     if plan.slows_syncs and rng.random() < 0.5:
         stores = server.data / "stores"
-        sickness.enter_context(shim.rule(Action.DELAY_SYNC, stores, delay_ms=rng.randint(*SYNC_DELAY_RANGE_MS)))
-    return sickness
+        faults.enter_context(shim.rule(Action.DELAY_SYNC, stores, delay_ms=rng.randint(*SYNC_DELAY_RANGE_MS)))
+    return faults
 
 
 async def _verify(scenario: Scenario, server: RestartableServer, clients: Workload) -> list[str]:
@@ -209,10 +208,10 @@ async def _verify(scenario: Scenario, server: RestartableServer, clients: Worklo
 
 
 class BasicScenario:
-    """Senders and receivers, and somebody who makes queues and removes them."""
+    """Senders, receivers, and a client that creates and deletes queues."""
 
     def __init__(self, seed: int, *, with_partitioned: bool) -> None:
-        """Where a sync fails, what a partitioned queue may have on disk it has elsewhere as well: not once only."""
+        """Failing syncs may duplicate messages of partitioned queues, so those are left out then."""
         self.checker = DeliveryChecker(random.Random(seed))
         self._queues = QUEUES + PARTITIONED_QUEUES if with_partitioned else QUEUES
 
@@ -229,38 +228,38 @@ class BasicScenario:
         await server.start()
         problems = await _check_created_queues(server, clients.created_queues)
         for queue in self._queues:
-            told = await management.active_count(server.endpoint, queue)
+            reported = await management.active_count(server.endpoint, queue)
             completed = await drain(server, self.checker, queue)
-            if told != completed:
-                problems.append(f"count: {queue} was said to hold {told} messages, and held {completed}")
+            if reported != completed:
+                problems.append(f"count: {queue} was said to hold {reported} messages, and held {completed}")
         self.checker.finish()
         await server.stop()
         await server.start()
         for queue in self._queues:
-            told = await management.active_count(server.endpoint, queue)
-            if told != 0:
-                problems.append(f"count: {queue} is empty and is said to hold {told} messages")
+            reported = await management.active_count(server.endpoint, queue)
+            if reported != 0:
+                problems.append(f"count: {queue} is empty and is said to hold {reported} messages")
             await drain(server, self.checker, queue)
         await server.stop()
         return problems
 
 
 async def drain(server: RestartableServer, checker: DeliveryChecker, queue: str) -> int:
-    """Receive and complete until a queue has nothing more; how many that were."""
-    async with connect_client(ReceiverClient(checker, queue), server.endpoint) as line:
+    """Receive and complete all messages of a queue; return their number."""
+    async with connect_client(ReceiverClient(checker, queue), server.endpoint) as client:
 
         async def is_empty() -> bool:
             return await management.active_count(server.endpoint, queue) == 0
 
-        await drain_client(line, is_empty)
-        await disconnect(line)
-        return line.completed
+        await drain_client(client, is_empty)
+        await disconnect(client)
+        return client.completed
 
 
 async def drain_client(client: ReceiverClient, is_empty: Callable[[], Awaitable[bool]]) -> None:
-    """Receive and complete what comes until a queue is said to be empty, or nothing has come for long.
+    """Receive and complete until the queue reports that it is empty, or delivers nothing for a while.
 
-    The answer to a drain is not enough: a broker that still reads from its disk gives it, too.
+    A completed drain is not enough: a broker that is still reading from its disk completes it, too.
     """
     deadline = time.monotonic() + IDLE_TIMEOUT_S
     while True:
@@ -281,11 +280,11 @@ async def drain_client(client: ReceiverClient, is_empty: Callable[[], Awaitable[
 
 async def _check_created_queues(server: RestartableServer, created: dict[str, bool | None]) -> list[str]:
     problems = []
-    for name, was_there in created.items():
-        is_there = await management.queue_exists(server.endpoint, name)
-        if was_there is not None and is_there != was_there:
-            told = "made" if was_there else "removed"
-            problems.append(f"catalogue: queue {name} was {told}, and is {'there' if is_there else 'not there'}")
+    for name, existed in created.items():
+        exists = await management.queue_exists(server.endpoint, name)
+        if existed is not None and exists != existed:
+            action = "made" if existed else "removed"
+            problems.append(f"catalogue: queue {name} was {action}, and is {'there' if exists else 'not there'}")
     return problems
 
 

@@ -1,12 +1,12 @@
-"""One of four disks gets slow, then sick, then well again: the queues on the others must not notice.
+"""One of four disks becomes slow, then fails, then recovers: queues on the other disks must not be affected.
 
-    report = await suffer(SHORT, folder)
+    report = await run_scenario(SHORT, folder)
     assert report.problems == []
 
-What must hold, phase after phase: sends to queues of healthy stores are answered as soon as those to a second server
-of the same load, at the same moment and on the same machine, whose disks are all well; sends to queues of the sick
-store are accepted or refused in time, and a refusal says that the store is unavailable; once the fault is lifted the
-store takes messages again by itself; and nothing that was accepted is lost, also if the power is cut then.
+In every phase: sends to queues of healthy stores are as fast as those to a second server with the same load on the same
+machine, whose disks are all healthy; sends to queues of the faulty store are accepted or refused in time, and a refusal
+says that the store is unavailable; after the fault the store accepts messages again; and no accepted message is lost,
+also if the power is cut then.
 
 Owns: that scenario and its figures.
 """
@@ -36,51 +36,51 @@ if TYPE_CHECKING:
 
 STORES: Final = 4
 FAULTY_STORE: Final = 1
-"""The number of the store whose disk gets sick."""
+"""Number of the store with the faulty disk."""
 QUEUES: Final = tuple(f"queue-{number}" for number in range(2 * STORES))
 BODY_BYTES: Final = 1_000
 FAULTY_STORE_SENDERS: Final = 4
-"""That go on sending to queues of the sick store."""
+"""Clients that keep sending to queues of the faulty store."""
 CONCURRENT_SENDS: Final = 20
-"""Messages that each of them sends before it waits for answers."""
+"""Messages that each of them sends before it waits for responses."""
 PAUSE_S: Final = 0.25
-"""Between their messages: a refusal comes quickly, and must not make more work than an accept."""
+"""Pause between their messages, so that fast refusals do not increase the load."""
 RECOVERY_TIMEOUT_S: Final = 60.0
 RESPONSE_SLACK_S: Final = 1.5
-"""Beyond the store's time-out: a server looks at its stores now and then, on a machine that has other things to do."""
+"""Margin beyond the store timeout: the server checks its stores periodically, on a busy machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phase:
-    """A disk that does something to its syncs."""
+    """Fault of the disk in one phase."""
 
     name: str
     delay_s: float = 0.0
     failures: int = 0
-    """So many syncs fail; `ALWAYS`: all of them."""
+    """Number of syncs that fail (`UNLIMITED`: all of them)."""
     is_full: bool = False
     """All writes fail."""
     must_refuse: bool = True
-    """The sick store's queues cannot take anything in this phase. Else it is only slow."""
+    """Queues of the faulty store cannot accept messages in this phase; if False, they are only slow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How long, how strict."""
+    """Durations and limits of a run."""
 
     store_timeout_s: float
     samples: int
-    """Sends to healthy queues, one at a time, in each phase at least."""
+    """Minimum number of sequential sends to healthy queues in each phase."""
     phase_s: float
-    """How long a phase lasts at least."""
+    """Minimum duration of a phase."""
     p99_ratio_max: float
     p99_floor_s: float
-    """Below this a p99 is good, whatever it is elsewhere."""
+    """A p99 below this is accepted, whatever the ratio."""
     worst_max_s: float
-    """No send to a healthy queue may take longer: then it was held up by the sick one."""
+    """Longest allowed send to a healthy queue; a longer one was delayed by the faulty store."""
     phases: tuple[Phase, ...]
     cuts_power: bool
-    """At the end; writing down what it takes for that costs time in every write."""
+    """Cut the power at the end; the trace for that slows down every write."""
 
 
 SHORT: Final = Plan(
@@ -99,7 +99,7 @@ SHORT: Final = Plan(
 FAILING_AND_SLOW: Final = replace(
     SHORT, phases=(Phase(name="one sync fails and the others take 2 s", delay_s=2.0, failures=1),), phase_s=8.0
 )
-"""The store is opened again while its disk is slow."""
+"""The store is reopened while its disk is slow."""
 LONG: Final = Plan(
     store_timeout_s=10.0,
     samples=3_000,
@@ -120,7 +120,7 @@ LONG: Final = Plan(
 
 @dataclass(slots=True)
 class Report:
-    """What was measured, and what was wrong."""
+    """Measurements and problems."""
 
     figures: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -133,10 +133,10 @@ class Report:
 
 
 class SendResults:
-    """What was said to the sends to queues of the sick store, and how long that took."""
+    """Outcomes and durations of sends to queues of the faulty store."""
 
     def __init__(self, timeout_s: float) -> None:
-        self.patience_s = timeout_s
+        self.timeout_s = timeout_s
         self._accepted = 0
         self._refused = 0
         self._unanswered = 0
@@ -144,7 +144,7 @@ class SendResults:
         self._refusals: set[str] = set()
 
     def record(self, messages: Sequence[Message], seconds: float) -> None:
-        """These were sent together, and this is when the last answer came, or nobody waited any longer."""
+        """Record messages that were sent together, and the time until the last response or the timeout."""
         self._slowest_s = max(self._slowest_s, seconds)
         self._accepted += sum(message.is_accepted for message in messages)
         refusals = [message.refusal for message in messages if message.refusal is not None]
@@ -153,9 +153,9 @@ class SendResults:
         self._unanswered += sum(message.refusal is None and not message.is_accepted for message in messages)
 
     def problems(self, *, must_refuse: bool) -> list[str]:
-        found = [f"refused with {why!r}" for why in sorted(self._refusals) if "unavailable" not in why]
+        found = [f"refused with {refusal!r}" for refusal in sorted(self._refusals) if "unavailable" not in refusal]
         if self._unanswered:
-            found.append(f"{self._unanswered} sends had no answer after {self.patience_s:.1f} s")
+            found.append(f"{self._unanswered} sends had no answer after {self.timeout_s:.1f} s")
         if must_refuse and not self._refused:
             found.append("no send was refused")
         return found
@@ -165,14 +165,17 @@ class SendResults:
 
 
 async def run_scenario(plan: Plan, folder: Path, on_progress: Callable[[str], None] = lambda _line: None) -> Report:
-    """Go through all phases, with two servers of its own."""
-    async with _serve(folder / "sick", plan) as (server, shim), _serve(folder / "well", plan) as (control, watch):
-        ordeal = SlowDiskRun(plan, DiskFaultSetup(server, shim), DiskFaultSetup(control, watch), on_progress)
-        await ordeal.prepare()
+    """Run all phases on two new servers."""
+    async with (
+        _serve(folder / "sick", plan) as (server, shim),
+        _serve(folder / "well", plan) as (control, control_shim),
+    ):
+        run = SlowDiskRun(plan, DiskFaultSetup(server, shim), DiskFaultSetup(control, control_shim), on_progress)
+        await run.prepare()
         for phase in plan.phases:
-            await ordeal.run_phase(phase)
-        await ordeal.verify()
-        return ordeal.report
+            await run.run_phase(phase)
+        await run.verify()
+        return run.report
 
 
 @asynccontextmanager
@@ -186,28 +189,28 @@ async def _serve(folder: Path, plan: Plan) -> AsyncIterator[tuple[RestartableSer
 
 
 class DiskFaultSetup:
-    """A server, what was sent to it, and which of its queues lie where."""
+    """A server, its checker, and the stores of its queues."""
 
     def __init__(self, server: RestartableServer, shim: DiskShim) -> None:
         self.server = server
         self.shim = shim
         self.checker = DeliveryChecker(random.Random(0))
         self.faulty_queues: list[str] = []
-        """The queues of the store whose disk gets sick (in the control, of the one with the same number)."""
+        """Queues of the store with the faulty disk (in the control server: of the store with the same number)."""
         self.healthy_queues: list[str] = []
         """One queue of each other store."""
 
     async def prepare(self) -> None:
         for queue in QUEUES:
             await management.create_queue(self.server.endpoint, queue)
-        places = await self._find_stores()
-        self.faulty_queues = [queue for queue in QUEUES if places[queue] == FAULTY_STORE]
-        well = [store for store in range(STORES) if store != FAULTY_STORE]
-        self.healthy_queues = [next(queue for queue in QUEUES if places[queue] == store) for store in well]
+        store_by_queue = await self._find_stores()
+        self.faulty_queues = [queue for queue in QUEUES if store_by_queue[queue] == FAULTY_STORE]
+        healthy = [store for store in range(STORES) if store != FAULTY_STORE]
+        self.healthy_queues = [next(queue for queue in QUEUES if store_by_queue[queue] == store) for store in healthy]
 
     async def _find_stores(self) -> dict[str, int]:
-        """In which store each queue lies: the one that syncs when a message is sent to it."""
-        places = {}
+        """Return the store of each queue: the one that syncs when a message is sent to the queue."""
+        store_by_queue = {}
         with ExitStack() as stack:
             rules = [
                 stack.enter_context(self.shim.rule(Action.DELAY_SYNC, self.folder_of(number)))
@@ -215,39 +218,41 @@ class DiskFaultSetup:
             ]
             for queue in QUEUES:
                 before = [rule.hit_count for rule in rules]
-                async with self.connect_sender(queue) as line:
+                async with self.connect_sender(queue) as client:
                     for _ in range(3):
-                        await accepted(line)
+                        await send_and_wait(client)
                 synced = [rule.hit_count - count for rule, count in zip(rules, before, strict=True)]
-                places[queue] = synced.index(max(synced))
-        assert set(places.values()) == set(range(STORES)), f"queues are not spread over all stores: {places}"
-        return places
+                store_by_queue[queue] = synced.index(max(synced))
+        assert set(store_by_queue.values()) == set(range(STORES)), (
+            f"queues are not spread over all stores: {store_by_queue}"
+        )
+        return store_by_queue
 
     def folder_of(self, store: int) -> Path:
         return self.server.data / "stores" / str(store)
 
     @asynccontextmanager
     async def connect_sender(self, queue: str) -> AsyncIterator[SenderClient]:
-        """A line that may send."""
-        async with connect_client(SenderClient(self.checker, queue), self.server.endpoint) as line:
-            if not await line.wait_until(lambda: line.can_send, timeout_s=RECOVERY_TIMEOUT_S):
+        """Connect a sender and wait for credit."""
+        async with connect_client(SenderClient(self.checker, queue), self.server.endpoint) as client:
+            if not await client.wait_until(lambda: client.can_send, timeout_s=RECOVERY_TIMEOUT_S):
                 raise ClientDisconnected(f"no credit to send to {queue} after {RECOVERY_TIMEOUT_S:.0f} s")
-            yield line
+            yield client
 
     async def keep_sending(self, results: SendResults, number: int) -> None:
-        """Send to a queue of the sick store, a few at a time, and note how long the answers take."""
-        async with self.connect_sender(self.faulty_queues[number % len(self.faulty_queues)]) as line:
+        """Send to a queue of the faulty store, a few messages at a time, and record the response times."""
+        async with self.connect_sender(self.faulty_queues[number % len(self.faulty_queues)]) as client:
             while True:
-                sent = [self.checker.messages[line.send(BODY_BYTES)] for _ in range(CONCURRENT_SENDS)]
+                sent = [self.checker.messages[client.send(BODY_BYTES)] for _ in range(CONCURRENT_SENDS)]
                 started = time.monotonic()
-                if not await line.wait_until(lambda: not line.unsettled, timeout_s=results.patience_s):
-                    line.unsettled.clear()  # they are late, and told as such
+                if not await client.wait_until(lambda: not client.unsettled, timeout_s=results.timeout_s):
+                    client.unsettled.clear()  # recorded as sends without a response
                 results.record(sent, time.monotonic() - started)
                 await asyncio.sleep(PAUSE_S)
 
 
-async def accepted(client: SenderClient) -> float:
-    """Send one message: how long it took until it was answered."""
+async def send_and_wait(client: SenderClient) -> float:
+    """Send one message, and return the time until its response."""
     started = time.monotonic()
     client.send(BODY_BYTES)
     if not await client.wait_until(lambda: not client.unsettled, timeout_s=RECOVERY_TIMEOUT_S):
@@ -256,7 +261,7 @@ async def accepted(client: SenderClient) -> float:
 
 
 class SlowDiskRun:
-    """One server, from health to health, beside one that is well."""
+    """One server with a disk fault, compared with a healthy control server."""
 
     def __init__(
         self, plan: Plan, site: DiskFaultSetup, control: DiskFaultSetup, on_progress: Callable[[str], None]
@@ -274,23 +279,25 @@ class SlowDiskRun:
     # --- one phase ----------------------------------------------------------------------------------------------------
 
     async def run_phase(self, phase: Phase) -> None:
-        """Let the disk be sick for a while, look at both sides, and wait until the sick one is well again."""
-        plan, answers = self._plan, SendResults(self._plan.store_timeout_s + RESPONSE_SLACK_S)
+        """Inject the fault, measure both servers, and wait for the recovery."""
+        plan, results = self._plan, SendResults(self._plan.store_timeout_s + RESPONSE_SLACK_S)
         with self._disk_fault(phase):
-            times_s, well_s = await self._measure_during_fault(answers)
-        lifted = time.monotonic()
-        ratio = _p99(times_s) / _p99(well_s)
-        figure = f"{phase.name}: elsewhere {_percentiles(times_s)}; all well {_percentiles(well_s)}: {ratio:.2f} x p99"
-        self._report_figure(f"{figure}; there {answers}")
-        if _p99(times_s) > max(plan.p99_ratio_max * _p99(well_s), plan.p99_floor_s):
+            times_s, control_s = await self._measure_during_fault(results)
+        ended_s = time.monotonic()
+        ratio = _p99(times_s) / _p99(control_s)
+        figure = (
+            f"{phase.name}: elsewhere {_percentiles(times_s)}; all well {_percentiles(control_s)}: {ratio:.2f} x p99"
+        )
+        self._report_figure(f"{figure}; there {results}")
+        if _p99(times_s) > max(plan.p99_ratio_max * _p99(control_s), plan.p99_floor_s):
             self.report.problems.append(figure)
         if max(times_s) > plan.worst_max_s:
             self.report.problems.append(f"{phase.name}: a send elsewhere took {max(times_s):.1f} s")
         self.report.problems += [
-            f"{phase.name}: {problem}" for problem in answers.problems(must_refuse=phase.must_refuse)
+            f"{phase.name}: {problem}" for problem in results.problems(must_refuse=phase.must_refuse)
         ]
         await self._wait_for_recovery()
-        self._report_figure(f"back {time.monotonic() - lifted:.1f} s after")
+        self._report_figure(f"back {time.monotonic() - ended_s:.1f} s after")
 
     @contextmanager
     def _disk_fault(self, phase: Phase) -> Iterator[None]:
@@ -302,14 +309,14 @@ class SlowDiskRun:
             shim.rule(Action.DELAY_SYNC, folder, delay_ms=delay_ms) as syncs,
         ):
             yield
-            assert writes.hit_count or syncs.hit_count, "the disk was not sick: nothing was written there"
+            assert writes.hit_count or syncs.hit_count, "the disk had no fault: nothing was written there"
 
     async def _measure_during_fault(self, results: SendResults) -> tuple[list[float], list[float]]:
-        """How long sends to healthy queues take here and in the control, while others send to the fourth store."""
-        unheard = SendResults(results.patience_s)
+        """Measure sends to healthy queues of both servers, while others send to the faulty store."""
+        control_results = SendResults(results.timeout_s)
         senders = [
-            asyncio.ensure_future(site.keep_sending(heard, number))
-            for site, heard in ((self._setup, results), (self._control, unheard))
+            asyncio.ensure_future(setup.keep_sending(recorded_results, number))
+            for setup, recorded_results in ((self._setup, results), (self._control, control_results))
             for number in range(FAULTY_STORE_SENDERS)
         ]
         try:
@@ -321,37 +328,37 @@ class SlowDiskRun:
             self.report.problems += [f"a sender failed: {end!r}" for end in ends if isinstance(end, Exception)]
 
     async def _measure(self) -> tuple[list[float], list[float]]:
-        """Send one message at a time, here and to the control in turn, to each healthy queue in turn."""
+        """Send one message at a time, alternating between the servers and their healthy queues."""
         times_s: list[float] = []
-        well_s: list[float] = []
+        control_s: list[float] = []
         until = time.monotonic() + self._plan.phase_s
         async with AsyncExitStack() as stack:
-            here, there = [
-                [await stack.enter_async_context(site.connect_sender(queue)) for queue in site.healthy_queues]
-                for site in (self._setup, self._control)
+            senders, control_senders = [
+                [await stack.enter_async_context(setup.connect_sender(queue)) for queue in setup.healthy_queues]
+                for setup in (self._setup, self._control)
             ]
             while len(times_s) < self._plan.samples or time.monotonic() < until:
-                turn = len(times_s) % len(here)
-                times_s.append(await accepted(here[turn]))
-                well_s.append(await accepted(there[turn]))
-        return times_s, well_s
+                turn = len(times_s) % len(senders)
+                times_s.append(await send_and_wait(senders[turn]))
+                control_s.append(await send_and_wait(control_senders[turn]))
+        return times_s, control_s
 
     async def _wait_for_recovery(self) -> None:
-        """Until every queue of the sick store takes a message again."""
+        """Wait until every queue of the faulty store accepts a message again."""
         async with asyncio.timeout(RECOVERY_TIMEOUT_S):
             messages = self._setup.checker.messages
             for queue in self._setup.faulty_queues:
                 sent = len(messages)
                 while not any(message.is_accepted for message in messages[sent:]):
                     with suppress(ClientDisconnected):
-                        async with self._setup.connect_sender(queue) as line:
-                            await accepted(line)
+                        async with self._setup.connect_sender(queue) as client:
+                            await send_and_wait(client)
                     await asyncio.sleep(PAUSE_S)
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
     async def verify(self) -> None:
-        """Nothing was lost: half of the queues are looked at as they are, the others after a death."""
+        """Check that no message was lost: in half of the queues directly, in the others after a crash."""
         half = len(QUEUES) // 2
         await self._drain(QUEUES[:half])
         await self._setup.server.kill()
@@ -364,10 +371,12 @@ class SlowDiskRun:
 
     async def _drain(self, queues: Sequence[str]) -> None:
         for queue in queues:
-            told = await management.active_count(self._setup.server.endpoint, queue)
+            reported = await management.active_count(self._setup.server.endpoint, queue)
             completed = await drain(self._setup.server, self._setup.checker, queue)
-            if told != completed:
-                self.report.problems.append(f"count: {queue} was said to hold {told} messages, and held {completed}")
+            if reported != completed:
+                self.report.problems.append(
+                    f"count: {queue} was said to hold {reported} messages, and held {completed}"
+                )
 
     def _report_figure(self, figure: str) -> None:
         self.report.figures.append(figure)

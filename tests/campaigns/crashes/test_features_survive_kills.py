@@ -1,4 +1,4 @@
-"""SIGKILL breaks no promise of sessions, schedules, duplicates, times to live or deferral. Longer: see __main__.py."""
+"""SIGKILL breaks no guarantee of sessions, schedules, duplicates, expiry or deferral. Longer: see __main__.py."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-async def test_a_server_that_is_killed_again_and_again_keeps_what_its_queues_promise(tmp_path: Path) -> None:
-    plan, scene = Plan(seed=1, crash_kind=CrashKind.KILL, crash_count=2, uptime_range_s=(0.3, 1.5)), FeatureScenario(1)
-    report = await run_campaign(plan, tmp_path, scenario=scene)
+async def test_a_repeatedly_killed_server_keeps_the_guarantees_of_all_features(tmp_path: Path) -> None:
+    plan, scenario = (
+        Plan(seed=1, crash_kind=CrashKind.KILL, crash_count=2, uptime_range_s=(0.3, 1.5)),
+        FeatureScenario(1),
+    )
+    report = await run_campaign(plan, tmp_path, scenario=scenario)
     assert report.problems == [], str(report)
     assert report.crashes == 2
-    assert scene.checker.uncovered_features() == [], str(report)
+    assert scenario.checker.uncovered_features() == [], str(report)

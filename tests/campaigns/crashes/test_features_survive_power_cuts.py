@@ -1,5 +1,5 @@
-"""A power cut breaks no promise of sessions, schedules, duplicates, times to live or deferral: all that was answered
-was synced before. Longer: see __main__.py.
+"""A power cut breaks no guarantee of sessions, schedules, duplicates, expiry or deferral, because changes are synced
+before the response. Longer: see __main__.py.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-async def test_a_server_whose_power_is_cut_again_and_again_keeps_what_its_queues_promise(tmp_path: Path) -> None:
-    plan, scene = (
+async def test_repeated_power_cuts_break_no_guarantee_of_any_feature(tmp_path: Path) -> None:
+    plan, scenario = (
         Plan(seed=2, crash_kind=CrashKind.POWER_CUT, crash_count=2, uptime_range_s=(0.3, 1.5), slows_syncs=True),
         FeatureScenario(2),
     )
-    report = await run_campaign(plan, tmp_path, scenario=scene)
+    report = await run_campaign(plan, tmp_path, scenario=scenario)
     assert report.problems == [], str(report)
     assert report.crashes == 2
-    assert scene.checker.uncovered_features() == [], str(report)
+    assert scenario.checker.uncovered_features() == [], str(report)
 
 
 @pytest.mark.campaign
-async def test_without_syncs_the_same_run_breaks_promises_and_this_is_found(tmp_path: Path) -> None:
+async def test_without_syncs_the_campaign_reports_broken_guarantees(tmp_path: Path) -> None:
     options = ("--stores=4", "--unsafe-no-sync")
     plan = Plan(
         seed=1,

@@ -1,4 +1,4 @@
-"""SIGKILL loses nothing that was accepted and brings back nothing that was completed. Longer: see __main__.py."""
+"""SIGKILL loses no accepted message and redelivers no completed message. Longer: see __main__.py."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-async def test_a_server_that_is_killed_again_and_again_loses_nothing(tmp_path: Path) -> None:
+async def test_a_repeatedly_killed_server_loses_no_accepted_message(tmp_path: Path) -> None:
     report = await run_campaign(
         Plan(seed=1, crash_kind=CrashKind.KILL, crash_count=3, uptime_range_s=(0.1, 1.5)), tmp_path
     )

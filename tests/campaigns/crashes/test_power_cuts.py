@@ -1,4 +1,4 @@
-"""A power cut loses nothing that was accepted: what was answered was synced before. Longer: see __main__.py."""
+"""A power cut loses no accepted message, because it was synced before the response. Longer: see __main__.py."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-async def test_a_server_whose_power_is_cut_again_and_again_loses_nothing(tmp_path: Path) -> None:
+async def test_repeated_power_cuts_lose_no_accepted_message(tmp_path: Path) -> None:
     report = await run_campaign(
         Plan(seed=1, crash_kind=CrashKind.POWER_CUT, crash_count=3, uptime_range_s=(0.1, 1.5)), tmp_path
     )
@@ -25,7 +25,7 @@ async def test_a_server_whose_power_is_cut_again_and_again_loses_nothing(tmp_pat
 
 
 @pytest.mark.campaign
-async def test_without_syncs_the_same_run_loses_and_this_is_found(tmp_path: Path) -> None:
+async def test_without_syncs_the_campaign_reports_lost_messages(tmp_path: Path) -> None:
     options = ("--stores=4", "--unsafe-no-sync")
     plan = Plan(
         seed=1,
@@ -39,8 +39,8 @@ async def test_without_syncs_the_same_run_loses_and_this_is_found(tmp_path: Path
     assert any(problem.startswith("lost: ") for problem in report.problems), str(report)
 
 
-async def test_all_that_a_server_writes_passes_through_the_shim(tmp_path: Path) -> None:
-    """Else a power cut would be told from half a trace."""
+async def test_the_shim_traces_all_writes_of_a_server(tmp_path: Path) -> None:
+    """Otherwise a power cut would be simulated from an incomplete trace."""
     server = RestartableServer(tmp_path)
     with DiskShim(server.data, tmp_path) as shim:
         async with RestartableServer(tmp_path, shim=shim) as traced:

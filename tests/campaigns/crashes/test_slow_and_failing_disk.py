@@ -1,4 +1,4 @@
-"""One slow or failing disk costs the queues on it, for as long as it lasts, and no others. Longer: see __main__.py."""
+"""A slow or failing disk affects only its own queues, and only during the fault. Longer: see __main__.py."""
 
 from __future__ import annotations
 
@@ -20,40 +20,42 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 HANGS_S = 6
-"""So long each sync hangs below. Whoever waits for one of them waits longer than `AT_ONCE_S`."""
+"""Duration of each sync on the hanging disk. An operation that waits for one takes longer than `AT_ONCE_S`."""
 AT_ONCE_S = 4
 
 
-async def test_a_disk_that_gets_slow_then_sick_then_well_costs_its_own_queues_only(tmp_path: Path) -> None:
+async def test_a_slow_and_then_failing_disk_affects_its_own_queues_only(tmp_path: Path) -> None:
     report = await run_scenario(SHORT, tmp_path)
     assert report.problems == [], str(report)
 
 
-async def test_a_store_that_is_opened_again_on_a_slow_disk_stops_no_other(tmp_path: Path) -> None:
+async def test_reopening_a_store_on_a_slow_disk_does_not_block_other_stores(tmp_path: Path) -> None:
     report = await run_scenario(FAILING_AND_SLOW, tmp_path)
     assert report.problems == [], str(report)
 
 
 @asynccontextmanager
-async def a_hanging_store(folder: Path) -> AsyncIterator[RestartableServer]:
-    """A server of two stores, a queue in each: that of "sick" hangs in a sync that has begun."""
+async def hanging_store(folder: Path) -> AsyncIterator[RestartableServer]:
+    """Run a server with two stores and a queue in each; the store of queue "sick" hangs in a sync."""
     data = folder / "data"
     data.mkdir()
     with DiskShim(data, folder, has_trace=False) as shim:
         async with RestartableServer(folder, shim=shim, options=["--stores=2", "--store-timeout=30"]) as server:
             await management.create_queue(server.endpoint, "sick")
             await management.create_queue(server.endpoint, "well")
-            async with connect_client(SenderClient(DeliveryChecker(random.Random(0)), "sick"), server.endpoint) as line:
-                assert await line.wait_until(lambda: line.can_send, timeout_s=20)
+            async with connect_client(
+                SenderClient(DeliveryChecker(random.Random(0)), "sick"), server.endpoint
+            ) as client:
+                assert await client.wait_until(lambda: client.can_send, timeout_s=20)
                 with shim.rule(Action.DELAY_SYNC, data / "stores" / "0", delay_ms=HANGS_S * 1000) as rule:
-                    line.send(100)
-                    assert not await line.wait_until(lambda: rule.hit_count, timeout_s=0.5)
-                    assert rule.hit_count, "the first queue does not lie in the first store"
+                    client.send(100)
+                    assert not await client.wait_until(lambda: rule.hit_count, timeout_s=0.5)
+                    assert rule.hit_count, "the first queue is not in the first store"
                     yield server
 
 
-async def test_queues_are_made_while_one_of_a_hanging_store_is_deleted(tmp_path: Path) -> None:
-    async with a_hanging_store(tmp_path) as server:
+async def test_queues_are_created_while_a_queue_of_a_hanging_store_is_deleted(tmp_path: Path) -> None:
+    async with hanging_store(tmp_path) as server:
         deletion = asyncio.ensure_future(management.delete_queue(server.endpoint, "sick"))
         started = time.monotonic()
         while await management.queue_exists(server.endpoint, "sick"):
@@ -64,6 +66,6 @@ async def test_queues_are_made_while_one_of_a_hanging_store_is_deleted(tmp_path:
     assert took_s < AT_ONCE_S
 
 
-async def test_a_server_with_a_hanging_store_stops_when_told_to(tmp_path: Path) -> None:
-    async with a_hanging_store(tmp_path) as server:
+async def test_a_server_with_a_hanging_store_stops_in_time(tmp_path: Path) -> None:
+    async with hanging_store(tmp_path) as server:
         await server.stop(timeout_s=AT_ONCE_S)

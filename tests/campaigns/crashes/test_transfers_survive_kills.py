@@ -1,4 +1,4 @@
-"""SIGKILL breaks no promise of transactions, forwarding or topics. Longer: see __main__.py."""
+"""SIGKILL breaks no guarantee of transactions, forwarding or topics. Longer: see __main__.py."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-async def test_a_server_that_is_killed_again_and_again_keeps_what_is_forwarded_and_transacted(tmp_path: Path) -> None:
-    plan, scene = Plan(seed=1, crash_kind=CrashKind.KILL, crash_count=2, uptime_range_s=(0.5, 1.5)), TransferScenario(1)
-    report = await run_campaign(plan, tmp_path, scenario=scene)
+async def test_a_repeatedly_killed_server_keeps_the_guarantees_of_forwarding_and_transactions(tmp_path: Path) -> None:
+    plan, scenario = (
+        Plan(seed=1, crash_kind=CrashKind.KILL, crash_count=2, uptime_range_s=(0.5, 1.5)),
+        TransferScenario(1),
+    )
+    report = await run_campaign(plan, tmp_path, scenario=scenario)
     assert report.problems == [], str(report)
     assert report.crashes == 2
-    assert scene.checker.uncovered_features() == [], str(report)
-    uses = scene.checker.feature_counts()
-    assert all(uses[f"arrived from {head}"] for head in CHAIN), str(report)
+    assert scenario.checker.uncovered_features() == [], str(report)
+    uses = scenario.checker.feature_counts()
+    assert all(uses[f"arrived from {entry}"] for entry in CHAIN), str(report)

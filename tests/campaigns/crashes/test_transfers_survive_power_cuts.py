@@ -1,6 +1,4 @@
-"""A power cut breaks no promise of transactions, forwarding or topics, and neither does a sync that fails. Longer: see
-__main__.py.
-"""
+"""Power cuts and failing syncs break no guarantee of transactions, forwarding or topics. Longer: see __main__.py."""
 
 from __future__ import annotations
 
@@ -15,27 +13,29 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.mark.parametrize(("deaths", "fails_syncs"), [(2, False), pytest.param(1, True, marks=pytest.mark.campaign)])
-async def test_a_server_whose_power_is_cut_keeps_what_is_forwarded_and_transacted(
-    tmp_path: Path, deaths: int, *, fails_syncs: bool
+@pytest.mark.parametrize(
+    ("crash_count", "fails_syncs"), [(2, False), pytest.param(1, True, marks=pytest.mark.campaign)]
+)
+async def test_power_cuts_break_no_guarantee_of_forwarding_and_transactions(
+    tmp_path: Path, crash_count: int, *, fails_syncs: bool
 ) -> None:
-    death, scene = CrashKind.POWER_CUT, TransferScenario(2)
+    crash_kind, scenario = CrashKind.POWER_CUT, TransferScenario(2)
     plan = Plan(
         seed=2,
-        crash_kind=death,
-        crash_count=deaths,
+        crash_kind=crash_kind,
+        crash_count=crash_count,
         uptime_range_s=(0.5, 1.5),
         slows_syncs=True,
         fails_syncs=fails_syncs,
     )
-    report = await run_campaign(plan, tmp_path, scenario=scene)
+    report = await run_campaign(plan, tmp_path, scenario=scenario)
     assert report.problems == [], str(report)
-    assert report.crashes == deaths
-    assert scene.checker.uncovered_features() == [], str(report)
+    assert report.crashes == crash_count
+    assert scenario.checker.uncovered_features() == [], str(report)
 
 
 @pytest.mark.campaign
-async def test_without_syncs_the_same_run_breaks_promises_and_this_is_found(tmp_path: Path) -> None:
+async def test_without_syncs_the_campaign_reports_lost_messages(tmp_path: Path) -> None:
     options = ("--stores=4", "--unsafe-no-sync")
     plan = Plan(
         seed=1,

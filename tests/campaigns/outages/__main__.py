@@ -28,16 +28,26 @@ def main() -> int:
     kinds = {option_name(kind): kind for kind in OutageKind}
     parser = argparse.ArgumentParser(
         prog="python -m tests.campaigns.outages",
-        description="Makes outages of a pair under load, and judges whether every promise was kept.",
+        description="Cause outages of a pair under load, and check that every guarantee holds.",
         epilog=f"Kinds of outage: {', '.join(kinds)}.",
     )
-    parser.add_argument("--outages", type=int, default=30, metavar="N", help="how many (default: 30)")
+    parser.add_argument("--outages", type=int, default=30, metavar="N", help="number of outages (default: 30)")
     parser.add_argument("--partitioned", action="store_true", help="partition the primary's entities; stores fail, too")
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes of each namespace (default: 1)")
     parser.add_argument("--only", action="append", choices=kinds, metavar="KIND", help="only this kind; repeatable")
-    parser.add_argument("--seed", type=int, default=secrets.randbelow(10**6), help="repeat the plan of an earlier run")
-    parser.add_argument("--keep", type=Path, default=None, metavar="DIR", help="leave data, ledgers and logs there")
-    parser.add_argument("--journals", type=Path, default=None, metavar="DIR", help="have all programs keep journals")
+    parser.add_argument(
+        "--seed", type=int, default=secrets.randbelow(10**6), help="seed of the plan, to repeat an earlier run"
+    )
+    parser.add_argument(
+        "--keep", type=Path, default=None, metavar="DIR", help="keep data, ledgers and logs in this directory"
+    )
+    parser.add_argument(
+        "--journals",
+        type=Path,
+        default=None,
+        metavar="DIR",
+        help="write the journals of all programs to this directory",
+    )
     options = parser.parse_args()
     chosen = None if options.only is None else tuple(kinds[name] for name in options.only)
     plan = Plan(
@@ -58,7 +68,7 @@ def main() -> int:
 
 
 def run(plan: Plan, folder: Path) -> int:
-    """Carry out the plan in a folder; the command's exit status."""
+    """Run the plan in a folder, print its report, and return the exit status."""
     print_line(f"seed {plan.seed}")
     report = uvloop.run(run_campaign(plan, folder, print_line))
     print_line("")
@@ -71,7 +81,9 @@ def run(plan: Plan, folder: Path) -> int:
         more = " --partitioned" if plan.partitioned else ""
         more += f" --workers {plan.workers}" if plan.workers > 1 else ""
         more += "".join(f" --only {option_name(kind)}" for kind in plan.kinds or ())
-        print_line(f"repeat: python -m tests.campaigns.outages --outages {plan.outage_count}{more} --seed {plan.seed}")
+        print_line(
+            f"to repeat: python -m tests.campaigns.outages --outages {plan.outage_count}{more} --seed {plan.seed}"
+        )
     return 1 if report.problems else 0
 
 

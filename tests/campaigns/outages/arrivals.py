@@ -1,4 +1,4 @@
-"""What is at the destinations, and what is left in the backlog, when a campaign is over.
+"""Messages at the destinations and in the backlog queues at the end of a campaign.
 
 Owns: receiving from queues, subscriptions and sessions, and looking at the dead-letter queues of the backlog.
 """
@@ -30,30 +30,32 @@ DUPLICATE_MARK: Final = "x-ms-possible-duplicate"
 
 
 async def wait_until_drained(manager: NamespaceManager, timeout_s: float) -> list[str]:
-    """Wait until the backlog queues of the secondary are empty; the problems if they are not."""
+    """Wait until the backlog queues of the secondary are empty; return problems if they are not."""
     deadline = time.monotonic() + timeout_s
     while True:
-        found = {path: await manager.get_queue_runtime(path) for path in BACKLOG_PATHS}
-        waiting = {path: runtime.active_count + runtime.deferred_count for path, runtime in found.items()}
+        runtimes = {path: await manager.get_queue_runtime(path) for path in BACKLOG_PATHS}
+        waiting = {path: runtime.active_count + runtime.deferred_count for path, runtime in runtimes.items()}
         if not any(waiting.values()) or time.monotonic() > deadline:
             return [f"not drained: {count} messages are in {path}" for path, count in waiting.items() if count]
         await asyncio.sleep(POLL_INTERVAL_S)
 
 
 async def peek_dead_letters(secondary: MessagingFactory) -> list[DeadLetterRecord]:
-    """Look at everything in the dead-letter queues of the backlog queues, and leave it there."""
-    found = []
+    """Peek all messages in the dead-letter queues of the backlog queues."""
+    records = []
     for path in BACKLOG_PATHS:
         receiver = secondary.create_message_receiver(f"{path}/$DeadLetterQueue")
         while batch := await receiver.peek_batch(BATCH_SIZE):
-            found += [_dead_letter_record(path, message) for message in batch]
+            records += [_dead_letter_record(path, message) for message in batch]
         await receiver.close()
-    return found
+    return records
 
 
 def _dead_letter_record(path: str, message: BrokeredMessage) -> DeadLetterRecord:
     name, _, number = str(message.message_id).rpartition("/")
-    reasons = (message.properties.get(one) for one in ("DeadLetterReason", "DeadLetterErrorDescription"))
+    reasons = (
+        message.properties.get(property_name) for property_name in ("DeadLetterReason", "DeadLetterErrorDescription")
+    )
     return DeadLetterRecord(
         path,
         name,
@@ -70,13 +72,13 @@ async def receive_all_destinations(primary: MessagingFactory) -> list[ArrivalRec
     for stream in STREAMS.values():
         if stream.session_id is not None:
             receiving += [_receive_session(primary, path, stream.session_id) for path in stream.destinations]
-    return [arrival for found in await asyncio.gather(*receiving) for arrival in found]
+    return [arrival for records in await asyncio.gather(*receiving) for arrival in records]
 
 
 async def receive_destination(
     primary: MessagingFactory, path: str, wait_s: float = IDLE_TIMEOUT_S
 ) -> list[ArrivalRecord]:
-    """Receive all messages at one destination, which has no sessions, until none has come for so long."""
+    """Receive all messages at a destination without sessions, until none arrives for `wait_s`."""
     receiver = primary.create_message_receiver(path, ReceiveMode.RECEIVE_AND_DELETE, prefetch=BATCH_SIZE)
     return await _receive_all(receiver, path, wait_s)
 
@@ -88,11 +90,11 @@ async def _receive_session(primary: MessagingFactory, path: str, session_id: str
 
 
 async def _receive_all(receiver: MessageReceiver, path: str, wait_s: float = IDLE_TIMEOUT_S) -> list[ArrivalRecord]:
-    found = []
+    records = []
     while batch := await receiver.receive_batch(BATCH_SIZE, wait_s):
-        found += [_arrival_record(path, message) for message in batch]
+        records += [_arrival_record(path, message) for message in batch]
     await receiver.close()
-    return found
+    return records
 
 
 def _arrival_record(destination: str, message: BrokeredMessage) -> ArrivalRecord:

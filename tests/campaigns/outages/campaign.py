@@ -1,10 +1,10 @@
-"""A campaign: programs that send, programs that host the syphon, outages under them, and the judgement at the end.
+"""Campaign: programs that send, programs that host the syphon, injected outages, and the final checks.
 
-    report = await endure(Plan(seed=1, outages=3), folder)
+    report = await run_campaign(Plan(seed=1, outage_count=3), folder)
     assert report.problems == []
 
-Owns: the order of events. The messages are in `scene`, the processes in `scenery`, the outages in `kinds` and
-`making`, the promises in `tests.support.delivery_checker.pair_checker`.
+Owns: the order of events. The messages are in `streams`, the processes in `environment`, the outages in `plan` and
+`fault_injection`, the guarantees in `tests.support.delivery_checker.pair_checker`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 DRAIN_TIMEOUT_S: Final = 180.0
 MAX_OVERLAPPING: Final = 3
-"""So many outages may overlap."""
+"""Maximum number of overlapping outages."""
 
 
 async def run_campaign(
@@ -49,26 +49,26 @@ async def run_campaign(
     on_progress: Callable[[str], None] = lambda _line: None,
     on_finished: Callable[[Environment], Awaitable[None]] | None = None,
 ) -> Report:
-    """Carry out a plan. A process that does not do what it has to is a problem as well.
+    """Run a campaign. A process that fails is reported as a problem.
 
-    `inspect` is called at the end, while both namespaces still serve.
+    `on_finished` is called at the end, while both namespaces are running.
     """
-    report, scenery, started_s = Report(plan.seed), Environment(folder, plan.partitioned), time.monotonic()
+    report, environment, started_s = Report(plan.seed), Environment(folder, plan.partitioned), time.monotonic()
     async with AsyncExitStack() as stack:
         try:
-            await start_environment(plan, scenery, stack)
-            await _run_outages(plan, scenery, report, on_progress)
-            await _verify(plan, scenery, report, on_progress)
+            await start_environment(plan, environment, stack)
+            await _run_outages(plan, environment, report, on_progress)
+            await _verify(plan, environment, report, on_progress)
             if on_finished is not None:
-                await on_finished(scenery)
-            for side in scenery.namespaces:
-                await asyncio.to_thread(side.server.stop)
+                await on_finished(environment)
+            for namespace in environment.namespaces:
+                await asyncio.to_thread(namespace.server.stop)
         except (ServerFailed, ProgramFailed, TimeoutError) as failure:
             report.failures.append(f"{type(failure).__name__}: {failure}")
         finally:
-            for side in scenery.namespaces:
-                side.server.kill()
-    report.syphon_kills, report.seconds = scenery.syphon_kills, time.monotonic() - started_s
+            for namespace in environment.namespaces:
+                namespace.server.kill()
+    report.syphon_kills, report.seconds = environment.syphon_kills, time.monotonic() - started_s
     return report
 
 
@@ -78,7 +78,7 @@ async def run_campaign(
 async def _run_outages(
     plan: Plan, environment: Environment, report: Report, on_progress: Callable[[str], None]
 ) -> None:
-    """Make outage after outage, some at the same time, while syphons are killed and started again."""
+    """Inject the outages, some at the same time, while syphons are killed and restarted."""
     rng, began_s = random.Random(plan.seed), time.monotonic()
     killing = asyncio.ensure_future(_kill_syphons(plan, environment, random.Random(rng.random())))
     running: set[asyncio.Task[None]] = set()
@@ -106,7 +106,7 @@ async def _run_outages(
 
 
 async def _wait_for_slots(running: set[asyncio.Task[None]], *, max_running: int) -> None:
-    """Wait until at most so many outages go on; raise what made one of them fail."""
+    """Wait until at most `max_running` outages are active; raise the error of a failed one."""
     while True:
         for task in [task for task in running if task.done()]:
             running.discard(task)
@@ -120,12 +120,12 @@ async def _run_outage(planned: PlannedOutage, environment: Environment) -> Outag
     async with inject_outage(planned, environment) as detail:
         began_s = time.monotonic()
         await asyncio.sleep(planned.length_s)
-    whose = environment.namespaces[planned.side].name
+    target = environment.namespaces[planned.side].name
     if planned.kind in SENDER_KINDS:
-        whose = "sender"
+        target = "sender"
     elif planned.kind in SYPHON_KINDS:
-        whose = "syphon"
-    return OutageRecord(planned.kind, whose, TimeSpan(began_s, time.monotonic()), detail)
+        target = "syphon"
+    return OutageRecord(planned.kind, target, TimeSpan(began_s, time.monotonic()), detail)
 
 
 async def _kill_syphons(plan: Plan, environment: Environment, rng: random.Random) -> None:
@@ -133,7 +133,7 @@ async def _kill_syphons(plan: Plan, environment: Environment, rng: random.Random
         await asyncio.sleep(rng.uniform(*plan.syphon_uptime_range_s))
         syphon = rng.choice(environment.syphons)
         syphon.check_running()
-        # Never interrupted in between: one syphon would be missing at the end.
+        # Shielded: an interrupted restart would leave the campaign without this syphon.
         await asyncio.shield(asyncio.ensure_future(_restart(syphon)))
         environment.syphon_kills += 1
 
@@ -148,10 +148,10 @@ async def _restart(syphon: ProgramProcess) -> None:
 
 
 async def _verify(plan: Plan, environment: Environment, report: Report, on_progress: Callable[[str], None]) -> None:
-    """End all programs, receive everything, and judge."""
+    """Stop all programs, receive all messages, and check them."""
     primary, secondary = environment.namespaces
     await asyncio.gather(*[program.stop() for program in environment.senders])
-    report.sends = [send for ledger in environment.send_logs() for send in sender_program.read_send_log(ledger)]
+    report.sends = [send for send_log in environment.send_logs() for send in sender_program.read_send_log(send_log)]
     report.failures += _spool_problems(environment)
     on_progress(f"{len(report.sends):,} sends are over")
     before_s = time.monotonic()
@@ -162,10 +162,10 @@ async def _verify(plan: Plan, environment: Environment, report: Report, on_progr
     await asyncio.gather(*[program.stop() for program in environment.syphons])
     report.events = count_events(program.log for program in environment.syphons)
     async with primary.factory() as factory, _journal_if_enabled(plan, factory):
-        found = await receive_all_destinations(factory)
+        records = await receive_all_destinations(factory)
         report.arrivals = environment.early_arrivals + [
-            dataclasses.replace(one, incarnation=environment.deletions * (one.destination == RECREATED_QUEUE))
-            for one in found
+            dataclasses.replace(record, incarnation=environment.deletions * (record.destination == RECREATED_QUEUE))
+            for record in records
         ]
     async with secondary.factory() as factory:
         report.dead_letters = await peek_dead_letters(factory)
@@ -176,13 +176,13 @@ async def _verify(plan: Plan, environment: Environment, report: Report, on_progr
 
 
 def _spool_problems(environment: Environment) -> list[str]:
-    """Messages that stayed in a spool, or were refused from it: none of those that are spooled has a fault."""
-    found = [
+    """Return problems for messages that stayed in a spool or were refused from it; all of them are valid."""
+    problems = [
         f"not sent from the spool: {count:,}"
-        for ledger in environment.send_logs()
-        if (count := sender_program.left_in_spool(ledger))
+        for send_log in environment.send_logs()
+        if (count := sender_program.left_in_spool(send_log))
     ]
-    return found + [
+    return problems + [
         f"refused from the spool: {reason.name}: {reason.read_text()[:200]}"
         for reason in sorted(environment.spool_folder().rglob("refused/*.txt"))
     ]
@@ -190,7 +190,7 @@ def _spool_problems(environment: Environment) -> list[str]:
 
 @asynccontextmanager
 async def _journal_if_enabled(plan: Plan, factory: MessagingFactory) -> AsyncIterator[None]:
-    """Keep a journal of what is received, if journals are kept."""
+    """Write a journal of the received messages, if journals are enabled."""
     journal = None if plan.journals is None else Journal(plan.journals)
     if journal is not None:
         journal.attach(factory)

@@ -37,57 +37,57 @@ APPLICATION_KEY: Final = "application"
 START_TIMEOUT_S: Final = 60.0
 POLL_INTERVAL_S: Final = 0.05
 STORE_TIMEOUT_S: Final = 1.0
-"""A store that does not answer is known to be down before a send is given up."""
+"""Shorter than a send's timeout, so that a hanging store is detected before the send times out."""
 SENDER_NAMES: Final = tuple(f"sender {name}" for name in SENDERS)
 SYPHON_NAMES: Final = tuple(f"syphon {number}" for number in range(SYPHONS))
 
 
 @dataclass(frozen=True, slots=True)
 class NamespaceProcess:
-    """A namespace, the network paths to it, and the disk behind it, where that can fail."""
+    """A namespace, the network paths to it, and the shim of its disk if that can fail."""
 
     name: str
     server: ServerProcess
     data: Path
     clock: MovableClock
     secret: str
-    """Of the key that the programs use."""
+    """Secret of the key that the programs use."""
     shim: DiskShim | None = None
     relays: dict[str, list[Relay]] = field(default_factory=dict)
-    """By program: the first one leads to AMQP, the second one, if there is one, to management."""
+    """Relays by program: the first one to AMQP, the second one (if any) to management."""
     server_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held by whoever needs the server, and by whoever takes it down."""
+    """Held during requests to the server, and while the server is down."""
     network_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """... of the network paths."""
+    """Held while the network paths are changed."""
     key_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     entity_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def connection_string(self, port: int, key_name: str = APPLICATION_KEY, secret: str | None = None) -> str:
-        """A connection string for the programs' key, and a port of the server or of a relay."""
+        """Return a connection string with the programs' key, for a port of the server or of a relay."""
         return (
             f"Endpoint=sb://{self.server.host}:{port};SharedAccessKeyName={key_name}"
             f";SharedAccessKey={secret or self.secret};UseDevelopmentEmulator=true"
         )
 
     def manager(self) -> NamespaceManager:
-        """For the campaign itself: with a key that is never rotated, past the network paths."""
+        """Return a manager for the campaign itself: with the root key, and without a relay."""
         return NamespaceManager.from_connection_string(connection_string_of(self, self.server.http_port))
 
     def factory(self) -> MessagingFactory:
-        """The same for messages."""
+        """Return a factory for the campaign itself: with the root key, and without a relay."""
         return MessagingFactory.from_connection_string(
             connection_string_of(self, self.server.amqp_port), operation_timeout=10 * OPERATION_TIMEOUT_S
         )
 
 
 def connection_string_of(namespace: NamespaceProcess, port: int) -> str:
-    """A connection string for the root key."""
+    """Return a connection string with the root key."""
     return namespace.connection_string(port, namespace.server.key_name, namespace.server.key)
 
 
 @dataclass
 class Environment:
-    """Everything."""
+    """Processes and folders of a campaign."""
 
     folder: Path
     is_partitioned: bool = False
@@ -96,9 +96,9 @@ class Environment:
     syphons: list[ProgramProcess] = field(default_factory=list)
     syphon_kills: int = 0
     early_arrivals: list[ArrivalRecord] = field(default_factory=list)
-    """Messages that were received before the end, from a queue that was deleted then."""
+    """Messages that were received from a queue before it was deleted."""
     deletions: int = 0
-    """How often that queue was deleted."""
+    """Number of deletions of that queue."""
 
     def send_logs(self) -> list[Path]:
         return [self.folder / f"sends-{name}.json" for name in SENDERS]
@@ -108,7 +108,7 @@ class Environment:
 
 
 async def start_environment(plan: Plan, environment: Environment, stack: AsyncExitStack) -> None:
-    """Start both namespaces, make the entities, and start all programs; return when all streams send."""
+    """Start both namespaces, create the entities, and start all programs; return when all streams send."""
     environment.namespaces += [
         await _start_namespace(
             "primary", environment.folder / "contoso", stack, plan.workers, can_disk_fail=plan.partitioned
@@ -117,20 +117,20 @@ async def start_environment(plan: Plan, environment: Environment, stack: AsyncEx
     ]
     async with environment.namespaces[0].manager() as manager:
         await create_entities(manager, are_partitioned=plan.partitioned)
-    for name, sender, ledger in zip(SENDER_NAMES, SENDERS, environment.send_logs(), strict=True):
+    for name, sender, send_log in zip(SENDER_NAMES, SENDERS, environment.send_logs(), strict=True):
         spool = None if sender == SENDERS[0] else environment.spool_folder() / sender
-        place = await _write_program_config(name, plan, environment, stack, spool)
+        config_file = await _write_program_config(name, plan, environment, stack, spool)
         program = ProgramProcess(
-            name, environment.folder, "tests.campaigns.outages.sender_program", str(place), sender, str(ledger)
+            name, environment.folder, "tests.campaigns.outages.sender_program", str(config_file), sender, str(send_log)
         )
         environment.senders.append(await stack.enter_async_context(program))
     for name in SYPHON_NAMES:
-        place = await _write_program_config(name, plan, environment, stack, None)
-        program = ProgramProcess(name, environment.folder, "tests.campaigns.outages.syphon_program", str(place))
+        config_file = await _write_program_config(name, plan, environment, stack, None)
+        program = ProgramProcess(name, environment.folder, "tests.campaigns.outages.syphon_program", str(config_file))
         environment.syphons.append(await stack.enter_async_context(program))
     async with asyncio.timeout(START_TIMEOUT_S):
-        ledgers = environment.send_logs()
-        while not all(ledger.exists() and ledger.stat().st_size for ledger in ledgers):
+        send_logs = environment.send_logs()
+        while not all(send_log.exists() and send_log.stat().st_size for send_log in send_logs):
             for program in environment.senders:
                 program.check_running()
             await asyncio.sleep(POLL_INTERVAL_S)
@@ -139,7 +139,7 @@ async def start_environment(plan: Plan, environment: Environment, stack: AsyncEx
 async def _start_namespace(
     name: str, folder: Path, stack: AsyncExitStack, workers: int, *, can_disk_fail: bool = False
 ) -> NamespaceProcess:
-    folder.mkdir()  # noqa: ASYNC240  # the loop has nothing else to do yet
+    folder.mkdir()  # noqa: ASYNC240  # the loop has no other tasks yet
     data = folder / "data"
     shim = stack.enter_context(DiskShim(data, folder, has_trace=False)) if can_disk_fail else None
     clock = MovableClock(folder / "clock")
@@ -151,33 +151,33 @@ async def _start_namespace(
         else MultiProcessServer(folder, *options, f"--workers={workers}", name=folder.name, environment=environment)
     )
     await asyncio.to_thread(server.start)
-    order = KeyCommand("add", APPLICATION_KEY, ("Manage", "Send", "Listen"), show=True)
-    answer = await change_keys(data, order)
-    secret = next(key.primary for key in answer.keys if key.name == APPLICATION_KEY)
+    command = KeyCommand("add", APPLICATION_KEY, ("Manage", "Send", "Listen"), show=True)
+    reply = await change_keys(data, command)
+    secret = next(key.primary for key in reply.keys if key.name == APPLICATION_KEY)
     assert secret is not None
     return NamespaceProcess(name, server, data, clock, secret, shim)
 
 
 async def change_keys(data: Path, order: KeyCommand) -> KeyCommandReply:
-    """Give an order to a running server, as `twinbus key` does. Its socket comes a moment after its ready file."""
+    """Send a key command to a running server, as `twinbus key` does; wait for its socket."""
     async with asyncio.timeout(START_TIMEOUT_S):
         while True:
-            answer = await asyncio.to_thread(key_socket.send_command, data / KEY_SOCKET_FILE, order)
-            if answer is not None:
-                return answer
+            reply = await asyncio.to_thread(key_socket.send_command, data / KEY_SOCKET_FILE, order)
+            if reply is not None:
+                return reply
             await asyncio.sleep(POLL_INTERVAL_S)
 
 
 async def _write_program_config(
     name: str, plan: Plan, environment: Environment, stack: AsyncExitStack, spool: Path | None
 ) -> Path:
-    """Lay a network path from a program to each namespace, and write down where they begin."""
+    """Create relays from a program to each namespace, and write their addresses into the program's config."""
     primary, secondary = environment.namespaces
-    for side, ports in (
+    for namespace, ports in (
         (primary, [primary.server.amqp_port]),
         (secondary, [secondary.server.amqp_port, secondary.server.http_port]),
     ):
-        side.relays[name] = [await stack.enter_async_context(Relay(side.server.host, port)) for port in ports]
+        namespace.relays[name] = [await stack.enter_async_context(Relay(namespace.server.host, port)) for port in ports]
     file = environment.folder / f"{name.replace(' ', '-')}.json"
     ProgramConfig(
         primary.connection_string(primary.relays[name][0].port),

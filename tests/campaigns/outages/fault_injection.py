@@ -1,10 +1,10 @@
-"""How each kind of outage is made: it begins, lasts, and ends, whatever else happens meanwhile.
+"""Injection of each kind of outage, with its start and its end.
 
-    async with make(planned, scenery) as detail:
+    async with inject_outage(planned, environment) as detail:
         await asyncio.sleep(planned.length_s)
 
-Owns: one context manager for each kind. Outages may overlap: each holds the locks of what it changes. Requests to a
-server hold `serving`, and so do outages that take the server itself down.
+Owns: one context manager for each kind. Outages may overlap: each holds the locks of the parts that it changes.
+Requests to a server hold `server_lock`, and so do outages of the server itself.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from tests.campaigns.outages.plan import PlannedOutage
 
 REOPEN_TIMEOUT_S: Final = 1.0
-"""A store that failed is opened again within that time."""
+"""Time within which a failed store is reopened."""
 PARKING_S: Final = 0.7
-"""So long sends are parked before their queue is deleted."""
+"""Time in which sends are parked before their queue is deleted."""
 IDLE_TIMEOUT_S: Final = 0.3
 AHEAD_S: Final = (3000.0, 9000.0)
 BEHIND_S: Final = (-600.0, -60.0)
@@ -66,7 +66,7 @@ async def _process_outage(planned: PlannedOutage, environment: Environment) -> A
 
 @asynccontextmanager
 async def _worker_outage(planned: PlannedOutage, environment: Environment) -> AsyncIterator[str]:
-    """Kill one process of several. Its supervisor starts another one; the outage ends when that serves."""
+    """Kill one of several processes; the outage ends when its replacement is serving."""
     server = environment.namespaces[planned.side].server
     assert isinstance(server, MultiProcessServer), "there is one process"
     async with environment.namespaces[planned.side].server_lock:
@@ -87,7 +87,7 @@ async def _store_outage(planned: PlannedOutage, environment: Environment) -> Asy
         with side.shim.rule(action, folder, delay_ms=delay_ms):
             yield f"store {store}"
         if is_stuck:
-            await asyncio.sleep(planned.length_s)  # a sync that began at the end takes as long
+            await asyncio.sleep(planned.length_s)  # a sync that began at the end of the outage takes as long
         await asyncio.sleep(REOPEN_TIMEOUT_S)
 
 
@@ -106,7 +106,7 @@ async def _clock_outage(planned: PlannedOutage, environment: Environment) -> Asy
 
 @asynccontextmanager
 async def _network_outage(planned: PlannedOutage, environment: Environment) -> AsyncIterator[str]:
-    """Fail the paths of all programs, or of some."""
+    """Inject a network fault into the paths of all or some programs."""
     side, rng = environment.namespaces[planned.side], planned.rng
     async with side.network_lock:
         names = sorted(side.relays)
@@ -127,12 +127,12 @@ class _NetworkFault(NamedTuple):
 
 
 def _make_network_fault(kind: OutageKind, rng: Random) -> _NetworkFault:
-    """What happens to a network path."""
+    """Return a fault of a network path, with random parameters."""
     if kind is OutageKind.DELAYED:
         delay_s = rng.uniform(*DELAY_S)
-        directions = rng.choice([BOTH, *(frozenset({one}) for one in Direction)])
-        ways = " and ".join(one.name.lower() for one in Direction if one in directions)
-        return _NetworkFault(lambda relay: relay.delay(delay_s, directions), f"{ways} by {delay_s:.2f} s, ")
+        directions = rng.choice([BOTH, *(frozenset({direction}) for direction in Direction)])
+        direction_names = " and ".join(direction.name.lower() for direction in Direction if direction in directions)
+        return _NetworkFault(lambda relay: relay.delay(delay_s, directions), f"{direction_names} by {delay_s:.2f} s, ")
     if kind is OutageKind.RESET:
         chance = rng.uniform(*RESET_CHANCE)
         return _NetworkFault(lambda relay: relay.reset_after_requests(rng, chance), f"chance {chance:.2f}, ")
@@ -155,13 +155,15 @@ _NETWORK_FAULTS: Final = {
 
 @asynccontextmanager
 async def _key_outage(planned: PlannedOutage, environment: Environment) -> AsyncIterator[str]:
-    """Make the programs' key invalid; in the end the key file is restored from a copy, and reloaded."""
+    """Revoke or rotate the programs' key; at the end the key file is restored and reloaded."""
     side, is_revoked = environment.namespaces[planned.side], planned.rng.random() < 0.5
     change = KeyCommand("revoke", APPLICATION_KEY) if is_revoked else KeyCommand("rotate", APPLICATION_KEY)
     async with side.key_lock:
         async with side.server_lock:
             rules = await asyncio.to_thread(key_file.read_rules, side.data / KEYS_FILE)
-            for _ in range(1 if is_revoked else 2):  # the former secret of a rotated key is valid as its secondary
+            for _ in range(
+                1 if is_revoked else 2
+            ):  # the former secret of a key rotated once is still valid as its secondary secret
                 await change_keys(side.data, change)
         yield "revoked" if is_revoked else "rotated twice"
         async with side.server_lock:
@@ -187,7 +189,7 @@ async def _disabled_entities(planned: PlannedOutage, environment: Environment) -
 
 @asynccontextmanager
 async def _deleted_queue(planned: PlannedOutage, environment: Environment) -> AsyncIterator[str]:
-    """Delete a queue while messages for it are parked. Its own messages are received first, and count as arrived."""
+    """Delete a queue while messages for it are parked; its messages are received first, and count as arrived."""
     side = environment.namespaces[planned.side]
     async with side.entity_lock:
         async with side.network_lock:
@@ -198,8 +200,10 @@ async def _deleted_queue(planned: PlannedOutage, environment: Environment) -> As
             async with side.server_lock, side.manager() as manager, side.factory() as factory:
                 await set_status(manager, RECREATED_QUEUE, "SendDisabled")
                 while (await manager.get_queue_runtime(RECREATED_QUEUE)).active_count:
-                    found = await receive_destination(factory, RECREATED_QUEUE, IDLE_TIMEOUT_S)
-                    environment.early_arrivals += [replace(one, incarnation=environment.deletions) for one in found]
+                    records = await receive_destination(factory, RECREATED_QUEUE, IDLE_TIMEOUT_S)
+                    environment.early_arrivals += [
+                        replace(record, incarnation=environment.deletions) for record in records
+                    ]
                 await manager.delete_queue(RECREATED_QUEUE)
                 environment.deletions += 1
             for relay in relays:
@@ -250,5 +254,5 @@ _INJECTORS: Final[dict[OutageKind, OutageInjector]] = {
 
 
 def inject_outage(planned: PlannedOutage, environment: Environment) -> AbstractAsyncContextManager[str]:
-    """Make an outage that lasts as long as the block, which gets more about it."""
+    """Inject an outage for the duration of the block; yield a description of its details."""
     return _INJECTORS[planned.kind](planned, environment)

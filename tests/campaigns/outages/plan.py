@@ -1,6 +1,6 @@
-"""The kinds of outage, and a plan of which one happens when.
+"""Kinds of outages, and the plan of a campaign.
 
-Owns: names and chances: a seed makes the same plan each time. How an outage is made is in `making`.
+Owns: names and probabilities; a seed always gives the same plan. `fault_injection` injects the outages.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class OutageKind(Enum):
-    """What can happen."""
+    """Kind of an outage."""
 
     KILLED = "killed, and started again"
     STOPPED = "stopped (SIGSTOP, SIGCONT)"
@@ -66,57 +66,57 @@ NAMESPACE_KINDS: Final = (
 )
 """Outages of the primary or the secondary."""
 STORE_KINDS: Final = (OutageKind.STORE_FAILED, OutageKind.STORE_STUCK)
-"""Where entities are partitioned: the rest of the entity goes on."""
+"""Outages of single stores, if entities are partitioned: their other fragments stay available."""
 WORKER_KINDS: Final = (OutageKind.WORKER_KILLED,)
-"""Where a namespace is served by several processes."""
+"""Outages of single processes, if a namespace has several."""
 SENDER_KINDS: Final = (OutageKind.SENDER_KILLED, OutageKind.SENDER_FROZEN, OutageKind.SENDER_CLOCK)
 SYPHON_KINDS: Final = (OutageKind.SYPHON_FROZEN, OutageKind.SYPHON_CLOCK)
 AUDITABLE_KINDS: Final = (OutageKind.KILLED, OutageKind.STOPPED, OutageKind.SILENT, OutageKind.CUT)
-"""Outages that an audit of journals understands: clocks are right, and no queue is deleted."""
+"""Outages that an audit of journals supports: without wrong clocks and deleted queues."""
 SECONDARY_INTERVAL: Final = 3
-"""Every third outage of a kind is of the secondary."""
+"""Every third outage of a kind affects the secondary."""
 OVERLAP_PROBABILITY: Final = 0.4
-"""So many outages begin while the one before is not over."""
+"""Probability that an outage begins before the previous one ends."""
 FROZEN_FACTOR: Final = 3.0
-"""A syphon is silent for so many times the length of another outage: takeover has 10 s."""
+"""Factor for the length of an outage of a syphon, so that it can exceed the 10 s of a takeover."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a campaign consists of."""
+    """Parameters of a campaign."""
 
     seed: int
     outage_count: int
     length_range_s: tuple[float, float] = (0.5, 5.0)
     pause_range_s: tuple[float, float] = (0.3, 2.5)
-    """Between the end of an outage, or its beginning if they overlap, and the next one."""
+    """Pause between the end of an outage (or its beginning, if they overlap) and the next one."""
     syphon_uptime_range_s: tuple[float, float] = (3.0, 15.0)
-    """How often one of the syphons is killed."""
+    """Time between two kills of a syphon."""
     partitioned: bool = False
     """The entities of the primary are partitioned, and single stores fail, too."""
     workers: int = 1
     """Processes of each namespace; if there are several, single ones are killed, too."""
     kinds: tuple[OutageKind, ...] | None = None
-    """Only these kinds; None: all that there can be."""
+    """Kinds of outages; None: all available kinds."""
     journals: Path | None = None
-    """The folder where all programs, and the receiver at the end, keep journals."""
+    """Folder for the journals of all programs and of the final receiver."""
 
     @property
     def unavailable_kinds(self) -> set[OutageKind]:
-        """Kinds that there cannot be."""
+        """Kinds that this plan cannot have."""
         return set(() if self.partitioned else STORE_KINDS) | set(() if self.workers > 1 else WORKER_KINDS)
 
     def make_outages(self, rng: random.Random) -> list[PlannedOutage]:
-        """All outages, in order."""
+        """Return all outages, in order."""
         kinds = self.kinds or tuple(kind for kind in OutageKind if kind not in self.unavailable_kinds)
-        seen: Counter[OutageKind] = Counter()
-        found = []
+        counts: Counter[OutageKind] = Counter()
+        outages = []
         for kind in shuffled_kinds(rng, self.outage_count, kinds):
-            seen[kind] += 1
-            found.append(
+            counts[kind] += 1
+            outages.append(
                 PlannedOutage(
                     kind=kind,
-                    side=int(kind in (*NAMESPACE_KINDS, *WORKER_KINDS) and seen[kind] % SECONDARY_INTERVAL == 0),
+                    side=int(kind in (*NAMESPACE_KINDS, *WORKER_KINDS) and counts[kind] % SECONDARY_INTERVAL == 0),
                     length_s=rng.uniform(*self.length_range_s)
                     * (FROZEN_FACTOR if kind is OutageKind.SYPHON_FROZEN else 1),
                     pause_s=rng.uniform(*self.pause_range_s),
@@ -124,12 +124,12 @@ class Plan:
                     seed=rng.getrandbits(32),
                 )
             )
-        return found
+        return outages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedOutage:
-    """One outage to come."""
+    """One planned outage."""
 
     kind: OutageKind
     side: int
@@ -138,7 +138,7 @@ class PlannedOutage:
     pause_s: float
     overlaps: bool
     seed: int
-    """Of everything else that is left to chance in it."""
+    """Seed of all other random choices in the outage."""
 
     @property
     def rng(self) -> random.Random:
@@ -146,7 +146,7 @@ class PlannedOutage:
 
 
 def shuffled_kinds(rng: random.Random, count: int, kinds: Sequence[OutageKind]) -> list[OutageKind]:
-    """So many of these kinds, each about as often as the others, in any order."""
+    """Return `count` of these kinds in random order, each about as often as the others."""
     chosen = [kinds[number % len(kinds)] for number in range(count)]
     rng.shuffle(chosen)
     return chosen

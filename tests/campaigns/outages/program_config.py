@@ -1,4 +1,4 @@
-"""Where a program of a campaign finds the two namespaces, and how it pairs them.
+"""Configuration of a program: connection strings of the two namespaces, and options of the pair.
 
 Owns: the file with a program's connection strings, and the options of all pairs. Times are short: an operation has 4
 seconds, an unavailable entity is pinged every second, and failover is immediate.
@@ -29,16 +29,16 @@ PING_INTERVAL_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ProgramConfig:
-    """A program's connection strings, each by way of a network path of its own."""
+    """Connection strings of a program, each through its own relay."""
 
     primary: str
     secondary: str
     management: str
-    """Of the secondary, to make backlog queues."""
+    """Management of the secondary, to create backlog queues."""
     journals: str | None = None
-    """The folder for journals; None: the program keeps none."""
+    """Folder for journals; None: no journals."""
     spool: str | None = None
-    """The folder for the spool; None: the program has none."""
+    """Folder for the spool; None: no spool."""
 
     def write(self, file: Path) -> None:
         file.write_text(json.dumps(asdict(self)))
@@ -50,13 +50,13 @@ class ProgramConfig:
 
 @contextlib.asynccontextmanager
 async def pair_namespaces(config: ProgramConfig, **options: bool) -> AsyncIterator[Pairing]:
-    """A pair with such options, until the block ends. ServiceBusError while the secondary cannot be used."""
+    """Pair the namespaces; raise ServiceBusError if the secondary is unavailable."""
     async with (
         MessagingFactory.from_connection_string(config.primary, operation_timeout=OPERATION_TIMEOUT_S) as primary,
         MessagingFactory.from_connection_string(config.secondary, operation_timeout=OPERATION_TIMEOUT_S) as secondary,
         NamespaceManager.from_connection_string(config.management, operation_timeout=OPERATION_TIMEOUT_S) as manager,
     ):
-        chosen = SendAvailabilityPairedNamespaceOptions(
+        pair_options = SendAvailabilityPairedNamespaceOptions(
             secondary_factory=secondary,
             secondary_namespace_manager=manager,
             failover_interval=0,
@@ -66,7 +66,7 @@ async def pair_namespaces(config: ProgramConfig, **options: bool) -> AsyncIterat
             primary_namespace_name=PRIMARY_NAME,
             journal_dir=config.journals,
             spool_dir=config.spool,
-            **options,  # type: ignore[arg-type]  # those that are bool
+            **options,  # type: ignore[arg-type]  # all options here are bool
         )
-        async with await primary.pair_namespace(chosen) as pairing:
+        async with await primary.pair_namespace(pair_options) as pairing:
             yield pairing

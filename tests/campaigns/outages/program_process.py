@@ -1,4 +1,4 @@
-"""A program of a campaign, in a process of its own: started, stopped, frozen or killed.
+"""Process of a program of a campaign: started, stopped, paused or killed.
 
 Owns: the process, its log and its clock.
 """
@@ -22,20 +22,20 @@ LOG_LINES: Final = 12
 
 
 class ProgramFailed(Exception):
-    """It ended by itself, or did not end when it was told to; the end of its log says more."""
+    """A program exited unexpectedly, or did not stop; the message contains the end of its log."""
 
 
 class ProgramProcess:
-    """One of them, in life after life."""
+    """Program that can be restarted."""
 
-    def __init__(self, name: str, folder: Path, module: str, *words: str) -> None:
-        """Its log, and the file that controls its clock, are in `folder`."""
+    def __init__(self, name: str, folder: Path, module: str, *arguments: str) -> None:
+        """`folder` has its log, and the file that controls its clock."""
         self.name = name
         self.log = folder / f"{name.replace(' ', '-')}.log"
         self.clock = MovableClock(self.log.with_suffix(".clock"))
         self.lock = asyncio.Lock()
-        """Held by whoever does something to the process."""
-        self._command = ("-m", module, *words)
+        """Held while the process is changed."""
+        self._command = ("-m", module, *arguments)
         self._process: asyncio.subprocess.Process | None = None
 
     async def __aenter__(self) -> Self:
@@ -59,12 +59,12 @@ class ProgramProcess:
             )
 
     def check_running(self) -> None:
-        """ProgramFailed if it is not running any more."""
+        """Raise ProgramFailed if the process has exited."""
         if self._process is not None and self._process.returncode is not None:
             raise ProgramFailed(f"{self._command[1]} ended with {self._process.returncode}\n{self.log_tail()}")
 
     async def kill(self) -> None:
-        """SIGKILL: it has no time for anything."""
+        """Kill the process with SIGKILL."""
         process, self._process = self._process, None
         if process is not None:
             with suppress(ProcessLookupError):
@@ -72,11 +72,11 @@ class ProgramProcess:
             await process.wait()
 
     def pause(self) -> None:
-        """SIGSTOP: its connections stay, and nobody answers on them."""
+        """Pause the process with SIGSTOP; its connections stay open."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """SIGCONT: it goes on where it was."""
+        """Resume the process with SIGCONT."""
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> None:
@@ -85,7 +85,7 @@ class ProgramProcess:
                 self._process.send_signal(number)
 
     async def stop(self) -> None:
-        """SIGTERM: it finishes what it does."""
+        """Stop the process with SIGTERM, after it has installed its handler."""
         assert self._process is not None, "it does not run"
         try:
             async with asyncio.timeout(STOP_TIMEOUT_S):
@@ -107,10 +107,10 @@ class ProgramProcess:
 
 
 def _handles_sigterm(pid: int) -> bool:
-    """Not while it starts: SIGTERM would be its end."""
+    """Return whether the process has a handler for SIGTERM; before that, SIGTERM would kill it."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:  # it has ended
         return False
-    heeded = re.search(r"^SigCgt:\s*(\w+)$", status, re.MULTILINE)
-    return heeded is not None and bool(int(heeded[1], 16) >> (signal.SIGTERM - 1) & 1)
+    handled = re.search(r"^SigCgt:\s*(\w+)$", status, re.MULTILINE)
+    return handled is not None and bool(int(handled[1], 16) >> (signal.SIGTERM - 1) & 1)

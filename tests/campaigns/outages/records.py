@@ -1,6 +1,6 @@
-"""What programs report of their sends, and what is found in the end: rows, and the judgement of them.
+"""Records of sends, arrivals and dead letters, and their check.
 
-Owns: the rows, which are also kept as files. The promises are in `tests.support.delivery_checker.pair_checker`.
+Owns: the records, which are also written to files. The guarantees are in `tests.support.delivery_checker.pair_checker`.
 """
 
 from __future__ import annotations
@@ -17,36 +17,36 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SendRecord:
-    """The send of one message, as its program saw it. Times are of the machine's monotonic clock."""
+    """The send of one message, as its program observed it. Times are monotonic."""
 
     stream: str
     number: int
     began_s: float
     ended_s: float
     failure: str | None = None
-    """The error's name; None: it was reported sent."""
+    """Name of the error; None: the send succeeded."""
     backlog_queue: str | None = None
-    """Where it was parked."""
+    """Backlog queue of a parked message."""
     may_have_happened: bool = False
-    """What the error says of itself."""
+    """`may_have_happened` of the error."""
     is_spooled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ArrivalRecord:
-    """One message, as it was received at its destination."""
+    """Message that was received at its destination."""
 
     destination: str
     stream: str
     number: int
     sequence_number: int
     parked_at_ms: int | None
-    """None: it came directly."""
+    """None: it was not parked."""
     is_marked_duplicate: bool
     """As a possible duplicate."""
     differences: tuple[str, ...] = ()
     incarnation: int = 0
-    """Of a destination that is deleted and created again: its sequence numbers begin anew."""
+    """Number of deletions of the destination before; a new queue starts new sequence numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class DeadLetterRecord:
 
 @dataclass(frozen=True, slots=True)
 class TimeSpan:
-    """When an outage began and ended."""
+    """Start and end of an outage."""
 
     began_s: float
     ended_s: float
@@ -72,12 +72,12 @@ class TimeSpan:
 def check_deliveries(
     sends: Iterable[SendRecord], arrivals: Iterable[ArrivalRecord], dead_letters: Iterable[DeadLetterRecord] = ()
 ) -> PairDeliveryChecker:
-    """Compare what was promised with what is there: a ledger that is closed."""
-    ledger = PairDeliveryChecker()
+    """Check the records, and return the finished checker."""
+    checker = PairDeliveryChecker()
     for send in sends:
-        _record(ledger, send)
+        _record(checker, send)
     for arrival in arrivals:
-        ledger.found_at_destination(
+        checker.found_at_destination(
             f"{arrival.stream}/{arrival.number}",
             arrival.destination,
             arrival.sequence_number,
@@ -88,11 +88,11 @@ def check_deliveries(
         )
     for letter in dead_letters:
         name = f"{letter.stream}/{letter.number}"
-        ledger.found_dead_lettered(
+        checker.found_dead_lettered(
             name, letter.backlog_queue, letter.reason, is_marked_duplicate=letter.is_marked_duplicate
         )
-    ledger.finish()
-    return ledger
+    checker.finish()
+    return checker
 
 
 def _record(checker: PairDeliveryChecker, send: SendRecord) -> None:

@@ -1,6 +1,6 @@
-"""What a campaign has to tell: a table of its outages, its figures, its problems.
+"""Report of a campaign: a table of its outages, its figures and its problems.
 
-Owns: the wording. Judges nothing.
+Owns the text. It checks nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TARGETS: Final = ("primary", "secondary", "sender", "syphon")
 
 @dataclass(frozen=True, slots=True)
 class OutageRecord:
-    """One that has happened."""
+    """An outage that has happened."""
 
     kind: OutageKind
     target: str
@@ -35,7 +35,7 @@ class OutageRecord:
 
 @dataclass
 class Report:
-    """Of one campaign."""
+    """Report of one campaign."""
 
     seed: int
     outages: list[OutageRecord] = field(default_factory=list)
@@ -44,16 +44,16 @@ class Report:
     arrivals: list[ArrivalRecord] = field(default_factory=list)
     dead_letters: list[DeadLetterRecord] = field(default_factory=list)
     events: Counter[str] = field(default_factory=Counter)
-    """Of the syphons."""
+    """Events of the syphons, by kind."""
     checker: PairDeliveryChecker = field(default_factory=PairDeliveryChecker)
     failures: list[str] = field(default_factory=list)
-    """Processes that failed, and messages that stayed on the way."""
+    """Processes that failed, and messages that did not reach their destination."""
     drained_s: float = 0.0
     seconds: float = 0.0
 
     @property
     def problems(self) -> list[str]:
-        """All of them; of each kind the first few."""
+        """All problems; of each kind only the first few."""
         return self.failures + self.checker.problems
 
     @property
@@ -62,7 +62,7 @@ class Report:
 
     @property
     def sent(self) -> list[SendRecord]:
-        """Those that were reported sent."""
+        """Sends that were reported to have succeeded."""
         return [send for send in self.sends if send.failure is None]
 
     @property
@@ -70,8 +70,8 @@ class Report:
         return [send for send in self.sent if send.backlog_queue is not None]
 
     def table(self) -> str:
-        """A row for each kind of outage, with the sends that began in it."""
-        rows = ["| outage of | | how many | seconds | sent in it | parked | spooled | failed | longest send |"]
+        """Return a table with a row for each kind of outage, with the sends that started in it."""
+        rows = ["| target | outage | count | seconds | sent | parked | spooled | failed | longest send |"]
         rows.append("|---|---|---|---|---|---|---|---|---|")
         found = [self._row(whose, kind) for whose in TARGETS for kind in OutageKind]
         return "\n".join(rows + [row for row in found if row is not None])
@@ -92,7 +92,7 @@ class Report:
         )
 
     def statistics(self) -> str:
-        """What became of the messages, a line each."""
+        """Return the outcome of all messages, one figure per line."""
         verdict, failures = self.checker, Counter(send.failure for send in self.sends if send.failure is not None)
         lines = {
             "reported sent": f"{len(self.sent):,}",
@@ -102,14 +102,14 @@ class Report:
             "deferred by a syphon": f"{self.events[EventKind.DEFERRED.value]:,}",
             "moved by a syphon": f"{self.events[EventKind.MOVED.value]:,}",
             "dead-lettered": (
-                f"{len(self.dead_letters):,} ({verdict.problem_counts['dead-lettered']:,} without a fault)"
+                f"{len(self.dead_letters):,} ({verdict.problem_counts['dead-lettered']:,} without a reason)"
             ),
             "arrived": f"{len(self.arrivals):,}",
             "marked as possible duplicates": (
                 f"{verdict.marked_count:,} ({verdict.marked_single_count:,} are the only copy)"
             ),
             "extra copies": _format_counts(verdict.duplicates),
-            "order compared of": f"{verdict.order_checks:,}",
+            "order checked": f"{verdict.order_checks:,}",
             "drained after the last send": f"{self.drained_s:.1f} s",
         }
         width = max(map(len, lines))
@@ -127,5 +127,5 @@ class Report:
 
 
 def _format_counts(counts: Counter[str]) -> str:
-    """Counts, the largest first."""
+    """Return the counts as text, the largest first."""
     return ", ".join(f"{count:,} {name}" for name, count in counts.most_common() if count) or "none"

@@ -1,7 +1,7 @@
 """The entities of the primary, the streams of messages sent to them, and each message of a stream.
 
-Owns: names and contents. A message is a function of its stream and its number, so that the judge can make it again and
-compare. Each session is a stream, and each stream has a client of its own.
+Owns: names and contents. A message is a function of its stream and its number, so that the checks can create it again
+and compare. Each session is a stream, and each stream has its own client.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 SENDERS: Final = ("a", "b")
 """Programs that send."""
 SUBSCRIPTIONS: Final = {"news": ("one", "other"), "trips": ("riders",)}
-"""Of each topic. All other entities are queues."""
+"""Subscriptions of each topic. All other entities are queues."""
 DUPLICATE_DETECTING: Final = frozenset({"payments"})
 """Entities that detect duplicates: each message arrives once, whatever happens."""
 SESSIONS: Final = {"baskets": 3, "trips": 2}
@@ -33,7 +33,7 @@ RECREATED_QUEUE: Final = "drafts"
 BATCH_MAX: Final = 6
 PAST_TIME: Final = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 WINDOW_MS: Final = 86_400_000
-"""Longer than any clock is moved: a duplicate of an hour ago is still known when the clock is two hours ahead."""
+"""Longer than any change of a clock, so that duplicates are detected although the clock is hours ahead."""
 QUEUES: Final = {
     "orders": QueueDescription(),
     "payments": QueueDescription(requires_duplicate_detection=True, duplicate_window_ms=WINDOW_MS),
@@ -63,13 +63,13 @@ class Stream:
     path: str
     session_id: str | None = None
     pause_s: float = 0.04
-    """Between two sends, on average."""
+    """Mean pause between two sends."""
     batch_max: int = 1
-    """Messages in one send, at most."""
+    """Maximum number of messages in one send."""
     is_scheduled: bool = False
-    """Sent by `schedule`, for a time that is past: clocks that are moved do not hold the messages up."""
+    """Sent by `schedule` for a time in the past, so that changes of clocks do not delay the messages."""
     has_fault: bool = False
-    """Its messages are refused by their destination: if they are parked, they are dead-lettered."""
+    """The destination refuses its messages; if they are parked, they are dead-lettered."""
 
     @property
     def is_topic(self) -> bool:
@@ -77,7 +77,7 @@ class Stream:
 
     @property
     def destinations(self) -> list[str]:
-        """Where each of its messages has to be in the end."""
+        """Destinations where each of its messages has to arrive."""
         if self.has_fault:
             return []
         names = SUBSCRIPTIONS.get(self.path)
@@ -85,23 +85,23 @@ class Stream:
 
 
 def streams_of(sender: str) -> list[Stream]:
-    """What one program sends."""
-    found = [Stream(f"{path}-{sender}", path) for path in WITHOUT_SESSIONS]
+    """Return the streams of one program."""
+    streams = [Stream(f"{path}-{sender}", path) for path in WITHOUT_SESSIONS]
     numbered = [(path, f"{path}-{sender}{number}") for path, count in SESSIONS.items() for number in range(count)]
-    found += [Stream(name, path, name) for path, name in numbered]
-    found.append(Stream(f"batches-{sender}", "orders", pause_s=0.2, batch_max=BATCH_MAX))
-    found.append(Stream(f"reminders-{sender}", "orders", pause_s=0.2, is_scheduled=True))
+    streams += [Stream(name, path, name) for path, name in numbered]
+    streams.append(Stream(f"batches-{sender}", "orders", pause_s=0.2, batch_max=BATCH_MAX))
+    streams.append(Stream(f"reminders-{sender}", "orders", pause_s=0.2, is_scheduled=True))
     if sender == SENDERS[0]:
-        found.append(Stream(f"{RECREATED_QUEUE}-{sender}", RECREATED_QUEUE))
-        found.append(Stream(f"strays-{sender}", "baskets", pause_s=0.5, has_fault=True))  # they have no session
-    return found
+        streams.append(Stream(f"{RECREATED_QUEUE}-{sender}", RECREATED_QUEUE))
+        streams.append(Stream(f"strays-{sender}", "baskets", pause_s=0.5, has_fault=True))  # they have no session
+    return streams
 
 
 STREAMS: Final = {stream.name: stream for sender in SENDERS for stream in streams_of(sender)}
 
 
 def make_message(stream: Stream, number: int) -> BrokeredMessage:
-    """One message of a stream, with everything that a message can have."""
+    """Return one message of a stream, with all properties set."""
     name = f"{stream.name}/{number}"
     rng = random.Random(name)
     return BrokeredMessage(
@@ -129,18 +129,18 @@ def make_message(stream: Stream, number: int) -> BrokeredMessage:
 
 
 def differences(expected: BrokeredMessage, found: BrokeredMessage) -> list[str]:
-    """What is not as it was sent. Properties that begin with x-ms- are those of parked messages."""
-    own = {name: value for name, value in found.properties.items() if not name.startswith("x-ms-")}
+    """Return the differences from the sent message, except x-ms- properties of parked messages."""
+    application_properties = {name: value for name, value in found.properties.items() if not name.startswith("x-ms-")}
     pairs = [(field, getattr(expected, field), getattr(found, field)) for field in _FIELDS]
     pairs += [
-        (f"property {name}", expected.properties.get(name), own.get(name))
-        for name in expected.properties.keys() | own.keys()
+        (f"property {name}", expected.properties.get(name), application_properties.get(name))
+        for name in expected.properties.keys() | application_properties.keys()
     ]
     return [f"{field} is {after!r:.60}, was {before!r:.60}" for field, before, after in pairs if before != after]
 
 
 async def create_entities(manager: NamespaceManager, *, are_partitioned: bool) -> None:
-    """Create everything that is sent to."""
+    """Create all queues, topics and subscriptions."""
     for path in QUEUES:
         await create_queue(manager, path, is_partitioned=are_partitioned)
     for topic, names in SUBSCRIPTIONS.items():

@@ -1,6 +1,6 @@
-"""A program that hosts the syphon: python -m tests.campaigns.outages.syphon_program PLACE, until SIGTERM.
+"""Program that hosts the syphon: python -m tests.campaigns.outages.syphon_program CONFIG, until SIGTERM.
 
-It may be started while the secondary is away: then it tries again. Owns: a log with a line for each message that was
+If the secondary is unavailable at the start, the program retries. Owns: a log with a line for each message that was
 moved, deferred or dead-lettered.
 """
 
@@ -32,9 +32,9 @@ _EVENT: Final = re.compile(r"^\S+ \S+ INFO syphon: ([a-z -]+):", re.MULTILINE)
 
 
 def log_event(event: PairingEvent) -> None:
-    """Write down what became of a message: where one is missing, the log tells the way it went."""
-    about = (event.backlog_queue, event.sequence_number, event.message_id, event.reason)
-    log.info("%s: %s", event.kind.value, " ".join(str(one) for one in about if one is not None))
+    """Log the event of a message, so that a missing message can be traced."""
+    details = (event.backlog_queue, event.sequence_number, event.message_id, event.reason)
+    log.info("%s: %s", event.kind.value, " ".join(str(detail) for detail in details if detail is not None))
 
 
 def count_events(logs: Iterable[Path]) -> Counter[str]:

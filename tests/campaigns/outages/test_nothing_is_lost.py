@@ -1,4 +1,4 @@
-"""Through outages of either namespace, every promise of a pair is kept. Longer campaigns: see __main__.py."""
+"""Outages of either namespace break no guarantee of a pair. Longer campaigns: see __main__.py."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-async def test_a_pair_that_fails_again_and_again_keeps_every_promise(tmp_path: Path) -> None:
+async def test_a_pair_keeps_all_guarantees_through_repeated_outages(tmp_path: Path) -> None:
     kinds = (
         OutageKind.KILLED,
         OutageKind.RESPONSES_LOST,
@@ -35,7 +35,7 @@ async def test_a_pair_that_fails_again_and_again_keeps_every_promise(tmp_path: P
     assert len(report.sent) > len(report.parked), str(report)
 
 
-async def test_so_does_one_with_partitioned_entities_whose_stores_fail_and_hang(tmp_path: Path) -> None:
+async def test_a_pair_with_partitioned_entities_keeps_all_guarantees_when_stores_fail_and_hang(tmp_path: Path) -> None:
     kinds = (*STORE_KINDS, OutageKind.CLIENT_CLOSED, OutageKind.SENDER_KILLED)
     plan = Plan(
         seed=5,

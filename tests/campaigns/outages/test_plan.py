@@ -1,4 +1,4 @@
-"""A plan covers every kind of outage on both sides, and a seed repeats it."""
+"""A plan covers every kind of outage on both namespaces, and a seed repeats it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tests.campaigns.outages.plan import NAMESPACE_KINDS, STORE_KINDS, WORKER_KI
 @pytest.mark.parametrize(("partitioned", "workers"), [(False, 1), (True, 1), (True, 2)])
 def test_a_hundred_outages_cover_every_kind_and_both_namespaces(*, partitioned: bool, workers: int) -> None:
     plan = Plan(seed=1, outage_count=100, partitioned=partitioned, workers=workers).make_outages(random.Random(1))
-    impossible = {*(() if partitioned else STORE_KINDS), *(() if workers > 1 else WORKER_KINDS)}
-    assert {planned.kind for planned in plan} == set(OutageKind) - impossible
-    assert {planned.kind for planned in plan if planned.side == 1} == {*NAMESPACE_KINDS, *WORKER_KINDS} - impossible
+    unavailable = {*(() if partitioned else STORE_KINDS), *(() if workers > 1 else WORKER_KINDS)}
+    assert {planned.kind for planned in plan} == set(OutageKind) - unavailable
+    assert {planned.kind for planned in plan if planned.side == 1} == {*NAMESPACE_KINDS, *WORKER_KINDS} - unavailable
     counts = Counter(planned.kind for planned in plan)
     assert max(counts.values()) - min(counts.values()) <= 1
     assert 20 < sum(planned.overlaps for planned in plan) < 60

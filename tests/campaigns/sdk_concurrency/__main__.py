@@ -1,4 +1,4 @@
-"""All operations of the official SDKs, concurrently: `python -m tests.campaigns.sdk_concurrency --runs 20`."""
+"""All operations of the official SDKs, run concurrently: `python -m tests.campaigns.sdk_concurrency --runs 20`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CLIENTS = {"sync": run_sync, "aio": run_aio, "javascript": run_javascript}
 
 
 def main() -> int:
-    """Run all scenes of all clients, and say how often each succeeded."""
+    """Run all scenarios of all clients, and print how often each succeeded."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--clients", nargs="+", choices=CLIENTS, default=list(CLIENTS))
@@ -34,17 +34,17 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder, run_server(Path(folder), *server_options) as server:
         for run in range(1, options.runs + 1):
             for client in options.clients:
-                begun = time.monotonic()
+                begun_s = time.monotonic()
                 try:
                     observed = CLIENTS[client](server)
-                except Exception:  # noqa: BLE001  # all runs are made, and the failures told
+                except Exception:  # noqa: BLE001  # a failed run is printed, and the next one starts
                     traceback.print_exc()
-                    print(f"run {run}, {client}: FAILED after {time.monotonic() - begun:.1f} s", flush=True)  # noqa: T201
+                    print(f"run {run}, {client}: FAILED after {time.monotonic() - begun_s:.1f} s", flush=True)  # noqa: T201
                     continue
                 succeeded[client] += 1
                 if observed is not None:
                     faults += observed.faults
-                print(f"run {run}, {client}: {time.monotonic() - begun:.1f} s", flush=True)  # noqa: T201
+                print(f"run {run}, {client}: {time.monotonic() - begun_s:.1f} s", flush=True)  # noqa: T201
     print("\nExcluded: faults of the SDKs themselves (`sdk_defects.py` shows the source of each):")  # noqa: T201
     for fault, count in faults.items():
         print(f"  {count:5} x {fault}")  # noqa: T201

@@ -1,4 +1,4 @@
-"""The operations of the SDK for JavaScript at the same time: a program of its own tests, run once more."""
+"""Concurrent operations of the SDK for JavaScript: runs a program of `tests/sdk_js`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TIMEOUT_S: Final = 90
 
 
 class ProgramFailed(Exception):
-    """What node said."""
+    """The program failed; the message is its output."""
 
 
 def run_javascript(server: ServerProcess) -> None:

@@ -1,11 +1,11 @@
-"""What the SDK for Python loses by itself when threads or tasks share one of its senders or receivers.
+"""Defects of the SDK for Python when threads or tasks share one of its senders or receivers.
 
 Its README says that its senders and receivers are not thread-safe, and its source shows where (azure-servicebus
 7.15.0, `_pyamqp`, and the same lines in `_pyamqp/aio`):
 
 - UNSENT: in `sender.py`, `send_transfer` appends a message to `_pending_deliveries`, while
   `update_pending_deliveries` and `_incoming_disposition` build a new list and assign it. A message that is appended in
-  between is in no list any more: it is never sent, and `send_messages` waits for ever.
+  between is in no list: it is never sent, and `send_messages` waits forever.
 - ANSWER: for the same reason, and because `delivery.sent = True` follows the writing of the transfer, a disposition
   finds its message not in the list, or not sent yet: the disposition is dropped.
 - REPLY: in `management_link.py`, `execute_operation` writes the request, and only then notes that a reply is expected.
@@ -13,11 +13,11 @@ Its README says that its senders and receivers are not thread-safe, and its sour
 - TWICE: in `aio/_sender_async.py`, `update_pending_deliveries` has no lock. Tasks that run it at the same time each
   send the messages that are not `sent` yet.
 
-No server can do anything about those: of UNSENT nothing ever reaches it, and of the others it has answered all that it
-was asked. So they are watched for, proved at run time, counted, and mended as the SDK should have done: what it lost is
-given back to it. Everything else must work.
+A server cannot prevent these defects: UNSENT messages never reach it, and in the other cases it has responded. So they
+are detected at run time, counted, and repaired as the SDK should have done: the lost messages, dispositions and replies
+are restored. Everything else must work.
 
-Owns: watching the SDK, and giving back. It changes nothing that the SDK sends, and no answer.
+Owns: observing and repairing the SDK. It changes neither what the SDK sends nor any response.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 POLL_INTERVAL_S: Final = 0.05
 LOSS_TIMEOUT_S: Final = 0.3
-"""Longer than the SDK reads at a time, which is 0.2 s."""
+"""Longer than one read of the SDK (0.2 s)."""
 
 UNSENT_MESSAGE: Final = "UNSENT: a message that the SDK dropped from its list before it was sent"
 DROPPED_DISPOSITION: Final = "ANSWER: a disposition that the SDK dropped"
@@ -47,19 +47,19 @@ DUPLICATE_SEND: Final = "TWICE: a message that the SDK sent more than once"
 
 
 class SdkObserver:
-    """What was seen, and what had to be given back."""
+    """Records frames of the SDK, and restores lost ones."""
 
     def __init__(self) -> None:
         self.faults: collections.Counter[str] = collections.Counter()
         self._lock = threading.Lock()
         self._deliveries: list[tuple[Any, Any]] = []
-        """Each message that was handed to a link, with that link."""
+        """Each sent message, with its link."""
         self._dispositions: collections.defaultdict[Any, dict[int, Any]] = collections.defaultdict(dict)
-        """By link and delivery id: the last state that settled it."""
+        """Last settled state, by link and delivery id."""
         self._replies: dict[Any, tuple[Any, Any, Any, float]] = {}
-        """By correlation id: the management link, the frame, the message, and when it came."""
+        """Management link, frame, message and time of each reply, by correlation id."""
         self._requests: dict[Any, Any] = {}
-        """By message id: operations whose request was sent."""
+        """Operations whose request was sent, by message id."""
         self._suspects: dict[int, float] = {}
         self.is_over = False
 
@@ -86,7 +86,7 @@ class SdkObserver:
     # --- given back -----------------------------------------------------------------------------------------------
 
     def lost(self) -> tuple[list[tuple[Any, Any]], list[tuple[Any, Any]], list[tuple[Any, Any, Any]]]:
-        """Messages to be listed again, messages with the state that settled them, and replies nobody got."""
+        """Return unlisted messages, settled messages with their states, and dropped replies."""
         now = time.monotonic()
         with self._lock:
             self._deliveries = [pair for pair in self._deliveries if not pair[1].settled]
@@ -95,19 +95,19 @@ class SdkObserver:
             for link, delivery in self._deliveries:
                 is_listed = delivery in link._pending_deliveries  # noqa: SLF001
                 if delivery.frame is None and not is_listed:
-                    kind = unsent
+                    losses = unsent
                 elif delivery.sent and delivery.frame["delivery_id"] in self._dispositions[link]:
-                    kind = unanswered
+                    losses = unanswered
                 else:
                     self._suspects.pop(id(delivery), None)
                     continue
                 if now - self._suspects.setdefault(id(delivery), now) > LOSS_TIMEOUT_S:
-                    kind.append((link, delivery))
+                    losses.append((link, delivery))
                     del self._suspects[id(delivery)]
             replies = []
-            for number, (link, frame, message, came) in list(self._replies.items()):
+            for number, (link, frame, message, received_s) in list(self._replies.items()):
                 operation = self._requests.get(number)
-                if operation is None or now - came < LOSS_TIMEOUT_S:
+                if operation is None or now - received_s < LOSS_TIMEOUT_S:
                     continue
                 del self._replies[number], self._requests[number]
                 if operation in link._pending_operations:  # noqa: SLF001
@@ -125,10 +125,10 @@ class SdkObserver:
             link._pending_deliveries.append(delivery)  # noqa: SLF001
 
     def repair(self) -> None:
-        """Give back what is lost to a sync client."""
+        """Restore what a sync client lost."""
         unsent, unanswered, replies = self.lost()
         for link, delivery in unsent:
-            with link.lock:  # nobody sends on the link, or is about to replace its list
+            with link.lock:  # no other thread sends on the link or replaces its list
                 self._list_again(link, delivery)
         for delivery, state in unanswered:
             delivery.on_settled(LinkDeliverySettleReason.DISPOSITION_RECEIVED, state)
@@ -136,7 +136,7 @@ class SdkObserver:
             link._on_message_received(frame, message)  # noqa: SLF001
 
     async def repair_aio(self) -> None:
-        """Give back what is lost to an aio client."""
+        """Restore what an aio client lost."""
         unsent, unanswered, replies = self.lost()
         for link, delivery in unsent:
             self._list_again(link, delivery)
@@ -152,55 +152,55 @@ WATCHED: Final = (
     ("ManagementLink", "execute_operation"),
     ("ManagementLink", "_on_message_received"),
 )
-"""A link is given its methods when it is made: one that was made before is not watched."""
+"""Observed methods. A link binds its methods when it is created: links that exist already are not observed."""
 
 
 @contextmanager
 def _replaced(modules: tuple[Any, Any], make: Callable[[list[Any]], list[Any]]) -> Iterator[None]:
-    """Have the SDK's methods watched; `make` gets its own, and returns those in their place."""
+    """Replace methods of the SDK; `make` gets the originals, and returns the replacements."""
     owners = [getattr(modules[0] if owner == "SenderLink" else modules[1], owner) for owner, _ in WATCHED]
-    kept = [getattr(owner, name) for owner, (_, name) in zip(owners, WATCHED, strict=True)]
+    originals = [getattr(owner, name) for owner, (_, name) in zip(owners, WATCHED, strict=True)]
     try:
-        for owner, (_, name), replacement in zip(owners, WATCHED, make(kept), strict=True):
+        for owner, (_, name), replacement in zip(owners, WATCHED, make(originals), strict=True):
             setattr(owner, name, replacement)
         yield
     finally:
-        for owner, (_, name), method in zip(owners, WATCHED, kept, strict=True):
+        for owner, (_, name), method in zip(owners, WATCHED, originals, strict=True):
             setattr(owner, name, method)
 
 
 @contextmanager
 def observe_sync() -> Iterator[SdkObserver]:
-    """Watch the sync client, and mend what it loses."""
+    """Observe the sync client, and repair its losses."""
     observed = SdkObserver()
 
-    def make(kept: list[Any]) -> list[Any]:
+    def make(originals: list[Any]) -> list[Any]:
         def send_transfer(self: Any, message: Any, **options: Any) -> Any:  # noqa: ANN401
-            delivery = kept[0](self, message, **options)
+            delivery = originals[0](self, message, **options)
             observed.sent(self, delivery)
             return delivery
 
         def incoming_disposition(self: Any, frame: Any) -> None:  # noqa: ANN401
             observed.disposed(self, frame)
-            kept[1](self, frame)
+            originals[1](self, frame)
 
         def execute_operation(self: Any, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401
-            operation = kept[2](self, *arguments, **options)
+            operation = originals[2](self, *arguments, **options)
             observed.requested(operation)
             return operation
 
         def on_message_received(self: Any, frame: Any, message: Any) -> None:  # noqa: ANN401
             observed.replied(self, frame, message)
-            kept[3](self, frame, message)
+            originals[3](self, frame, message)
 
         return [send_transfer, incoming_disposition, execute_operation, on_message_received]
 
-    def watch_it() -> None:
+    def repair_repeatedly() -> None:
         while not observed.is_over:
             observed.repair()
             time.sleep(POLL_INTERVAL_S)
 
-    watching = threading.Thread(target=watch_it, daemon=True)
+    watching = threading.Thread(target=repair_repeatedly, daemon=True)
     with _replaced((sender, management_link), make):
         watching.start()
         try:
@@ -212,27 +212,27 @@ def observe_sync() -> Iterator[SdkObserver]:
 
 @contextmanager
 def observe_aio() -> Iterator[SdkObserver]:
-    """Watch the aio client; `watch` mends what it loses, on its loop."""
+    """Observe the aio client; `watch` repairs its losses on its loop."""
     observed = SdkObserver()
 
-    def make(kept: list[Any]) -> list[Any]:
+    def make(originals: list[Any]) -> list[Any]:
         async def send_transfer(self: Any, message: Any, **options: Any) -> Any:  # noqa: ANN401
-            delivery = await kept[0](self, message, **options)
+            delivery = await originals[0](self, message, **options)
             observed.sent(self, delivery)
             return delivery
 
         async def incoming_disposition(self: Any, frame: Any) -> None:  # noqa: ANN401
             observed.disposed(self, frame)
-            await kept[1](self, frame)
+            await originals[1](self, frame)
 
         async def execute_operation(self: Any, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401
-            operation = await kept[2](self, *arguments, **options)
+            operation = await originals[2](self, *arguments, **options)
             observed.requested(operation)
             return operation
 
         async def on_message_received(self: Any, frame: Any, message: Any) -> None:  # noqa: ANN401
             observed.replied(self, frame, message)
-            await kept[3](self, frame, message)
+            await originals[3](self, frame, message)
 
         return [send_transfer, incoming_disposition, execute_operation, on_message_received]
 
@@ -241,7 +241,7 @@ def observe_aio() -> Iterator[SdkObserver]:
 
 
 async def watch(observed: SdkObserver) -> None:
-    """Mend what the aio client loses, until it is over."""
+    """Repair the losses of the aio client until the scenarios end."""
     while not observed.is_over:
         await observed.repair_aio()
         await asyncio.sleep(POLL_INTERVAL_S)

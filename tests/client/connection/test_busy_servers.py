@@ -1,4 +1,4 @@
-"""A busy server is asked again within the operation's time, however short that is, and is not hammered."""
+"""Retries after ServerBusy: they stay within the operation timeout, however short, and do not hammer the server."""
 
 from __future__ import annotations
 
@@ -20,25 +20,27 @@ if TYPE_CHECKING:
     from twinbus.client import QueueClient
 
 LIMIT_S = 8.0
-"""Less than the ten seconds that a busy server is given."""
-TRIES = 4
-"""Within a time that is shorter than the pause."""
+"""Shorter than the default pause of ten seconds after ServerBusy."""
+ATTEMPTS = 4
+"""Attempts of an operation whose timeout is shorter than the pause."""
 AZURE = (
     "The request was terminated because the entity is being throttled. Error code : 50002. Sub error : 102. Please wait"
     " 4 seconds and try again. To know more visit https://aka.ms/sbResourceMgrExceptions."
 )
-"""What Azure Service Bus answers (Azure/azure-sdk-for-python, issue 20308)."""
+"""A ServerBusy description of Azure Service Bus (Azure/azure-sdk-for-python, issue 20308)."""
 
 
 @asynccontextmanager
-async def connected(operation_timeout: float = LIMIT_S) -> AsyncIterator[tuple[InMemoryNamespace, QueueClient]]:
+async def namespace_with_client(
+    operation_timeout: float = LIMIT_S,
+) -> AsyncIterator[tuple[InMemoryNamespace, QueueClient]]:
     async with InMemoryNamespace() as namespace:
         await namespace.create_queue("orders")
         yield namespace, namespace.factory(operation_timeout=operation_timeout).create_queue_client("orders")
 
 
-def refused(namespace: InMemoryNamespace) -> int:
-    """How many sends the server has refused."""
+def refused_sends(namespace: InMemoryNamespace) -> int:
+    """Return the number of sends that the server has refused."""
     return sum(row.failed_sends for row in namespace.usage())
 
 
@@ -52,8 +54,8 @@ OPERATIONS: dict[str, Callable[[QueueClient], Awaitable[object]]] = {
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 @in_virtual_time
-async def test_a_server_that_is_busy_for_less_than_the_timeout_is_asked_again_in_time(operation: str) -> None:
-    async with connected() as (namespace, client):
+async def test_an_operation_succeeds_if_the_server_is_busy_for_less_than_the_timeout(operation: str) -> None:
+    async with namespace_with_client() as (namespace, client):
         await client.send(BrokeredMessage("apples"))
         namespace.outage.busy("orders")
         loop = asyncio.get_running_loop()
@@ -65,8 +67,8 @@ async def test_a_server_that_is_busy_for_less_than_the_timeout_is_asked_again_in
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 @in_virtual_time
-async def test_a_server_that_stays_busy_fails_the_operation_late_and_with_its_own_reason(operation: str) -> None:
-    async with connected() as (namespace, client):
+async def test_an_operation_fails_with_server_busy_near_its_timeout_if_the_server_stays_busy(operation: str) -> None:
+    async with namespace_with_client() as (namespace, client):
         await client.send(BrokeredMessage("apples"))
         namespace.outage.busy("orders")
         loop = asyncio.get_running_loop()
@@ -78,7 +80,7 @@ async def test_a_server_that_stays_busy_fails_the_operation_late_and_with_its_ow
 
 @in_virtual_time
 async def test_a_loop_of_sends_does_not_hammer_a_busy_server() -> None:
-    async with connected() as (namespace, client):
+    async with namespace_with_client() as (namespace, client):
         await client.sender.open()
         namespace.outage.busy("orders")
         loop = asyncio.get_running_loop()
@@ -88,29 +90,29 @@ async def test_a_loop_of_sends_does_not_hammer_a_busy_server() -> None:
                 await client.send(BrokeredMessage("apples"))
             failed += 1
         assert failed <= 60 / (0.75 * LIMIT_S) + 1
-        assert refused(namespace) == TRIES * failed
+        assert refused_sends(namespace) == ATTEMPTS * failed
 
 
 @in_virtual_time
-async def test_with_time_enough_the_server_gets_its_ten_seconds_and_a_last_try_is_made_near_the_end() -> None:
-    async with connected(25) as (namespace, client):
+async def test_retries_pause_ten_seconds_and_then_shorten_towards_the_timeout() -> None:
+    async with namespace_with_client(25) as (namespace, client):
         await client.sender.open()
         namespace.outage.busy("orders")
         loop = asyncio.get_running_loop()
         begun_s = loop.time()
-        seen: list[float] = []
+        attempts_s: list[float] = []
         sending = asyncio.ensure_future(client.send(BrokeredMessage("apples")))
         while not sending.done():
             await asyncio.sleep(0.125)
-            if refused(namespace) > len(seen):
-                seen.append(round(loop.time() - begun_s, 3))
+            if refused_sends(namespace) > len(attempts_s):
+                attempts_s.append(round(loop.time() - begun_s, 3))
         assert isinstance(sending.exception(), ServerBusy)
-        assert seen == pytest.approx([0, 10, 20, 22.5, 23.75, 24.375], abs=0.13)
+        assert attempts_s == pytest.approx([0, 10, 20, 22.5, 23.75, 24.375], abs=0.13)
 
 
 @in_virtual_time
-async def test_the_timeout_of_a_single_call_counts() -> None:
-    async with connected(60) as (namespace, client):
+async def test_the_timeout_of_a_single_call_overrides_the_operation_timeout() -> None:
+    async with namespace_with_client(60) as (namespace, client):
         namespace.outage.busy("orders")
         loop = asyncio.get_running_loop()
         begun_s = loop.time()
@@ -119,7 +121,7 @@ async def test_the_timeout_of_a_single_call_counts() -> None:
         assert 1.5 < loop.time() - begun_s <= 2
 
 
-def test_a_pause_that_the_server_names_is_kept_and_the_policy_has_the_others() -> None:
+def test_the_pause_in_a_busy_error_is_used_and_otherwise_the_pause_of_the_policy() -> None:
     policy = RetryPolicy(busy_pause_s=7)
     assert Backoff(policy).next_pause_s(error_for_condition("com.microsoft:server-busy", AZURE), 60) == 4
     assert (
@@ -128,11 +130,11 @@ def test_a_pause_that_the_server_names_is_kept_and_the_policy_has_the_others() -
     assert Backoff(policy).next_pause_s(error_for_condition("com.microsoft:server-busy", AZURE), 3) == 1.5
 
 
-def test_only_a_busy_server_is_tried_again_after_less_than_the_pause_of_the_policy() -> None:
+def test_only_server_busy_is_retried_after_less_than_the_pause_of_the_policy() -> None:
     policy = RetryPolicy(max_retries=1_000, first_pause_s=5)
     assert Backoff(policy).next_pause_s(StoreUnavailable("x"), 3) is None
-    pauses, left_s, tries = Backoff(policy), 3.0, 0
+    pauses, left_s, retries = Backoff(policy), 3.0, 0
     while (pause_s := pauses.next_pause_s(ServerBusy("x"), left_s)) is not None:
-        left_s, tries = left_s - pause_s, tries + 1
-    assert tries == TRIES - 1
+        left_s, retries = left_s - pause_s, retries + 1
+    assert retries == ATTEMPTS - 1
     assert Backoff(policy).next_pause_s(ServerBusy("x"), 0.0) is None

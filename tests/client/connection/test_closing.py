@@ -1,4 +1,4 @@
-"""Closing: once or more often, in any order; whatever is used afterwards says that it is closed."""
+"""Closing clients and factories, once or repeatedly: later calls raise ObjectClosed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tests.client.bus import Bus
 
 
-async def test_everything_can_be_closed_again_and_is_of_no_use_afterwards(every_bus: Bus) -> None:
+async def test_clients_can_be_closed_twice_and_raise_object_closed_afterwards(every_bus: Bus) -> None:
     queue = every_bus.create_queue()
     await queue.send(BrokeredMessage("x"))
     message = await receive_one(queue)
@@ -25,9 +25,9 @@ async def test_everything_can_be_closed_again_and_is_of_no_use_afterwards(every_
         every_bus.shared_factory.create_message_sender("q"),
         every_bus.shared_factory.create_message_receiver("q"),
     )
-    for one in (queue, sender, receiver):
-        await one.close()
-        await one.close()
+    for closable in (queue, sender, receiver):
+        await closable.close()
+        await closable.close()
     uses: list[Callable[[], Awaitable[object]]] = [
         lambda: queue.send(BrokeredMessage("x")),
         lambda: queue.receive(0),
@@ -45,14 +45,14 @@ async def test_everything_can_be_closed_again_and_is_of_no_use_afterwards(every_
             await use()
 
 
-async def test_a_client_that_never_received_does_not_begin_after_it_was_closed(bus: Bus) -> None:
+async def test_a_closed_client_that_never_received_raises_object_closed(bus: Bus) -> None:
     queue = bus.create_queue()
     await queue.close()
     with pytest.raises(ObjectClosed):
         await queue.receive(0)
 
 
-async def test_a_factory_ends_with_all_that_it_made(bus: Bus) -> None:
+async def test_closing_a_factory_closes_its_clients_and_releases_their_locks(bus: Bus) -> None:
     factory = bus.factory()
     queue, sessions = bus.create_queue(), bus.create_queue(**SESSIONS)
     await queue.send_batch(numbered_messages(3))
@@ -65,9 +65,9 @@ async def test_a_factory_ends_with_all_that_it_made(bus: Bus) -> None:
     for use in (queue.send(BrokeredMessage("x")), receiver.receive(0), session.get_state()):
         with pytest.raises(ObjectClosed):
             await use
-    for make in (factory.create_queue_client, factory.create_message_sender, factory.create_message_receiver):
+    for create in (factory.create_queue_client, factory.create_message_sender, factory.create_message_receiver):
         with pytest.raises(ObjectClosed):
-            make("q")
+            create("q")
     with pytest.raises(ObjectClosed):
         factory.transaction()
     other = bus.factory()
@@ -75,7 +75,7 @@ async def test_a_factory_ends_with_all_that_it_made(bus: Bus) -> None:
     await other.create_queue_client(sessions.path).accept_session("one", timeout=10)
 
 
-async def test_whoever_waits_for_a_message_gets_none_when_the_receiver_is_closed(bus: Bus) -> None:
+async def test_a_waiting_receive_returns_none_when_the_receiver_is_closed(bus: Bus) -> None:
     queue = bus.create_queue()
     waiting = [asyncio.ensure_future(queue.receive(60)) for _ in range(3)]
     await queue.receiver.open()
@@ -87,7 +87,7 @@ async def test_whoever_waits_for_a_message_gets_none_when_the_receiver_is_closed
     assert (await receive_one(bus.shared_factory.create_message_receiver(queue.path))).delivery_count == 1
 
 
-async def test_whoever_sends_while_the_sender_is_closed_is_told_whether_it_may_have_been_sent(bus: Bus) -> None:
+async def test_a_send_under_way_at_close_says_whether_the_message_may_have_been_sent(bus: Bus) -> None:
     queue = bus.create_queue()
     await queue.sender.open()
     sends = [asyncio.ensure_future(queue.send(message)) for message in numbered_messages(3)]
@@ -100,7 +100,7 @@ async def test_whoever_sends_while_the_sender_is_closed_is_told_whether_it_may_h
     assert [type(outcome) for outcome in outcomes] == [ConnectionLost] * 3 + [ObjectClosed]
 
 
-async def test_a_factory_that_was_never_used_is_closed_at_once(bus: Bus) -> None:
+async def test_a_factory_that_was_never_used_closes_without_connecting(bus: Bus) -> None:
     async with bus.factory() as factory:
         factory.create_queue_client("q")
         assert not factory.is_connected

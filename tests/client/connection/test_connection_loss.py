@@ -1,4 +1,4 @@
-"""A connection that is lost is made anew: senders and receivers go on, and what was locked is settled by its lock."""
+"""Lost connections: clients reconnect, and locked messages are settled by their lock tokens."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 PATIENT = RetryPolicy(max_retries=20, first_pause_s=0.01, factor=1.5)
 
 
-@pytest.mark.parametrize("verb", ["complete", "abandon", "defer", "dead_letter"])
-async def test_a_message_is_settled_by_its_lock_after_the_connection_was_lost(bus: Bus, verb: str) -> None:
+@pytest.mark.parametrize("operation", ["complete", "abandon", "defer", "dead_letter"])
+async def test_a_message_is_settled_by_its_lock_after_the_connection_was_lost(bus: Bus, operation: str) -> None:
     queue = bus.create_queue()
     await queue.send(BrokeredMessage("x"))
     message = await receive_one(queue)
     await cut_connection(bus.shared_factory)
-    await getattr(queue, verb)(message)
+    await getattr(queue, operation)(message)
     assert message.lock_token is None
-    assert bus.message_counts(queue)[1] == (verb == "dead_letter")
-    if verb == "defer":
+    assert bus.message_counts(queue)[1] == (operation == "dead_letter")
+    if operation == "defer":
         assert len(await queue.receive_deferred(message.sequence_number)) == 1
     else:
         with pytest.raises(MessageNotFound):
             await queue.receive_deferred(message.sequence_number)
-    assert (await queue.receive(0.3) is None) is (verb != "abandon")
+    assert (await queue.receive(0.3) is None) is (operation != "abandon")
 
 
 async def test_locks_are_renewed_over_a_lost_connection(bus: Bus) -> None:
@@ -44,7 +44,7 @@ async def test_locks_are_renewed_over_a_lost_connection(bus: Bus) -> None:
     assert bus.message_counts(queue) == (0, 0)
 
 
-async def test_whoever_waits_for_a_message_goes_on_waiting(every_bus: Bus) -> None:
+async def test_a_receive_keeps_waiting_over_lost_connections(every_bus: Bus) -> None:
     factory = every_bus.factory(retry_policy=PATIENT)
     queue = every_bus.create_queue()
     waiting = asyncio.ensure_future(queue.receive(20))
@@ -59,7 +59,7 @@ async def test_whoever_waits_for_a_message_goes_on_waiting(every_bus: Bus) -> No
     assert message.text == "x"
 
 
-async def test_sends_that_are_under_way_are_sent_again_and_none_is_lost(bus: Bus) -> None:
+async def test_sends_under_way_are_repeated_after_a_lost_connection(bus: Bus) -> None:
     factory = bus.factory(retry_policy=PATIENT)
     queue = bus.create_queue(RequiresDuplicateDetection="true")
     await queue.sender.open()
@@ -68,10 +68,10 @@ async def test_sends_that_are_under_way_are_sent_again_and_none_is_lost(bus: Bus
     await cut_connection(factory)
     await asyncio.gather(*sends)
     assert sorted(texts(await receive(queue, 200)), key=int) == [f"{number}" for number in range(200)]
-    assert bus.message_counts(queue) == (200, 0), "each is there once: it was sent again under its own id"
+    assert bus.message_counts(queue) == (200, 0), "each message is stored once: retries keep the message id"
 
 
-async def test_what_was_received_and_deleted_ahead_is_handed_out_all_the_same(bus: Bus) -> None:
+async def test_messages_prefetched_in_receive_and_delete_survive_a_lost_connection(bus: Bus) -> None:
     queue = bus.create_queue()
     await queue.send_batch(numbered_messages(10))
     receiver = bus.shared_factory.create_message_receiver(queue.path, ReceiveMode.RECEIVE_AND_DELETE, prefetch=10)

@@ -1,4 +1,4 @@
-"""Keys and tokens: who has none is told at once; who has one stays, since it is shown anew in time."""
+"""Keys and tokens: invalid ones fail at once, valid ones are renewed before they expire."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ if TYPE_CHECKING:
 PERSISTENT = RetryPolicy(max_retries=100, first_pause_s=1)
 
 
-class OwnTokens:
-    """An application's own."""
+class ApplicationTokens:
+    """Token provider of an application; records the audiences."""
 
     def __init__(self, server: ServerProcess, lifetime_s: float = 3600) -> None:
-        self.asked_for: list[str] = []
+        self.audiences: list[str] = []
         self._server = server
         self._lifetime_s = lifetime_s
 
     async def token(self, audience: str) -> Token:
-        self.asked_for.append(audience)
+        self.audiences.append(audience)
         text = self._server.token("", lifetime_s=self._lifetime_s)
         return Token(text, SAS_TOKEN_TYPE, time.time() + self._lifetime_s)
 
 
-def shown(server: ServerProcess, credentials: str) -> str:
+def connection_string(server: ServerProcess, credentials: str) -> str:
     endpoint = server.connection_string.split(";", 1)[0]
     return f"{endpoint};{credentials};UseDevelopmentEmulator=true"
 
 
 @pytest.mark.parametrize("kind", ["wrong key", "unknown name", "expired", "of another queue", "no token"])
-async def test_who_has_no_right_is_told_at_once_and_does_not_try_again(bus: Bus, kind: str) -> None:
+async def test_invalid_credentials_fail_at_once_without_retries(bus: Bus, kind: str) -> None:
     server, queue = bus.server, bus.create_queue()
     strings = {
         "wrong key": f"SharedAccessKeyName={server.key_name};SharedAccessKey=c2VjcmV0",
@@ -49,7 +49,9 @@ async def test_who_has_no_right_is_told_at_once_and_does_not_try_again(bus: Bus,
         "of another queue": f"SharedAccessSignature={server.token('another')}",
         "no token": "SharedAccessSignature=not a token at all",
     }
-    refused = bus.factory(shown(server, strings[kind]), retry_policy=PERSISTENT).create_queue_client(queue.path)
+    refused = bus.factory(connection_string(server, strings[kind]), retry_policy=PERSISTENT).create_queue_client(
+        queue.path
+    )
     async with asyncio.timeout(3):
         for use in (refused.send(BrokeredMessage("x")), refused.receive(20), refused.peek()):
             with pytest.raises(Unauthorized):
@@ -57,9 +59,9 @@ async def test_who_has_no_right_is_told_at_once_and_does_not_try_again(bus: Bus,
     await queue.send(BrokeredMessage("x"))
 
 
-async def test_a_token_in_the_connection_string_is_good_for_its_scope(bus: Bus) -> None:
+async def test_a_token_in_the_connection_string_is_valid_for_its_scope(bus: Bus) -> None:
     queue = bus.create_queue()
-    factory = bus.factory(shown(bus.server, f"SharedAccessSignature={bus.server.token(queue.path)}"))
+    factory = bus.factory(connection_string(bus.server, f"SharedAccessSignature={bus.server.token(queue.path)}"))
     allowed = factory.create_queue_client(queue.path)
     await allowed.send(BrokeredMessage("x"))
     message = await receive_one(allowed)
@@ -67,39 +69,41 @@ async def test_a_token_in_the_connection_string_is_good_for_its_scope(bus: Bus) 
     await allowed.complete(message)
 
 
-async def test_an_application_can_bring_its_own_tokens_and_is_asked_once_for_each_entity(bus: Bus) -> None:
-    tokens = OwnTokens(bus.server)
+async def test_a_token_provider_is_called_once_for_each_entity(bus: Bus) -> None:
+    tokens = ApplicationTokens(bus.server)
     queue = bus.factory(token_provider=tokens).create_queue_client(bus.server.create_queue())
     await asyncio.gather(*[queue.send(BrokeredMessage("x")) for _ in range(5)], queue.peek())
     await receive_one(queue)
-    assert tokens.asked_for == [f"sb://{bus.shared_factory.where.host}/{queue.path}"]
+    assert tokens.audiences == [f"sb://{bus.shared_factory.where.host}/{queue.path}"]
 
 
-async def test_a_token_is_shown_anew_before_it_is_over_and_links_stay(bus: Bus) -> None:
-    tokens = OwnTokens(bus.server, lifetime_s=4)
+async def test_tokens_are_renewed_before_they_expire_and_links_stay(bus: Bus) -> None:
+    tokens = ApplicationTokens(bus.server, lifetime_s=4)
     factory = bus.factory(token_provider=tokens)
     first, second = (factory.create_queue_client(bus.server.create_queue()) for _ in range(2))
     await first.receiver.open()
     waiting = asyncio.ensure_future(first.receive(20))
     await asyncio.sleep(0.5)
     await second.send(BrokeredMessage("x"))
-    assert len(tokens.asked_for) == 2
+    assert len(tokens.audiences) == 2
     await asyncio.sleep(5)
-    assert len(tokens.asked_for) in (4, 5), "each once more, and not on and on"
+    assert len(tokens.audiences) in (4, 5), "each token is renewed once, not repeatedly"
     await bus.shared_factory.create_queue_client(first.path).send(BrokeredMessage("late"))
     message = await waiting
     assert message is not None
     assert message.text == "late"
 
 
-async def test_a_link_lives_no_longer_than_a_token_that_nobody_can_renew(bus: Bus) -> None:
+async def test_a_link_ends_with_a_token_that_cannot_be_renewed(bus: Bus) -> None:
     queue = bus.create_queue()
-    factory = bus.factory(shown(bus.server, f"SharedAccessSignature={bus.server.token(queue.path, lifetime_s=2.5)}"))
+    factory = bus.factory(
+        connection_string(bus.server, f"SharedAccessSignature={bus.server.token(queue.path, lifetime_s=2.5)}")
+    )
     with pytest.raises(Unauthorized):
         await factory.create_queue_client(queue.path).receive(20)
 
 
-async def test_a_provider_that_fails_is_heard(bus: Bus) -> None:
+async def test_an_error_of_the_token_provider_reaches_the_caller(bus: Bus) -> None:
     class Broken:
         async def token(self, audience: str) -> Token:
             raise LookupError(audience)
@@ -112,6 +116,6 @@ async def test_a_provider_that_fails_is_heard(bus: Bus) -> None:
 async def test_a_key_is_never_printed(bus: Bus) -> None:
     factory = bus.factory()
     token = Token("SharedAccessSignature secret", SAS_TOKEN_TYPE, 7)
-    for shown_text in (repr(factory), repr(factory.where), repr(token), repr(factory.settings)):
-        assert bus.server.key not in shown_text
-        assert "secret" not in shown_text
+    for text in (repr(factory), repr(factory.where), repr(token), repr(factory.settings)):
+        assert bus.server.key not in text
+        assert "secret" not in text

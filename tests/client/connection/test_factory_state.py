@@ -1,4 +1,4 @@
-"""What a factory says of itself: open, closed or faulted, connected or not, to whoever watches it."""
+"""State of a factory (open, closed or faulted; connected or not) and the callbacks that watch it."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ if TYPE_CHECKING:
     from twinbus.client import MessagingFactory
 
 
-async def test_watchers_hear_of_every_change(bus: Bus) -> None:
+async def test_watchers_are_called_for_every_change_of_state(bus: Bus) -> None:
     factory = bus.factory()
-    seen: list[tuple[str, bool]] = []
-    factory.watch(lambda changed: seen.append((changed.state.value, changed.is_connected)))
+    states: list[tuple[str, bool]] = []
+    factory.watch(lambda changed: states.append((changed.state.value, changed.is_connected)))
     queue = factory.create_queue_client(bus.server.create_queue())
-    assert seen == []
+    assert states == []
     await queue.send(BrokeredMessage("x"))
     await cut_connection(factory)
     await queue.peek()
     await factory.close()
-    assert seen[:3] == [("open", True), ("open", False), ("open", True)]
-    assert seen[-1] == ("closed", False)
-    assert all(state == "closed" for state, _ in seen[3:])
+    assert states[:3] == [("open", True), ("open", False), ("open", True)]
+    assert states[-1] == ("closed", False)
+    assert all(state == "closed" for state, _ in states[3:])
 
 
-async def test_a_watcher_that_fails_harms_neither_the_factory_nor_the_others(bus: Bus) -> None:
+async def test_a_failing_watcher_affects_neither_the_factory_nor_other_watchers(bus: Bus) -> None:
     factory = bus.factory()
-    seen: list[MessagingFactory] = []
+    calls: list[MessagingFactory] = []
 
     def fail(_: MessagingFactory) -> None:
         raise ZeroDivisionError
 
     factory.watch(fail)
-    factory.watch(seen.append)
+    factory.watch(calls.append)
     await factory.create_queue_client(bus.server.create_queue()).send(BrokeredMessage("x"))
-    assert seen == [factory]
+    assert calls == [factory]
 
 
-async def test_a_faulted_factory_says_why_to_whoever_uses_it(bus: Bus) -> None:
+async def test_operations_of_a_faulted_factory_raise_its_fault(bus: Bus) -> None:
     factory = bus.factory(retry_policy=RetryPolicy(max_retries=5))
     queue = factory.create_queue_client(bus.server.create_queue())
     waiting = asyncio.ensure_future(queue.receive(60))
@@ -63,22 +63,22 @@ async def test_a_faulted_factory_says_why_to_whoever_uses_it(bus: Bus) -> None:
     assert factory.state is FactoryState.FAULTED
 
 
-async def test_one_connection_is_made_for_all_who_want_it_at_once(bus: Bus) -> None:
+async def test_concurrent_operations_share_one_connection(bus: Bus) -> None:
     factory = bus.factory()
-    seen: list[bool] = []
-    factory.watch(lambda changed: seen.append(changed.is_connected))
+    changes: list[bool] = []
+    factory.watch(lambda changed: changes.append(changed.is_connected))
     queues = [factory.create_queue_client(bus.server.create_queue()) for _ in range(3)]
     await asyncio.gather(*[queue.send(BrokeredMessage("x")) for queue in queues], *[queue.peek() for queue in queues])
-    assert seen == [True]
+    assert changes == [True]
 
 
 @pytest.mark.parametrize("wrong", [{"operation_timeout_s": 0}, {"idle_timeout_s": -1}])
-def test_settings_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
+def test_invalid_settings_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=r"timeout is"):
         FactorySettings(**wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("wrong", [{"max_retries": -1}, {"first_pause_s": -1}, {"factor": 0.5}])
-def test_a_retry_policy_that_makes_no_sense_is_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="cannot be"):
+def test_an_invalid_retry_policy_is_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="no value may be negative"):
         RetryPolicy(**wrong)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Links are ended with what they were for: a connection that lasts for months has no more of them than are in use."""
+"""Links are detached with their clients, so that a long-lived connection has only the links in use."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ if TYPE_CHECKING:
     from tests.client.bus import Bus
     from twinbus.client import MessagingFactory
 
-TOKENS = 2
-"""Those to `$cbs`."""
+CBS_LINKS = 2
+"""Links to `$cbs`."""
 
 
-def links(factory: MessagingFactory) -> int:
-    conversation = factory._connection  # noqa: SLF001  # nobody else counts them
-    assert conversation is not None
-    return sum(len(session.links) for session in conversation._sessions)  # noqa: SLF001
+def count_links(factory: MessagingFactory) -> int:
+    connection = factory._connection  # noqa: SLF001  # there is no public count of links
+    assert connection is not None
+    return sum(len(session.links) for session in connection._sessions)  # noqa: SLF001
 
 
-async def test_requests_at_once_share_their_links(bus: Bus) -> None:
+async def test_concurrent_management_requests_share_their_links(bus: Bus) -> None:
     queue = bus.create_queue()
     await asyncio.gather(*[queue.peek() for _ in range(20)])
-    assert links(bus.shared_factory) == TOKENS + 2
+    assert count_links(bus.shared_factory) == CBS_LINKS + 2
 
 
-async def test_sends_and_receives_at_once_share_their_links(bus: Bus) -> None:
+async def test_concurrent_sends_and_receives_share_their_links(bus: Bus) -> None:
     queue = bus.create_queue()
     await asyncio.gather(*[queue.send(BrokeredMessage("x")) for _ in range(20)])
     openings = [queue.receiver.open() for _ in range(5)]
     await asyncio.gather(*openings, *[queue.receive(10) for _ in range(20)])
-    assert links(bus.shared_factory) == TOKENS + 2
+    assert count_links(bus.shared_factory) == CBS_LINKS + 2
 
 
-async def test_what_is_closed_has_none_any_more(bus: Bus) -> None:
+async def test_closed_clients_sessions_and_transactions_have_no_links(bus: Bus) -> None:
     path, with_sessions = bus.server.create_queue(), bus.create_queue(**SESSIONS)
     for number in range(5):
         async with (
@@ -52,10 +52,10 @@ async def test_what_is_closed_has_none_any_more(bus: Bus) -> None:
             pass
         async with bus.shared_factory.transaction() as transaction:
             await bus.shared_factory.create_message_sender(path).send(BrokeredMessage("x"), transaction=transaction)
-    await wait_until(lambda: links(bus.shared_factory) == TOKENS + 5)  # one for each sender that was not closed
+    await wait_until(lambda: count_links(bus.shared_factory) == CBS_LINKS + 5)  # five senders are still open
 
 
-async def test_who_gives_up_leaves_none(bus: Bus) -> None:
+async def test_timed_out_and_cancelled_attaches_leave_no_links(bus: Bus) -> None:
     path, with_sessions = bus.server.create_queue(), bus.create_queue(**SESSIONS)
     with pytest.raises(OperationTimeout):
         await with_sessions.accept_session(timeout=0.1)
@@ -71,4 +71,4 @@ async def test_who_gives_up_leaves_none(bus: Bus) -> None:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await receiver.close()
-    await wait_until(lambda: links(bus.shared_factory) == TOKENS)
+    await wait_until(lambda: count_links(bus.shared_factory) == CBS_LINKS)

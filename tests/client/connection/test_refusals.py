@@ -1,4 +1,4 @@
-"""What a namespace refuses comes as an error that says what it was, at once, and the client goes on."""
+"""Requests that the namespace refuses: the specific error is raised at once, and the client stays usable."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tests.client.bus import Bus
 
 
-async def test_a_queue_that_does_not_exist_is_not_found_and_not_asked_for_again(every_bus: Bus) -> None:
+async def test_a_missing_queue_raises_entity_not_found_without_retries(every_bus: Bus) -> None:
     queue = every_bus.factory(retry_policy=RetryPolicy(first_pause_s=5)).create_queue_client("no-such-queue")
     async with asyncio.timeout(4):
         for use in (queue.send(BrokeredMessage("x")), queue.receive(20), queue.peek(), queue.sender.open()):
@@ -24,7 +24,7 @@ async def test_a_queue_that_does_not_exist_is_not_found_and_not_asked_for_again(
                 await use
 
 
-async def test_whoever_uses_a_queue_that_is_deleted_is_told(bus: Bus) -> None:
+async def test_operations_on_a_deleted_queue_fail(bus: Bus) -> None:
     queue = bus.create_queue()
     await queue.send(BrokeredMessage("x"))
     message = await receive_one(queue)
@@ -38,13 +38,13 @@ async def test_whoever_uses_a_queue_that_is_deleted_is_told(bus: Bus) -> None:
             await use
 
 
-async def test_nothing_can_be_sent_to_a_dead_letter_queue(bus: Bus) -> None:
+async def test_a_send_to_a_dead_letter_queue_is_refused(bus: Bus) -> None:
     queue = bus.create_queue()
     with pytest.raises(CallerError):
         await bus.shared_factory.create_message_sender(f"{queue.path}/$DeadLetterQueue").send(BrokeredMessage("x"))
 
 
-async def test_a_queue_that_is_disabled_says_so(bus: Bus) -> None:
+async def test_a_send_to_a_disabled_queue_raises_entity_disabled(bus: Bus) -> None:
     queue = bus.create_queue(Status="SendDisabled")
     with pytest.raises(EntityDisabled):
         await queue.send(BrokeredMessage("x"))
@@ -60,14 +60,14 @@ async def test_a_queue_that_is_disabled_says_so(bus: Bus) -> None:
         {"properties": {"a": 2**64}},
     ],
 )
-async def test_what_can_be_no_message_is_refused_before_it_is_sent(bus: Bus, wrong: dict[str, object]) -> None:
+async def test_an_invalid_message_is_refused_before_it_is_sent(bus: Bus, wrong: dict[str, object]) -> None:
     queue = bus.create_queue()
     with pytest.raises(InvalidArgument):
         await queue.send(BrokeredMessage("x", **wrong))  # type: ignore[arg-type]
     assert not bus.shared_factory.is_connected
 
 
-async def test_properties_that_are_too_large_to_be_changed_are_refused_and_the_message_is_still_ours(bus: Bus) -> None:
+async def test_an_abandon_with_too_large_properties_is_refused_and_the_message_stays_locked(bus: Bus) -> None:
     queue = bus.create_queue()
     await queue.send_batch(numbered_messages(1))
     message = await receive_one(queue)
@@ -78,7 +78,7 @@ async def test_properties_that_are_too_large_to_be_changed_are_refused_and_the_m
 
 
 async def test_one_connection_can_have_many_links(bus: Bus) -> None:
-    """More than one AMQP session has: the next ones are begun by themselves."""
+    """More links than an AMQP session can have: the client begins further sessions."""
     path = bus.server.create_queue()
     senders = [bus.shared_factory.create_message_sender(path) for _ in range(450)]
     await asyncio.gather(*[sender.send(BrokeredMessage("x")) for sender in senders])

@@ -1,4 +1,4 @@
-"""A key that was revoked and is valid again works at once, on the connection that is there."""
+"""A revoked key that is valid again works at once, on the existing connection."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from twinbus.testing import InMemoryNamespace, in_virtual_time
 
 
 @in_virtual_time
-async def test_sends_and_receives_go_on_when_the_key_is_valid_again() -> None:
+async def test_sends_and_receives_succeed_when_the_key_is_valid_again() -> None:
     async with InMemoryNamespace() as namespace:
         await namespace.create_queue("orders")
         orders = namespace.factory().create_queue_client("orders")

@@ -1,4 +1,4 @@
-"""A server that is killed and started again on the same ports: senders and receivers go on, and nothing is lost."""
+"""A server that is killed or stopped and continues on the same ports: clients continue, and no message is lost."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PATIENT = RetryPolicy(max_retries=500, first_pause_s=0.05, factor=1.0)
 
 @pytest.fixture
 def bus(tmp_path: Path) -> Iterator[Bus]:
-    """At a server of its own, which may be killed, or halted for a while."""
+    """Return a bus with its own server, which the test may kill or stop."""
     with run_server(tmp_path) as server:
         bus = Bus(server)
         yield bus
@@ -31,12 +31,12 @@ def bus(tmp_path: Path) -> Iterator[Bus]:
 
 
 def _signal(bus: Bus, number: signal.Signals) -> None:
-    process = bus.server._process  # noqa: SLF001  # a signal that no other test sends
+    process = bus.server._process  # noqa: SLF001  # no other test sends signals
     assert process is not None
     process.send_signal(number)
 
 
-async def test_senders_and_receivers_go_on_after_a_kill(bus: Bus) -> None:
+async def test_senders_and_receivers_continue_after_the_server_is_killed_and_restarted(bus: Bus) -> None:
     factory = bus.factory(retry_policy=PATIENT, operation_timeout=60)
     queue, sessions, other = bus.create_queue(), bus.create_queue(**SESSIONS), bus.create_queue()
     await queue.send_batch(numbered_messages(2))
@@ -54,18 +54,18 @@ async def test_senders_and_receivers_go_on_after_a_kill(bus: Bus) -> None:
         await queue.complete(locked)
     with pytest.raises(SessionLockLost):
         await session.receive(1)
-    found = await receive(queue, 52)
-    assert texts(found[:2]) == ["0", "1"]
-    assert sorted(texts(found[2:]), key=int) == [f"{number}" for number in range(50)]
-    assert {message.delivery_count for message in found} == {1}
-    await queue.receiver.complete_batch(found)
+    received = await receive(queue, 52)
+    assert texts(received[:2]) == ["0", "1"]
+    assert sorted(texts(received[2:]), key=int) == [f"{number}" for number in range(50)]
+    assert {message.delivery_count for message in received} == {1}
+    await queue.receiver.complete_batch(received)
     await other.send(BrokeredMessage("at last"))
     message = await waiting
     assert message is not None
     assert message.text == "at last"
 
 
-async def test_a_send_that_gets_no_answer_may_have_been_stored_and_says_so(bus: Bus) -> None:
+async def test_a_send_without_a_disposition_says_that_it_may_have_been_stored(bus: Bus) -> None:
     queue = bus.create_queue()
     await queue.send(BrokeredMessage("0"))
     _signal(bus, signal.SIGSTOP)
@@ -75,13 +75,13 @@ async def test_a_send_that_gets_no_answer_may_have_been_stored_and_says_so(bus: 
     assert may_have_happened(raised.value)
     with pytest.raises(OperationTimeout) as raised_by_new:
         await bus.shared_factory.create_message_sender(queue.path).send(BrokeredMessage("2"), timeout=0.3)
-    assert not may_have_happened(raised_by_new.value), "it was not even attached"
+    assert not may_have_happened(raised_by_new.value), "the sender was not attached"
     _signal(bus, signal.SIGCONT)
     await queue.send(BrokeredMessage("3"))
     assert texts(await receive(queue, 3)) == ["0", "1", "3"]
 
 
-async def test_a_send_whose_connection_is_lost_may_have_been_stored_whatever_the_last_try_says(bus: Bus) -> None:
+async def test_a_send_whose_connection_is_lost_may_have_been_stored_whatever_the_last_error(bus: Bus) -> None:
     policy = RetryPolicy(max_retries=2, first_pause_s=0.05)
     queue = bus.factory(retry_policy=policy).create_queue_client(bus.server.create_queue())
     await queue.send(BrokeredMessage("0"))
@@ -95,7 +95,7 @@ async def test_a_send_whose_connection_is_lost_may_have_been_stored_whatever_the
     await asyncio.to_thread(bus.server.start)
 
 
-async def test_a_receiver_of_a_server_that_is_silent_can_be_closed_and_leaves_nothing_locked(bus: Bus) -> None:
+async def test_a_receiver_of_a_silent_server_can_be_closed_and_leaves_no_message_locked(bus: Bus) -> None:
     queue = bus.create_queue()
     await queue.receiver.open()
     receiving = asyncio.ensure_future(queue.receive_batch(5, 60))

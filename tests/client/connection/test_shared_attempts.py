@@ -1,4 +1,4 @@
-"""One attempt for all who want it: whoever gives up takes nothing from the others, and all hear how it ends."""
+"""SharedAttempt: concurrent callers share one attempt and its outcome; a cancelled caller does not cancel it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from twinbus.client.errors import ConnectionFailed, TimedOut
 from twinbus.client.retry import SharedAttempt
 
 
-class Attempted:
-    """Counts, and ends when it is told to."""
+class CountedOperation:
+    """Operation that counts its calls and ends when the test sets `ends`."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -22,47 +22,47 @@ class Attempted:
         return await asyncio.shield(self.ends)
 
 
-async def test_one_attempt_serves_all_and_survives_who_gives_up() -> None:
-    attempted = Attempted()
-    shared = SharedAttempt("it", attempted, 10)
+async def test_one_attempt_serves_all_waiters_and_survives_a_cancelled_waiter() -> None:
+    operation = CountedOperation()
+    shared = SharedAttempt("it", operation, 10)
     waiters = [asyncio.ensure_future(shared.result()) for _ in range(3)]
     await asyncio.sleep(0)
     waiters[0].cancel()
-    attempted.ends.set_result(7)
+    operation.ends.set_result(7)
     outcomes = await asyncio.gather(*waiters, return_exceptions=True)
     assert isinstance(outcomes[0], asyncio.CancelledError)
     assert outcomes[1:] == [7, 7]
-    assert attempted.count == 1
+    assert operation.count == 1
     assert await shared.result() == 7
-    assert attempted.count == 2, "the next who wants it begins anew"
+    assert operation.count == 2, "the next caller starts a new attempt"
 
 
-async def test_when_it_is_given_up_all_are_told_and_none_is_cancelled() -> None:
-    attempted = Attempted()
-    shared = SharedAttempt("connecting", attempted, 10)
+async def test_cancelling_the_attempt_raises_connection_failed_in_all_waiters() -> None:
+    operation = CountedOperation()
+    shared = SharedAttempt("connecting", operation, 10)
     waiters = [asyncio.ensure_future(shared.result()) for _ in range(2)]
     await asyncio.sleep(0)
     shared.cancel()
     for waiter in waiters:
-        with pytest.raises(ConnectionFailed, match="connecting was given up"):
+        with pytest.raises(ConnectionFailed, match="connecting was cancelled"):
             await waiter
 
 
-async def test_it_takes_no_longer_than_its_limit() -> None:
+async def test_an_attempt_times_out_at_its_limit() -> None:
     with pytest.raises(TimedOut) as raised:
-        await SharedAttempt("it", Attempted(), 0.01).result()
+        await SharedAttempt("it", CountedOperation(), 0.01).result()
     assert not raised.value.was_sent
 
 
-async def test_an_error_that_nobody_waits_for_any_more_is_no_news() -> None:
-    unheard: list[object] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
-    attempted = Attempted()
-    waiter = asyncio.ensure_future(SharedAttempt("it", attempted, 10).result())
+async def test_an_error_without_waiters_is_not_reported_to_the_loop() -> None:
+    reported: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+    operation = CountedOperation()
+    waiter = asyncio.ensure_future(SharedAttempt("it", operation, 10).result())
     await asyncio.sleep(0)
     waiter.cancel()
-    attempted.ends.set_exception(LookupError())
+    operation.ends.set_exception(LookupError())
     await asyncio.gather(waiter, return_exceptions=True)
     await asyncio.sleep(0.01)
-    del attempted, waiter
-    assert not unheard
+    del operation, waiter
+    assert not reported

@@ -1,4 +1,4 @@
-"""Namespaces that cannot be reached: refused, unknown, silent, or something else. It is said in time."""
+"""Unreachable namespaces (refused, unknown, silent or not AMQP): operations fail within their timeouts."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 KEY = "SharedAccessKeyName=Root;SharedAccessKey=c2VjcmV0"
 
 
-def at(place: str, *, tls: bool = False) -> str:
-    return f"Endpoint=sb://{place};{KEY}" + ("" if tls else ";UseDevelopmentEmulator=true")
+def connection_string(address: str, *, tls: bool = False) -> str:
+    return f"Endpoint=sb://{address};{KEY}" + ("" if tls else ";UseDevelopmentEmulator=true")
 
 
 def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
 
 
 @asynccontextmanager
-async def listening(answer: bytes | None) -> AsyncIterator[int]:
-    """Somebody who answers so, and hangs up; or says nothing at all."""
+async def run_listener(answer: bytes | None) -> AsyncIterator[int]:
+    """Run a server that sends `answer` and closes the connection, or stays silent if it is None."""
     ended = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -51,8 +51,8 @@ async def listening(answer: bytes | None) -> AsyncIterator[int]:
         ended.set()
 
 
-async def test_a_host_that_refuses_is_not_reached_and_nothing_was_sent(bus: Bus) -> None:
-    queue = bus.factory(at(f"127.0.0.1:{free_port()}")).create_queue_client("orders")
+async def test_a_refused_connection_fails_and_nothing_was_sent(bus: Bus) -> None:
+    queue = bus.factory(connection_string(f"127.0.0.1:{free_port()}")).create_queue_client("orders")
     for use in (queue.send(BrokeredMessage("x")), queue.receive(5), queue.peek(), queue.accept_session(timeout=5)):
         with pytest.raises(ConnectionFailed, match="cannot be reached") as raised:
             await use
@@ -60,14 +60,14 @@ async def test_a_host_that_refuses_is_not_reached_and_nothing_was_sent(bus: Bus)
 
 
 @pytest.mark.parametrize("host", ["no-such-host.invalid", f"{'x' * 70}.invalid"])
-async def test_a_host_that_is_not_there_is_not_reached(bus: Bus, host: str) -> None:
+async def test_an_unknown_host_raises_connection_failed(bus: Bus, host: str) -> None:
     with pytest.raises(ConnectionFailed):
-        await bus.factory(at(host)).create_queue_client("orders").send(BrokeredMessage("x"))
+        await bus.factory(connection_string(host)).create_queue_client("orders").send(BrokeredMessage("x"))
 
 
-async def test_a_silent_host_costs_no_more_than_the_operations_time(bus: Bus) -> None:
-    async with listening(None) as port:
-        queue = bus.factory(at(f"127.0.0.1:{port}"), operation_timeout=0.5).create_queue_client("orders")
+async def test_a_silent_host_takes_no_longer_than_the_operation_timeout(bus: Bus) -> None:
+    async with run_listener(None) as port:
+        queue = bus.factory(connection_string(f"127.0.0.1:{port}"), operation_timeout=0.5).create_queue_client("orders")
         started = time.monotonic()
         with pytest.raises(ServiceBusError) as raised:
             await queue.send(BrokeredMessage("x"))
@@ -79,32 +79,34 @@ async def test_a_silent_host_costs_no_more_than_the_operations_time(bus: Bus) ->
 
 
 @pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"AMQP\x00\x09\x09\x09"])
-async def test_what_is_no_namespace_is_none(bus: Bus, answer: bytes) -> None:
-    async with listening(answer) as port:
-        queue = bus.factory(at(f"127.0.0.1:{port}")).create_queue_client("orders")
+async def test_a_host_that_does_not_speak_amqp_fails_the_send(bus: Bus, answer: bytes) -> None:
+    async with run_listener(answer) as port:
+        queue = bus.factory(connection_string(f"127.0.0.1:{port}")).create_queue_client("orders")
         with pytest.raises(ServiceBusError) as raised:
             await queue.send(BrokeredMessage("x"))
         assert not may_have_happened(raised.value)
 
 
-async def test_a_certificate_that_is_not_trusted_is_refused(bus: Bus) -> None:
+async def test_an_untrusted_certificate_is_refused(bus: Bus) -> None:
     factory = bus.factory(bus.server.tls_connection_string, ca_file=None)
     with pytest.raises(ConnectionFailed, match="certificate"):
         await factory.create_queue_client("orders").send(BrokeredMessage("x"))
 
 
-async def test_it_is_tried_again_as_the_policy_says(bus: Bus) -> None:
+async def test_connecting_is_retried_as_the_policy_says(bus: Bus) -> None:
     policy = RetryPolicy(max_retries=2, first_pause_s=0.1, factor=3)
-    queue = bus.factory(at(f"127.0.0.1:{free_port()}"), retry_policy=policy).create_queue_client("orders")
+    queue = bus.factory(connection_string(f"127.0.0.1:{free_port()}"), retry_policy=policy).create_queue_client(
+        "orders"
+    )
     started = time.monotonic()
     with pytest.raises(ConnectionFailed):
         await queue.send(BrokeredMessage("x"))
     assert 0.4 <= time.monotonic() - started < 4
 
 
-async def test_a_factory_is_closed_while_it_connects(bus: Bus) -> None:
-    async with listening(None) as port:
-        factory = bus.factory(at(f"127.0.0.1:{port}"))
+async def test_a_factory_can_be_closed_while_it_connects(bus: Bus) -> None:
+    async with run_listener(None) as port:
+        factory = bus.factory(connection_string(f"127.0.0.1:{port}"))
         queue = factory.create_queue_client("orders")
         waiting = [asyncio.ensure_future(use) for use in (queue.send(BrokeredMessage("x")), queue.receive(60))]
         await asyncio.sleep(0.1)

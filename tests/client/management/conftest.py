@@ -1,4 +1,4 @@
-"""What a test calls itself is called once over http and once over https."""
+"""Fixture `connect_manager`: each test runs once over HTTP and once over HTTPS."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ if TYPE_CHECKING:
 
 @pytest.fixture(params=["http", "https"])
 def connect_manager(request: pytest.FixtureRequest, server: ServerProcess) -> ManagerFactory:
-    """Makes managers of the server."""
+    """Return a factory of managers that connect to the server."""
     return ManagerFactory(server, request.param)

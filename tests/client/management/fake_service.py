@@ -1,8 +1,8 @@
-"""A service that answers as it is told to, for what no real server can be brought to answer.
+"""HTTP server with scripted responses, for responses that a real server does not give.
 
-async with fake(answer(200, FEED)) as service, service.manager() as manager:
+async with run_fake_service(http_response(200, atom_feed())) as service, service.manager() as manager:
     ...
-assert service.asked[0].target.startswith("/orders")
+assert service.requests[0].target.startswith("/orders")
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ ENTRY: Final = (
 )
 FEED: Final = '<feed xmlns="http://www.w3.org/2005/Atom"><title type="text">x</title>{}</feed>'
 CLOSE_CONNECTION: Final = b""
-"""An answer that is none: the connection is closed."""
+"""The service closes the connection instead of responding."""
 NO_RESPONSE: Final = None
-"""An answer that does not come."""
+"""The service never responds."""
 
 
 def atom_entry(elements: str = "", *, tag: str = "QueueDescription", title: str = "x") -> str:
@@ -46,37 +46,37 @@ def http_response(status: int, body: str | bytes = "", *, retry_after: int | Non
 
 @dataclass(frozen=True, slots=True)
 class ReceivedRequest:
-    """One request that came."""
+    """Request that the service received."""
 
     method: str
     target: str
     headers: dict[str, str]
-    """By their names in lower case."""
+    """Header values by lower-case names."""
     body: str
 
 
 class FakeService:
-    """The service: its answers in turn, the last one for ever."""
+    """Service that sends its responses in turn and repeats the last one."""
 
-    def __init__(self, answers: tuple[bytes | None, ...]) -> None:
-        self._responses = list(answers)
+    def __init__(self, responses: tuple[bytes | None, ...]) -> None:
+        self._responses = list(responses)
         self.requests: list[ReceivedRequest] = []
         self.port = 0
 
-    def manager(self, **options: Any) -> NamespaceManager:  # noqa: ANN401  # the manager's
+    def manager(self, **options: Any) -> NamespaceManager:  # noqa: ANN401  # arguments of NamespaceManager
         text = f"Endpoint=sb://127.0.0.1:{self.port};SharedAccessKeyName=root;SharedAccessKey=c2VjcmV0"
         options = {"retry_policy": NO_RETRY, "operation_timeout": 20, **options}
         return NamespaceManager.from_connection_string(f"{text};UseDevelopmentEmulator=true", **options)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            while said := await self._answered(reader):
-                writer.write(said)
+            while response := await self._respond(reader):
+                writer.write(response)
                 await writer.drain()
         finally:
             writer.close()
 
-    async def _answered(self, reader: asyncio.StreamReader) -> bytes:
+    async def _respond(self, reader: asyncio.StreamReader) -> bytes:
         try:
             head = (await reader.readuntil(b"\r\n\r\n")).decode()
         except asyncio.IncompleteReadError:
@@ -86,16 +86,16 @@ class FakeService:
         body = await reader.readexactly(int(headers.get("content-length", 0)))
         method, target, _ = first.split(" ")
         self.requests.append(ReceivedRequest(method, target, headers, body.decode()))
-        said = self._responses.pop(0) if len(self._responses) > 1 else self._responses[0]
-        if said is NO_RESPONSE:
+        response = self._responses.pop(0) if len(self._responses) > 1 else self._responses[0]
+        if response is NO_RESPONSE:
             await reader.read()  # until the client gives up
             return CLOSE_CONNECTION
-        return said
+        return response
 
 
 @asynccontextmanager
-async def run_fake_service(*answers: bytes | None) -> AsyncIterator[FakeService]:
-    service = FakeService(answers)
+async def run_fake_service(*responses: bytes | None) -> AsyncIterator[FakeService]:
+    service = FakeService(responses)
     server = await asyncio.start_server(service.serve, "127.0.0.1", 0)
     service.port = server.sockets[0].getsockname()[1]
     async with server:

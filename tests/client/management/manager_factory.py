@@ -1,6 +1,6 @@
-"""Managers of a real server, over http or over https.
+"""Namespace managers of a real server, over HTTP or HTTPS.
 
-async with reach() as manager:
+async with connect_manager() as manager:
     await manager.create_queue("orders")
 """
 
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
 
 
 class ManagerFactory:
-    """How managers of one server are made."""
+    """Factory of managers of one server."""
 
     def __init__(self, server: ServerProcess, scheme: str) -> None:
         self.server = server
         self.scheme = scheme
 
     def connection_string(self, *, key: str | None = None, key_name: str | None = None) -> str:
-        """A connection string of the server."""
+        """Return a connection string of the server."""
         server = self.server
-        port, ending = (
+        port, suffix = (
             (server.https_port, "") if self.scheme == "https" else (server.http_port, ";UseDevelopmentEmulator=true")
         )
-        who = f"SharedAccessKeyName={key_name or server.key_name};SharedAccessKey={key or server.key}"
-        return f"Endpoint=sb://{server.host}:{port};{who}{ending}"
+        credentials = f"SharedAccessKeyName={key_name or server.key_name};SharedAccessKey={key or server.key}"
+        return f"Endpoint=sb://{server.host}:{port};{credentials}{suffix}"
 
-    def __call__(self, text: str | None = None, **options: Any) -> NamespaceManager:  # noqa: ANN401  # the manager's
-        """A manager; what fails is not tried again, unless it is asked for."""
+    def __call__(self, text: str | None = None, **options: Any) -> NamespaceManager:  # noqa: ANN401  # arguments of NamespaceManager
+        """Return a manager (default: no retries)."""
         options = {"retry_policy": NO_RETRY, "operation_timeout": 30, "ca_file": self.server.ca_file, **options}
         return NamespaceManager.from_connection_string(text or self.connection_string(), **options)

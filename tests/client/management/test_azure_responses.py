@@ -1,4 +1,4 @@
-"""What Azure answers differently from twinbus, and what nobody could ask for here."""
+"""Responses of Azure that differ from those of twinbus, with values that twinbus would refuse."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ COUNTS = (
 
 
 @pytest.mark.parametrize(
-    "nothing", [atom_feed(), atom_entry().replace("QueueDescription", "TopicDescription"), atom_feed(atom_entry())]
+    "body", [atom_feed(), atom_entry().replace("QueueDescription", "TopicDescription"), atom_feed(atom_entry())]
 )
-async def test_a_missing_entity_is_answered_with_200(nothing: str) -> None:
-    async with run_fake_service(http_response(200, nothing)) as service, service.manager() as manager:
+async def test_a_missing_entity_in_a_200_response_is_entity_not_found(body: str) -> None:
+    async with run_fake_service(http_response(200, body)) as service, service.manager() as manager:
         assert not await manager.queue_exists("orders")
         with pytest.raises(EntityNotFound, match="'orders'"):
             await manager.get_queue("orders")
@@ -32,7 +32,7 @@ async def test_a_missing_entity_is_answered_with_200(nothing: str) -> None:
         assert not await manager.rule_exists("news", "all", "one")
 
 
-async def test_sizes_statuses_and_names_that_are_none_here_are_shown_as_they_are() -> None:
+async def test_values_that_twinbus_would_refuse_are_shown_as_received() -> None:
     elements = (
         "<MaxSizeInMegabytes>81920</MaxSizeInMegabytes><Status>Renaming</Status><LockDuration>PT0S</LockDuration>"
         "<ForwardTo>sb://contoso.servicebus.windows.net/a~b</ForwardTo><UserMetadata></UserMetadata>"
@@ -41,37 +41,42 @@ async def test_sizes_statuses_and_names_that_are_none_here_are_shown_as_they_are
         "</AccessRights></Rights><KeyName>a key</KeyName></AuthorizationRule></AuthorizationRules>"
     )
     async with run_fake_service(http_response(200, atom_entry(elements))) as service, service.manager() as manager:
-        found = await manager.get_queue("orders")
-    assert (found.max_size_mb, found.status, found.lock_duration_ms) == (81_920, "Renaming", 0)
-    assert (found.forward_to, found.user_metadata, found.auto_delete_on_idle_ms) == ("a~b", None, FOREVER_MS)
-    (rule,) = found.authorization_rules
+        queue = await manager.get_queue("orders")
+    assert (queue.max_size_mb, queue.status, queue.lock_duration_ms) == (81_920, "Renaming", 0)
+    assert (queue.forward_to, queue.user_metadata, queue.auto_delete_on_idle_ms) == ("a~b", None, FOREVER_MS)
+    (rule,) = queue.authorization_rules
     assert (rule.name, rule.rights, rule.primary_key) == ("a key", ("Fly",), "")
-    assert found.max_delivery_count == QueueDescription().max_delivery_count, "what is not shown has its default"
+    assert queue.max_delivery_count == QueueDescription().max_delivery_count, "missing elements have their defaults"
     with pytest.raises(ArgumentOutOfRange, match="lock_duration_ms is 0"):
-        replace(found, max_delivery_count=3)
+        replace(queue, max_delivery_count=3)
 
 
-async def test_counts_and_times_are_read_and_what_is_new_is_passed_over() -> None:
+async def test_counts_and_times_are_parsed_and_unknown_elements_are_ignored() -> None:
     elements = (
         f"<SizeInBytes>300</SizeInBytes><MessageCount>7</MessageCount>{COUNTS}"
         "<CreatedAt>2024-05-06T07:08:09.1234567Z</CreatedAt><UpdatedAt>2024-05-06T07:08:10Z</UpdatedAt>"
         "<AccessedAt>0001-01-01T00:00:00</AccessedAt><EntityAvailabilityStatus>Limited</EntityAvailabilityStatus>"
     )
     async with run_fake_service(http_response(200, atom_entry(elements))) as service, service.manager() as manager:
-        found = await manager.get_queue_runtime("orders")
-    assert (found.active_count, found.dead_letter_count, found.deferred_count, found.size_bytes) == (5, 2, 0, 300)
-    assert (found.created_ms, found.updated_ms, found.accessed_ms) == (1_714_979_289_123, 1_714_979_290_000, 0)
-    assert not found.is_available
+        runtime = await manager.get_queue_runtime("orders")
+    assert (runtime.active_count, runtime.dead_letter_count, runtime.deferred_count, runtime.size_bytes) == (
+        5,
+        2,
+        0,
+        300,
+    )
+    assert (runtime.created_ms, runtime.updated_ms, runtime.accessed_ms) == (1_714_979_289_123, 1_714_979_290_000, 0)
+    assert not runtime.is_available
 
 
-async def test_an_entity_that_tells_no_counts_has_none() -> None:
+async def test_missing_counts_are_zero() -> None:
     body = atom_feed(atom_entry("<MessageCount>7</MessageCount>", tag="SubscriptionDescription", title="all"))
     async with run_fake_service(http_response(200, body)) as service, service.manager() as manager:
-        (found,) = [one async for one in manager.get_subscriptions("news")]
-    assert (found.name, found.runtime.active_count, found.runtime.created_ms) == ("all", 0, 0)
+        (subscription,) = [info async for info in manager.get_subscriptions("news")]
+    assert (subscription.name, subscription.runtime.active_count, subscription.runtime.created_ms) == ("all", 0, 0)
 
 
-async def test_rules_are_read_with_what_else_is_in_them() -> None:
+async def test_rules_are_parsed_and_their_unknown_elements_are_ignored() -> None:
     true = (
         '<Filter i:type="TrueFilter"><SqlExpression>1=1</SqlExpression><CompatibilityLevel>20</CompatibilityLevel>'
         '</Filter><Action i:type="EmptyRuleAction"/><CreatedAt>2024-05-06T07:08:10Z</CreatedAt><Name>$Default</Name>'
@@ -82,8 +87,8 @@ async def test_rules_are_read_with_what_else_is_in_them() -> None:
     )
     body = atom_feed(atom_entry(true, tag="RuleDescription"), atom_entry(sql, tag="RuleDescription"))
     async with run_fake_service(http_response(200, body)) as service, service.manager() as manager:
-        found = [rule async for rule in manager.get_rules("news", "all")]
-    assert found == [
+        rules = [rule async for rule in manager.get_rules("news", "all")]
+    assert rules == [
         RuleDescription(name="$Default", filter=TrueFilter(), created_ms=1_714_979_290_000),
         RuleDescription(name="one", filter=SqlFilter(expression="a = 1")),
     ]
@@ -92,7 +97,7 @@ async def test_rules_are_read_with_what_else_is_in_them() -> None:
 @pytest.mark.parametrize(
     "elements", ["<MaxDeliveryCount>many</MaxDeliveryCount>", "<RequiresSession>no</RequiresSession>"]
 )
-async def test_a_value_that_cannot_be_read_is_told(elements: str) -> None:
+async def test_an_unparsable_value_raises_unknown_answer(elements: str) -> None:
     async with run_fake_service(http_response(200, atom_entry(elements))) as service, service.manager() as manager:
-        with pytest.raises(UnknownAnswer, match="the answer to orders cannot be read: it has to be"):
+        with pytest.raises(UnknownAnswer, match="malformed response to orders: it has to be"):
             await manager.get_queue("orders")

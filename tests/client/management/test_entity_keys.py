@@ -1,4 +1,4 @@
-"""Queues and topics have keys of their own, and those are good for what they say."""
+"""Authorization rules of queues and topics, and the rights of their keys."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SEND = AuthorizationRule.new("sender", ("Send",))
 MANAGE = AuthorizationRule.new("owner", ("Manage", "Send", "Listen"))
 
 
-async def test_keys_are_kept_as_they_were_made(connect_manager: ManagerFactory, name: str) -> None:
+async def test_authorization_rules_are_stored_as_created(connect_manager: ManagerFactory, name: str) -> None:
     async with connect_manager() as manager:
         queue = await manager.create_queue(name, QueueDescription(authorization_rules=(SEND, MANAGE)))
         topic = await manager.create_topic(f"{name}-topic", TopicDescription(authorization_rules=(SEND,)))
@@ -28,14 +28,14 @@ async def test_keys_are_kept_as_they_were_made(connect_manager: ManagerFactory, 
     assert SEND.primary_key not in repr(queue)
 
 
-async def test_a_key_of_an_entity_manages_that_entity_alone(connect_manager: ManagerFactory, name: str) -> None:
+async def test_a_key_of_an_entity_can_manage_that_entity_only(connect_manager: ManagerFactory, name: str) -> None:
     async with connect_manager() as manager:
         await manager.create_queue(name, QueueDescription(authorization_rules=(SEND, MANAGE)))
         await manager.create_queue(f"{name}-other")
     text = connect_manager.connection_string(key=MANAGE.primary_key, key_name="owner") + f";EntityPath={name}"
     async with connect_manager(text) as owner:
-        found = await owner.get_queue(name)
-        await owner.update_queue(name, replace(found, max_delivery_count=2))
+        description = await owner.get_queue(name)
+        await owner.update_queue(name, replace(description, max_delivery_count=2))
         assert (await owner.get_queue(name)).max_delivery_count == 2
         with pytest.raises(Unauthorized):
             await owner.get_queue(f"{name}-other")
@@ -43,7 +43,7 @@ async def test_a_key_of_an_entity_manages_that_entity_alone(connect_manager: Man
             await anext(owner.get_queues())
 
 
-async def test_a_key_that_may_only_send_manages_nothing(connect_manager: ManagerFactory, name: str) -> None:
+async def test_a_key_with_the_send_right_cannot_manage(connect_manager: ManagerFactory, name: str) -> None:
     async with connect_manager() as manager:
         await manager.create_queue(name, QueueDescription(authorization_rules=(SEND,)))
     async with connect_manager(

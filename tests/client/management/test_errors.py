@@ -1,4 +1,4 @@
-"""What a real server refuses is the error that it means, by its exact class."""
+"""Requests that a real server refuses raise the exact error class."""
 
 from __future__ import annotations
 
@@ -32,41 +32,43 @@ if TYPE_CHECKING:
         ("delete_rule", ["all", "one"]),
     ],
 )
-async def test_what_is_not_there_is_not_found(
+async def test_calls_for_a_missing_entity_raise_entity_not_found(
     connect_manager: ManagerFactory, name: str, method: str, rest: list[object]
 ) -> None:
     async with connect_manager() as manager:
         with pytest.raises(errors.EntityNotFound, match=f"'{name}") as caught:
             await getattr(manager, method)(name, *rest)
     assert type(caught.value) is EntityNotFound
-    assert "TrackingId" in str(caught.value), "by which the server's log can be asked"
+    assert "TrackingId" in str(caught.value), "needed to search the server's log"
 
 
-async def test_what_is_there_is_not_made_again(connect_manager: ManagerFactory, name: str) -> None:
+async def test_creating_an_existing_entity_raises_entity_already_exists(
+    connect_manager: ManagerFactory, name: str
+) -> None:
     async with connect_manager() as manager:
         await manager.create_topic(name)
         await manager.create_subscription(name, "all")
-        for made in (manager.create_topic(name), manager.create_queue(name), manager.create_subscription(name, "all")):
+        for call in (manager.create_topic(name), manager.create_queue(name), manager.create_subscription(name, "all")):
             with pytest.raises(errors.EntityAlreadyExists) as caught:
-                await made
+                await call
             assert type(caught.value) is errors.EntityAlreadyExists
             assert not caught.value.is_retriable
 
 
-async def test_what_the_server_cannot_do_is_an_invalid_argument(connect_manager: ManagerFactory, name: str) -> None:
+async def test_an_invalid_description_raises_invalid_argument(connect_manager: ManagerFactory, name: str) -> None:
     async with connect_manager() as manager:
-        with pytest.raises(errors.InvalidArgument, match="is no path") as caught:
+        with pytest.raises(errors.InvalidArgument, match="is not a valid path") as caught:
             await manager.create_queue(f"{name} with blanks?#")
         assert type(caught.value) is errors.InvalidArgument
         with pytest.raises(errors.InvalidArgument):
             await manager.create_queue(name, QueueDescription(forward_to=name))
 
 
-async def test_a_wrong_key_is_told_and_not_shown(connect_manager: ManagerFactory, name: str) -> None:
+async def test_a_wrong_key_raises_unauthorized_and_is_not_printed(connect_manager: ManagerFactory, name: str) -> None:
     async with connect_manager(connect_manager.connection_string(key="d3Jvbmc=")) as manager:
-        for asked in (manager.get_queue(name), manager.create_queue(name), manager.queue_exists(name)):
+        for call in (manager.get_queue(name), manager.create_queue(name), manager.queue_exists(name)):
             with pytest.raises(errors.Unauthorized, match="the signature does not match") as caught:
-                await asked
+                await call
             assert type(caught.value) is errors.Unauthorized
     async with connect_manager(connect_manager.connection_string(key_name="nobody")) as manager:
         with pytest.raises(errors.Unauthorized, match="the signature does not match"):
@@ -75,27 +77,27 @@ async def test_a_wrong_key_is_told_and_not_shown(connect_manager: ManagerFactory
 
 
 @pytest.mark.parametrize("path", ["", "/", "..", "a/../b", "./a", "news/Subscriptions/all", "a/$management", "$cbs"])
-async def test_a_path_that_is_none_is_not_asked_for(connect_manager: ManagerFactory, path: str) -> None:
+async def test_an_invalid_path_is_refused(connect_manager: ManagerFactory, path: str) -> None:
     async with connect_manager() as manager:
-        for asked in (manager.get_queue(path), manager.create_topic(path), manager.delete_queue(path)):
-            with pytest.raises(errors.InvalidArgument, match="is no path of a queue or topic"):
-                await asked
+        for call in (manager.get_queue(path), manager.create_topic(path), manager.delete_queue(path)):
+            with pytest.raises(errors.InvalidArgument, match="is not the path of a queue or topic"):
+                await call
 
 
 @pytest.mark.parametrize("part", ["", "..", ".", "all/rules/one", "/"])
-async def test_the_name_of_a_subscription_or_rule_leads_nowhere_else(
+async def test_the_name_of_a_subscription_or_rule_cannot_address_another_entity(
     connect_manager: ManagerFactory, name: str, part: str
 ) -> None:
     async with connect_manager() as manager:
         await manager.create_topic(name)
-        with pytest.raises(errors.InvalidArgument, match="is no name of a subscription"):
+        with pytest.raises(errors.InvalidArgument, match="is not a valid name of a subscription"):
             await manager.delete_subscription(name, part)
-        with pytest.raises(errors.InvalidArgument, match="is no name of a rule"):
+        with pytest.raises(errors.InvalidArgument, match="is not a valid name of a rule"):
             await manager.delete_rule(name, "all", part)
         assert await manager.topic_exists(name)
 
 
-async def test_a_closed_manager_says_so(connect_manager: ManagerFactory, name: str) -> None:
+async def test_a_closed_manager_raises_object_closed(connect_manager: ManagerFactory, name: str) -> None:
     manager = connect_manager()
     await manager.close()
     await manager.close()

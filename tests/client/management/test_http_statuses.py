@@ -1,4 +1,4 @@
-"""What each status of a failed request means."""
+"""Error class of each HTTP status, and the error text."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ERROR = "<Error><Code>{}</Code><Detail>{}</Detail></Error>"
         (599, errors.InternalFault),
     ],
 )
-async def test_every_status_has_its_error(status: int, kind: type[errors.ServiceBusError]) -> None:
+async def test_every_status_is_mapped_to_its_error_class(status: int, kind: type[errors.ServiceBusError]) -> None:
     refusal = http_response(status, ERROR.format(status, "the moon is full. TrackingId:1"))
     async with run_fake_service(refusal) as service, service.manager(operation_timeout=5) as manager:
         with pytest.raises(kind, match=r"PUT of 'orders': the moon is full\. TrackingId:1") as caught:
@@ -44,7 +44,7 @@ async def test_every_status_has_its_error(status: int, kind: type[errors.Service
     assert type(caught.value) is kind
 
 
-async def test_a_conflict_that_is_no_name_taken_is_worth_another_try() -> None:
+async def test_a_conflict_other_than_an_existing_entity_is_server_busy() -> None:
     taken, race = ERROR.format(409, "it is there"), ERROR.format(409, "SubCode=40901. Another operation is in progress")
     async with run_fake_service(http_response(409, taken)) as service, service.manager(operation_timeout=5) as manager:
         with pytest.raises(errors.ServerBusy):
@@ -56,7 +56,7 @@ async def test_a_conflict_that_is_no_name_taken_is_worth_another_try() -> None:
             await manager.create_queue("orders")
 
 
-async def test_a_refusal_that_is_no_quota_is_told_from_one() -> None:
+async def test_a_403_with_another_sub_code_is_not_a_quota_error() -> None:
     refusal = ERROR.format(403, "SubCode=40301. Partitioning is not for this tier")
     async with run_fake_service(http_response(403, refusal)) as service, service.manager() as manager:
         with pytest.raises(errors.NotAllowed, match="is not for this tier"):
@@ -64,25 +64,25 @@ async def test_a_refusal_that_is_no_quota_is_told_from_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "expected"),
     [
-        ("", "answered with status 500, and no reason"),
-        ("<Error/>", "answered with status 500, and no reason"),
+        ("", "status 500 without a reason"),
+        ("<Error/>", "status 500 without a reason"),
         ("the gateway is tired", "the gateway is tired"),
-        ("<html><body>tired</body></html>", "answered with status 500"),
+        ("<html><body>tired</body></html>", "status 500 without a reason"),
         ("\u00e9" * 5000, "\u00e9" * 1000),
         ('<!DOCTYPE x [<!ENTITY a "b">]><Error><Detail>&a;</Detail></Error>', "<!DOCTYPE"),
         ('<Error xmlns="urn:x"><Code>500</Code><Detail>in a namespace</Detail></Error>', "in a namespace"),
     ],
 )
-async def test_any_body_of_a_failure_will_do(body: str, said: str) -> None:
+async def test_any_body_of_a_failed_request_gives_an_error_text(body: str, expected: str) -> None:
     async with run_fake_service(http_response(500, body)) as service, service.manager() as manager:
         with pytest.raises(errors.InternalFault) as caught:
             await manager.get_queue("orders")
-    assert said in str(caught.value)
+    assert expected in str(caught.value)
     assert len(str(caught.value)) < 1100
 
 
-async def test_a_status_that_is_good_but_unusual_is_good() -> None:
+async def test_another_2xx_status_is_success() -> None:
     async with run_fake_service(http_response(202, atom_entry())) as service, service.manager() as manager:
         assert await manager.create_queue("orders") == QueueDescription()

@@ -1,4 +1,4 @@
-"""Queues are made, shown, changed and deleted."""
+"""Creating, reading, updating and deleting queues."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from twinbus.client.management import FOREVER_MS, QueueDescription
 if TYPE_CHECKING:
     from tests.client.management.manager_factory import ManagerFactory
 
-ALL = QueueDescription(
+FULL_DESCRIPTION = QueueDescription(
     lock_duration_ms=5_500,
     max_size_mb=2048,
     requires_duplicate_detection=True,
@@ -30,24 +30,24 @@ ALL = QueueDescription(
     enable_express=True,
     user_metadata=" <mine> & \u00e9 ",
 )
-"""Nothing in it has its default but what needs another entity, or a Premium namespace."""
+"""Every property differs from its default, except those that need another entity or a Premium namespace."""
 
 
-async def test_a_plain_queue_has_every_default(connect_manager: ManagerFactory, name: str) -> None:
+async def test_a_queue_without_a_description_has_all_defaults(connect_manager: ManagerFactory, name: str) -> None:
     async with connect_manager() as manager:
         assert await manager.create_queue(name) == QueueDescription()
-        found = await manager.get_queue(name)
-    assert found == QueueDescription()
-    assert found.default_time_to_live_ms == found.auto_delete_on_idle_ms == FOREVER_MS
+        description = await manager.get_queue(name)
+    assert description == QueueDescription()
+    assert description.default_time_to_live_ms == description.auto_delete_on_idle_ms == FOREVER_MS
 
 
-async def test_a_queue_becomes_what_it_was_told_to_be(connect_manager: ManagerFactory, name: str) -> None:
+async def test_a_queue_has_the_properties_it_was_created_with(connect_manager: ManagerFactory, name: str) -> None:
     async with connect_manager() as manager:
-        assert await manager.create_queue(name, ALL) == ALL
-        assert await manager.get_queue(name) == ALL
+        assert await manager.create_queue(name, FULL_DESCRIPTION) == FULL_DESCRIPTION
+        assert await manager.get_queue(name) == FULL_DESCRIPTION
 
 
-async def test_messages_are_forwarded_where_it_was_said(connect_manager: ManagerFactory, name: str) -> None:
+async def test_forwarding_targets_are_set_and_removed(connect_manager: ManagerFactory, name: str) -> None:
     wanted = QueueDescription(forward_to=f"{name}-next", forward_dead_lettered_to=f"{name}-dead")
     async with connect_manager() as manager:
         await manager.create_queue(f"{name}-next")
@@ -56,7 +56,7 @@ async def test_messages_are_forwarded_where_it_was_said(connect_manager: Manager
         assert await manager.update_queue(name, replace(wanted, forward_to=None)) == replace(wanted, forward_to=None)
 
 
-async def test_a_queue_is_there_until_it_is_deleted(connect_manager: ManagerFactory, name: str) -> None:
+async def test_a_queue_exists_until_it_is_deleted(connect_manager: ManagerFactory, name: str) -> None:
     async with connect_manager() as manager:
         assert not await manager.queue_exists(name)
         await manager.create_queue(name)
@@ -74,7 +74,7 @@ async def test_a_path_may_have_slashes(connect_manager: ManagerFactory, name: st
         assert await manager.queue_exists(f"/{name}/x-servicebus-transfer/0/")
 
 
-async def test_the_runtime_tells_what_a_queue_holds(connect_manager: ManagerFactory, name: str) -> None:
+async def test_the_runtime_of_a_queue_counts_its_messages(connect_manager: ManagerFactory, name: str) -> None:
     async with (
         connect_manager() as manager,
         MessagingFactory.from_connection_string(connect_manager.server.connection_string) as factory,
@@ -99,7 +99,7 @@ async def test_the_runtime_tells_what_a_queue_holds(connect_manager: ManagerFact
     assert after.accessed_ms >= after.created_ms == before.created_ms > 1_600_000_000_000
 
 
-async def test_a_topic_is_no_queue(connect_manager: ManagerFactory, name: str) -> None:
+async def test_a_topic_is_not_found_as_a_queue(connect_manager: ManagerFactory, name: str) -> None:
     async with connect_manager() as manager:
         await manager.create_topic(name)
         assert not await manager.queue_exists(name)

@@ -1,4 +1,4 @@
-"""Rules of a subscription."""
+"""Creating, reading, updating and deleting rules of a subscription."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ RULES = [
 ]
 
 
-async def test_a_rule_becomes_what_it_was_told_to_be(connect_manager: ManagerFactory, name: str) -> None:
+async def test_a_rule_has_the_filter_and_action_it_was_created_with(connect_manager: ManagerFactory, name: str) -> None:
     async with connect_manager() as manager:
         await manager.create_topic(name)
         await manager.create_subscription(name, "all")
         for wanted in RULES:
-            made = await manager.create_rule(name, "all", wanted)
-            assert msgspec.structs.replace(made, created_ms=0) == wanted
-            assert await manager.get_rule(name, "all", wanted.name) == made
+            created = await manager.create_rule(name, "all", wanted)
+            assert msgspec.structs.replace(created, created_ms=0) == wanted
+            assert await manager.get_rule(name, "all", wanted.name) == created
         listed = [rule.name async for rule in manager.get_rules(name, "all")]
     assert listed == ["$Default", "none", "sql", "equal"]
 
 
-async def test_another_rule_takes_its_place(connect_manager: ManagerFactory, name: str) -> None:
+async def test_update_rule_replaces_the_filter(connect_manager: ManagerFactory, name: str) -> None:
     async with connect_manager() as manager:
         await manager.create_topic(name)
         await manager.create_subscription(name, "all")
@@ -59,7 +59,7 @@ async def test_another_rule_takes_its_place(connect_manager: ManagerFactory, nam
         assert (await manager.get_rule(name, "all", "$Default")).filter == changed.filter
 
 
-async def test_a_rule_is_there_until_it_is_deleted(connect_manager: ManagerFactory, name: str) -> None:
+async def test_a_rule_exists_until_it_is_deleted(connect_manager: ManagerFactory, name: str) -> None:
     async with connect_manager() as manager:
         await manager.create_topic(name)
         await manager.create_subscription(name, "all")
@@ -70,7 +70,7 @@ async def test_a_rule_is_there_until_it_is_deleted(connect_manager: ManagerFacto
             await manager.delete_rule(name, "all", "$Default")
 
 
-async def test_what_cannot_be_is_told(connect_manager: ManagerFactory, name: str) -> None:
+async def test_existing_missing_and_invalid_rules_are_refused(connect_manager: ManagerFactory, name: str) -> None:
     async with connect_manager() as manager:
         await manager.create_topic(name)
         await manager.create_subscription(name, "all")

@@ -1,4 +1,4 @@
-"""Topics and subscriptions are made, shown, changed and deleted."""
+"""Creating, reading, updating and deleting topics and subscriptions."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ SUBSCRIPTION = SubscriptionDescription(
 )
 
 
-async def test_a_topic_becomes_what_it_was_told_to_be(connect_manager: ManagerFactory, name: str) -> None:
+async def test_a_topic_has_the_properties_it_was_created_or_updated_with(
+    connect_manager: ManagerFactory, name: str
+) -> None:
     async with connect_manager() as manager:
         assert await manager.create_topic(f"{name}-plain") == TopicDescription()
         assert await manager.create_topic(name, TOPIC) == TOPIC
@@ -58,7 +60,9 @@ async def test_a_topic_becomes_what_it_was_told_to_be(connect_manager: ManagerFa
         assert await manager.get_topic(name) == changed
 
 
-async def test_a_subscription_becomes_what_it_was_told_to_be(connect_manager: ManagerFactory, name: str) -> None:
+async def test_a_subscription_has_the_properties_it_was_created_or_updated_with(
+    connect_manager: ManagerFactory, name: str
+) -> None:
     async with connect_manager() as manager:
         await manager.create_topic(name)
         assert await manager.create_subscription(name, "plain") == SubscriptionDescription()
@@ -69,7 +73,9 @@ async def test_a_subscription_becomes_what_it_was_told_to_be(connect_manager: Ma
         assert await manager.get_subscription(name, "all") == changed
 
 
-async def test_they_are_there_until_they_are_deleted(connect_manager: ManagerFactory, name: str) -> None:
+async def test_topics_and_subscriptions_exist_until_they_are_deleted(
+    connect_manager: ManagerFactory, name: str
+) -> None:
     async with connect_manager() as manager:
         assert not await manager.topic_exists(name)
         await manager.create_topic(name)
@@ -87,7 +93,9 @@ async def test_they_are_there_until_they_are_deleted(connect_manager: ManagerFac
             await manager.get_subscription(name, "all")
 
 
-async def test_a_new_subscription_has_a_rule_that_is_true_for_all(connect_manager: ManagerFactory, name: str) -> None:
+async def test_a_new_subscription_has_a_default_rule_that_matches_all_messages(
+    connect_manager: ManagerFactory, name: str
+) -> None:
     async with connect_manager() as manager:
         await manager.create_topic(name)
         await manager.create_subscription(name, "all")
@@ -96,7 +104,7 @@ async def test_a_new_subscription_has_a_rule_that_is_true_for_all(connect_manage
     assert rule.created_ms > 1_600_000_000_000
 
 
-async def test_a_new_subscription_may_bring_its_rule(connect_manager: ManagerFactory, name: str) -> None:
+async def test_a_subscription_can_be_created_with_its_rule(connect_manager: ManagerFactory, name: str) -> None:
     wanted = RuleDescription(
         name="urgent", filter=SqlFilter(expression="priority > 5"), action=SqlAction(expression="SET seen = 1")
     )
@@ -108,7 +116,7 @@ async def test_a_new_subscription_may_bring_its_rule(connect_manager: ManagerFac
     assert (rule.name, rule.filter, rule.action) == ("urgent", wanted.filter, wanted.action)
 
 
-async def test_the_runtime_tells_what_they_hold(connect_manager: ManagerFactory, name: str) -> None:
+async def test_the_runtimes_count_subscriptions_rules_and_messages(connect_manager: ManagerFactory, name: str) -> None:
     async with (
         connect_manager() as manager,
         MessagingFactory.from_connection_string(connect_manager.server.connection_string) as factory,
@@ -121,7 +129,7 @@ async def test_the_runtime_tells_what_they_hold(connect_manager: ManagerFactory,
         await manager.create_rule(name, "all", RuleDescription(name="sql", filter=SqlFilter(expression="1 = 0")))
         await factory.create_topic_client(name).send(BrokeredMessage("a word"))
         topic = await manager.get_topic_runtime(name)
-        every, some = [await manager.get_subscription_runtime(name, one) for one in ("all", "some")]
+        every, some = [await manager.get_subscription_runtime(name, subscription) for subscription in ("all", "some")]
     assert (topic.subscription_count, topic.sql_filter_count, topic.correlation_filter_count) == (2, 2, 1)
     assert topic.scheduled_count == 0
     assert topic.size_bytes > 0

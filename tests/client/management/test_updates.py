@@ -1,4 +1,4 @@
-"""An update makes an entity what is described, in every respect."""
+"""Updates: an entity gets all properties of the description."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tests.client.management.manager_factory import ManagerFactory
 
 
-async def test_what_is_changed_is_changed_and_the_rest_stays(connect_manager: ManagerFactory, name: str) -> None:
+async def test_an_update_changes_the_changed_properties_only(connect_manager: ManagerFactory, name: str) -> None:
     key = AuthorizationRule.new("sender", ("Send",))
     async with connect_manager() as manager:
         wanted = QueueDescription(max_delivery_count=3, user_metadata="mine", authorization_rules=(key,))
@@ -27,9 +27,7 @@ async def test_what_is_changed_is_changed_and_the_rest_stays(connect_manager: Ma
     assert runtime.updated_ms > runtime.created_ms
 
 
-async def test_what_has_its_default_in_the_description_has_it_afterwards(
-    connect_manager: ManagerFactory, name: str
-) -> None:
+async def test_an_update_with_a_default_value_resets_the_property(connect_manager: ManagerFactory, name: str) -> None:
     key = AuthorizationRule.new("sender", ("Send",))
     async with connect_manager() as manager:
         await manager.create_queue(name, QueueDescription(user_metadata="mine", authorization_rules=(key,)))
@@ -48,7 +46,7 @@ async def test_what_has_its_default_in_the_description_has_it_afterwards(
         (QueueDescription(), QueueDescription(enable_partitioning=True)),
     ],
 )
-async def test_what_is_fixed_at_creation_is_not_changed(
+async def test_properties_that_are_fixed_at_creation_cannot_be_changed(
     connect_manager: ManagerFactory, name: str, before: QueueDescription, after: QueueDescription
 ) -> None:
     async with connect_manager() as manager:
@@ -59,7 +57,7 @@ async def test_what_is_fixed_at_creation_is_not_changed(
     assert type(caught.value) is InvalidArgument
 
 
-async def test_sessions_of_a_subscription_and_duplicates_of_a_topic_are_fixed_too(
+async def test_sessions_of_a_subscription_and_duplicate_detection_of_a_topic_are_fixed_too(
     connect_manager: ManagerFactory, name: str
 ) -> None:
     async with connect_manager() as manager:
@@ -71,7 +69,7 @@ async def test_sessions_of_a_subscription_and_duplicates_of_a_topic_are_fixed_to
             await manager.update_subscription(name, "all", SubscriptionDescription())
 
 
-async def test_what_is_not_there_cannot_be_changed(connect_manager: ManagerFactory, name: str) -> None:
+async def test_updating_a_missing_entity_raises_entity_not_found(connect_manager: ManagerFactory, name: str) -> None:
     async with connect_manager() as manager:
         with pytest.raises(EntityNotFound):
             await manager.update_queue(name, QueueDescription())
@@ -81,7 +79,7 @@ async def test_what_is_not_there_cannot_be_changed(connect_manager: ManagerFacto
             await manager.update_subscription(name, "all", SubscriptionDescription())
 
 
-async def test_a_topic_cannot_become_a_queue(connect_manager: ManagerFactory, name: str) -> None:
+async def test_a_topic_cannot_be_updated_to_a_queue(connect_manager: ManagerFactory, name: str) -> None:
     async with connect_manager() as manager:
         await manager.create_topic(name)
         with pytest.raises(InvalidArgument, match="is described by a TopicDescription, not a QueueDescription"):

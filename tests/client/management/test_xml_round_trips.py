@@ -1,4 +1,4 @@
-"""What one side writes is what the other reads, whatever it is."""
+"""XML of descriptions and rules: a value that one side writes is read unchanged by the other."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as some
 
 from twinbus.model import path
 from twinbus.model.atom import envelope
-from twinbus.model.atom import rule as rule_form
+from twinbus.model.atom import rule as rule_codec
 from twinbus.model.atom.descriptions import QUEUE_CODEC, SUBSCRIPTION_CODEC, TOPIC_CODEC
 from twinbus.model.atom.value_formats import NEWEST_API_VERSION, WriteContext
 from twinbus.model.description import SETTABLE_RANGES, SIZES_MB, STATUSES
@@ -26,7 +26,7 @@ VIEW = WriteContext("localhost:5300", NEWEST_API_VERSION)
 TEXTS = some.text(some.characters(exclude_categories=["Cs", "Cc"], exclude_characters="\ufffe\uffff"), max_size=50)
 COUNTS = some.integers(0, 10**12)
 CENTURY_MS = 100 * 365 * 86_400_000
-"""The last day before forever is taken for forever."""
+"""Upper bound of generated durations: longer ones may be read as forever."""
 MOMENTS = some.integers(1, 4_000_000_000_000)
 FIELDS: dict[str, some.SearchStrategy[Any]] = {
     **{
@@ -39,12 +39,12 @@ FIELDS: dict[str, some.SearchStrategy[Any]] = {
     "forward_to": some.none() | some.from_regex(r"[a-z]{1,9}(/[a-z0-9]{1,9})?", fullmatch=True),
     "forward_dead_lettered_to": some.none() | some.from_regex(r"[a-z]{1,9}", fullmatch=True),
 }
-UNHURRIED = settings(deadline=None)
-"""A machine that is busy with other tests needs its time."""
+NO_DEADLINE = settings(deadline=None)
+"""No deadline: the machine may be busy with other tests."""
 
 
-def described(kind: type[Any], **more: some.SearchStrategy[Any]) -> some.SearchStrategy[Any]:
-    """Any description; those that are not named here are booleans."""
+def descriptions(kind: type[Any], **more: some.SearchStrategy[Any]) -> some.SearchStrategy[Any]:
+    """Return a strategy for descriptions; fields not in FIELDS are booleans."""
     fields = {name: FIELDS.get(name, some.booleans()) for name in kind.__dataclass_fields__}
     return some.builds(kind, **{**fields, **more})
 
@@ -60,51 +60,55 @@ RUNTIMES = some.builds(
 )
 
 
-def sent(root: Element) -> Element:
-    """As it arrives."""
+def transmitted(root: Element) -> Element:
+    """Return the element as the receiver parses it."""
     return envelope.read_description(envelope.make_request(root), root.tag)
 
 
-@UNHURRIED
-@given(description=described(QueueDescription, authorization_rules=some.just(())), is_update=some.booleans())
-def test_a_queue_that_is_asked_for(description: QueueDescription, *, is_update: bool) -> None:
-    assert QUEUE_CODEC.read(sent(QUEUE_CODEC.write_request(description, VIEW, is_update=is_update))) == description
-
-
-@UNHURRIED
-@given(described(TopicDescription, authorization_rules=some.just(())))
-def test_a_topic_that_is_asked_for(description: TopicDescription) -> None:
-    assert TOPIC_CODEC.read(sent(TOPIC_CODEC.write_request(description, VIEW, is_update=False))) == description
-
-
-@UNHURRIED
-@given(described(SubscriptionDescription))
-def test_a_subscription_that_is_asked_for(description: SubscriptionDescription) -> None:
+@NO_DEADLINE
+@given(description=descriptions(QueueDescription, authorization_rules=some.just(())), is_update=some.booleans())
+def test_a_requested_queue_survives_the_round_trip(description: QueueDescription, *, is_update: bool) -> None:
     assert (
-        SUBSCRIPTION_CODEC.read(sent(SUBSCRIPTION_CODEC.write_request(description, VIEW, is_update=False)))
+        QUEUE_CODEC.read(transmitted(QUEUE_CODEC.write_request(description, VIEW, is_update=is_update))) == description
+    )
+
+
+@NO_DEADLINE
+@given(descriptions(TopicDescription, authorization_rules=some.just(())))
+def test_a_requested_topic_survives_the_round_trip(description: TopicDescription) -> None:
+    assert TOPIC_CODEC.read(transmitted(TOPIC_CODEC.write_request(description, VIEW, is_update=False))) == description
+
+
+@NO_DEADLINE
+@given(descriptions(SubscriptionDescription))
+def test_a_requested_subscription_survives_the_round_trip(description: SubscriptionDescription) -> None:
+    assert (
+        SUBSCRIPTION_CODEC.read(transmitted(SUBSCRIPTION_CODEC.write_request(description, VIEW, is_update=False)))
         == description
     )
 
 
-@UNHURRIED
-@given(described(QueueDescription, authorization_rules=some.just(())), RUNTIMES)
-def test_a_queue_that_is_shown(description: QueueDescription, runtime: QueueRuntime) -> None:
-    root = sent(QUEUE_CODEC.write(QueueInfo(path="orders", description=description, runtime=runtime), VIEW))
+@NO_DEADLINE
+@given(descriptions(QueueDescription, authorization_rules=some.just(())), RUNTIMES)
+def test_a_queue_in_a_response_survives_the_round_trip(description: QueueDescription, runtime: QueueRuntime) -> None:
+    root = transmitted(QUEUE_CODEC.write(QueueInfo(path="orders", description=description, runtime=runtime), VIEW))
     assert (QUEUE_CODEC.read_response(root), QUEUE_CODEC.read_runtime(root)) == (description, runtime)
 
 
-@UNHURRIED
-@given(described(SubscriptionDescription), RUNTIMES)
-def test_a_subscription_that_is_shown(description: SubscriptionDescription, runtime: QueueRuntime) -> None:
+@NO_DEADLINE
+@given(descriptions(SubscriptionDescription), RUNTIMES)
+def test_a_subscription_in_a_response_survives_the_round_trip(
+    description: SubscriptionDescription, runtime: QueueRuntime
+) -> None:
     info = SubscriptionInfo(
         path=path.subscription_path("news", "all"), topic="news", name="all", description=description, runtime=runtime
     )
-    root = sent(SUBSCRIPTION_CODEC.write(info, VIEW))
+    root = transmitted(SUBSCRIPTION_CODEC.write(info, VIEW))
     assert SUBSCRIPTION_CODEC.read_response(root) == description
-    assert SUBSCRIPTION_CODEC.read_runtime(root) == replace(runtime, size_bytes=0), "a subscription shows no size"
+    assert SUBSCRIPTION_CODEC.read_runtime(root) == replace(runtime, size_bytes=0), "a subscription has no size"
 
 
-def test_a_topic_that_is_shown() -> None:
+def test_a_topic_in_a_response_survives_the_round_trip() -> None:
     description = TopicDescription(max_size_mb=2048, auto_delete_on_idle_ms=300_000)
     runtime = TopicRuntime(
         scheduled_count=1,
@@ -117,13 +121,13 @@ def test_a_topic_that_is_shown() -> None:
         sql_filter_count=7,
         correlation_filter_count=8,
     )
-    root = sent(TOPIC_CODEC.write(TopicInfo(path="news", description=description, runtime=runtime), VIEW))
+    root = transmitted(TOPIC_CODEC.write(TopicInfo(path="news", description=description, runtime=runtime), VIEW))
     assert (TOPIC_CODEC.read_response(root), TOPIC_CODEC.read_runtime(root)) == (description, runtime)
 
 
-@UNHURRIED
+@NO_DEADLINE
 @given(TEXTS, TEXTS, some.none() | TEXTS)
-def test_a_rule(expression: str, value: str, label: str | None) -> None:
+def test_a_rule_survives_the_round_trip(expression: str, value: str, label: str | None) -> None:
     values = {"a key": Value("string", value), "when": Value("dateTime", "2024-05-06T07:08:09Z")}
     rules = [
         RuleDescription(
@@ -134,5 +138,5 @@ def test_a_rule(expression: str, value: str, label: str | None) -> None:
         RuleDescription(name="two", filter=CorrelationFilter(label=label, properties=values)),
     ]
     for rule in rules:
-        assert rule_form.read(sent(rule_form.write_request(rule))) == rule
-        assert rule_form.read_response(sent(rule_form.write(rule))) == rule
+        assert rule_codec.read(transmitted(rule_codec.write_request(rule))) == rule
+        assert rule_codec.read_response(transmitted(rule_codec.write(rule))) == rule

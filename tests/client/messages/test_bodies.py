@@ -1,4 +1,4 @@
-"""A body comes back as it was sent: bytes and text as data, everything else as an AMQP value, and sequences."""
+"""Bodies: bytes and text are sent as data, other values as AMQP values; sequences are received."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several receivers of one queue: each message goes to one of them, and all of them are needed."""
+"""Competing receivers of one queue: each message goes to one of them, and each gets some."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("mode", list(ReceiveMode))
-async def test_each_message_goes_to_one_of_them(bus: Bus, mode: ReceiveMode) -> None:
+async def test_each_message_is_received_by_one_receiver(bus: Bus, mode: ReceiveMode) -> None:
     queue = bus.create_queue()
     await queue.send_batch(numbered_messages(400))
-    found: list[str] = []
+    received: list[str] = []
 
     async def work(factory: MessagingFactory, prefetch: int) -> int:
         receiver = factory.create_message_receiver(queue.path, mode, prefetch=prefetch)
         count = 0
         while messages := await receiver.receive_batch(7, 0.5):
             count += len(messages)
-            found.extend(message.text for message in messages)
+            received.extend(message.text for message in messages)
             if mode is ReceiveMode.PEEK_LOCK:
                 await receiver.complete_batch(messages)
         return count
 
     counts = await asyncio.gather(*[work(bus.factory(), prefetch) for prefetch in (0, 0, 5, 20)])
-    assert sorted(found, key=int) == [f"{number}" for number in range(400)]
+    assert sorted(received, key=int) == [f"{number}" for number in range(400)]
     assert all(counts)
     assert bus.message_counts(queue) == (0, 0)

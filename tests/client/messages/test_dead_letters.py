@@ -1,4 +1,4 @@
-"""The dead-letter queue: what is put there by hand or by the namespace, and how it is taken out."""
+"""Dead-letter queues: messages dead-lettered by the receiver or by the namespace, and receiving them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("is_cut", [False, True], ids=["on its link", "by its lock"])
-async def test_a_dead_lettered_message_says_why(every_bus: Bus, is_cut: bool) -> None:  # noqa: FBT001
+async def test_a_dead_lettered_message_has_its_reason_and_description(every_bus: Bus, is_cut: bool) -> None:  # noqa: FBT001
     queue = every_bus.create_queue()
     await queue.send(BrokeredMessage("bad", properties={"kept": 1}))
     message = await receive_one(queue)
@@ -31,7 +31,7 @@ async def test_a_dead_lettered_message_says_why(every_bus: Bus, is_cut: bool) ->
     assert every_bus.message_counts(queue) == (0, 0)
 
 
-async def test_a_reason_need_not_be_given(bus: Bus) -> None:
+async def test_a_message_can_be_dead_lettered_without_a_reason(bus: Bus) -> None:
     queue = bus.create_queue()
     await queue.send(BrokeredMessage("x"))
     await queue.dead_letter(await receive_one(queue))

@@ -1,4 +1,4 @@
-"""A queue that detects duplicates takes a message once, however often it is sent."""
+"""Duplicate detection: a message id is stored once."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from twinbus.client import BrokeredMessage
 if TYPE_CHECKING:
     from tests.client.bus import Bus
 
-DETECTS = {"RequiresDuplicateDetection": "true"}
+DUPLICATE_DETECTION = {"RequiresDuplicateDetection": "true"}
 
 
-async def test_a_message_that_is_sent_again_is_accepted_and_dropped(bus: Bus) -> None:
-    queue = bus.create_queue(**DETECTS)
+async def test_a_duplicate_is_accepted_and_dropped(bus: Bus) -> None:
+    queue = bus.create_queue(**DUPLICATE_DETECTION)
     message = BrokeredMessage("x", message_id="order 17")
     await queue.send(message)
     await queue.send(message)
@@ -25,8 +25,8 @@ async def test_a_message_that_is_sent_again_is_accepted_and_dropped(bus: Bus) ->
     assert bus.message_counts(queue) == (1, 0)
 
 
-async def test_messages_that_were_given_no_id_are_all_different(bus: Bus) -> None:
-    queue = bus.create_queue(**DETECTS)
+async def test_messages_without_an_id_are_not_duplicates(bus: Bus) -> None:
+    queue = bus.create_queue(**DUPLICATE_DETECTION)
     for _ in range(3):
         await queue.send(BrokeredMessage("x"))
     assert bus.message_counts(queue) == (3, 0)

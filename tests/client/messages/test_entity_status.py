@@ -1,4 +1,4 @@
-"""A queue that is closed for senders or receivers says so to all who use it, and they go on when it is open again."""
+"""Queues disabled for senders or receivers: operations raise EntityDisabled until the queue is active again."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     ("status", "can_send", "can_receive"),
     [("SendDisabled", False, True), ("ReceiveDisabled", True, False), ("Disabled", False, False)],
 )
-async def test_a_status_holds_for_open_links_until_it_is_active_again(
+async def test_a_status_applies_to_open_links_until_the_queue_is_active_again(
     bus: Bus,
     status: str,
-    can_send: bool,  # noqa: FBT001  # of a table
+    can_send: bool,  # noqa: FBT001  # a column of the table
     can_receive: bool,  # noqa: FBT001
 ) -> None:
     queue = bus.create_queue()
@@ -45,7 +45,7 @@ async def test_a_status_holds_for_open_links_until_it_is_active_again(
     await queue.complete(await receive_one(queue))
 
 
-async def test_whoever_waits_for_a_message_or_has_a_session_is_told_at_once(bus: Bus) -> None:
+async def test_disabling_a_queue_fails_waiting_receives_and_sessions_at_once(bus: Bus) -> None:
     queue, with_sessions = bus.create_queue(), bus.create_queue(**SESSIONS)
     waiting = asyncio.ensure_future(queue.receive(60))
     session = await with_sessions.accept_session("one")

@@ -1,4 +1,4 @@
-"""A receiver with an epoch has its queue for itself, until a newer one takes its place."""
+"""Exclusive receivers: a receiver with an epoch excludes others until one with a higher epoch replaces it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from tests.client.bus import Bus
 
 
-async def test_nobody_else_can_receive_while_a_queue_is_claimed(bus: Bus) -> None:
+async def test_other_receivers_are_refused_while_a_queue_has_an_exclusive_receiver(bus: Bus) -> None:
     queue = bus.create_queue()
     await queue.send_batch(numbered_messages(2))
-    async with bus.shared_factory.create_message_receiver(queue.path, epoch=1) as claimant:
-        assert (await receive_one(claimant)).text == "0"
+    async with bus.shared_factory.create_message_receiver(queue.path, epoch=1) as exclusive_receiver:
+        assert (await receive_one(exclusive_receiver)).text == "0"
         with pytest.raises(EntityClaimed):
             await queue.receive(1)
         with pytest.raises(EntityClaimed):
@@ -26,14 +26,14 @@ async def test_nobody_else_can_receive_while_a_queue_is_claimed(bus: Bus) -> Non
     assert (await receive_one(queue)).text == "1"
 
 
-async def test_a_claim_is_refused_while_others_receive(bus: Bus) -> None:
+async def test_an_exclusive_receiver_is_refused_while_others_receive(bus: Bus) -> None:
     queue = bus.create_queue()
     await queue.receiver.open()
     with pytest.raises(EntityClaimed):
         await bus.shared_factory.create_message_receiver(queue.path, epoch=1).receive(1)
 
 
-async def test_a_newer_claim_takes_the_place_of_an_older_one_which_is_told(bus: Bus) -> None:
+async def test_an_exclusive_receiver_with_a_higher_epoch_detaches_the_older_one(bus: Bus) -> None:
     queue = bus.create_queue()
     await queue.send_batch(numbered_messages(1))
     old, new = (bus.shared_factory.create_message_receiver(queue.path, epoch=epoch) for epoch in (1, 2))

@@ -1,4 +1,4 @@
-"""An exclusive receiver that is lost after its store failed and was opened again keeps no message from the next one."""
+"""After a store is reopened, a lost exclusive receiver keeps no message from the next one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from twinbus.testing import InMemoryNamespace, in_virtual_time
 
 
 @in_virtual_time
-async def test_locks_given_after_a_store_was_opened_again_are_free_for_the_next_claim() -> None:
+async def test_locks_granted_after_a_store_was_reopened_are_released_for_the_next_receiver() -> None:
     async with InMemoryNamespace() as namespace:
         await namespace.create_queue("backlog")
         first = namespace.factory().create_message_receiver("backlog", epoch=2, prefetch=10)
@@ -23,7 +23,7 @@ async def test_locks_given_after_a_store_was_opened_again_are_free_for_the_next_
         namespace.outage.restore_disks()
         await asyncio.sleep(31)
         await sender.send(BrokeredMessage("apples"))
-        await asyncio.sleep(0.1)  # the first receiver has it under a lock
+        await asyncio.sleep(0.1)  # the first receiver locks it
         namespace.outage.cut()
         await asyncio.sleep(0.1)
         second = namespace.factory().create_message_receiver("backlog", epoch=1)

@@ -1,4 +1,4 @@
-"""Messages of one entity go on to another by themselves; dead letters say where they come from."""
+"""Forwarding of messages and dead letters; forwarded dead letters have their source."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def forwarding_queue(bus: Bus, name: str, element: str) -> QueueClient:
-    """Whoever makes one shows a token that is good for its target, too."""
+    """Create a forwarding queue; the request needs a token that is also valid for the target."""
     headers = {"Authorization": bus.server.token("")}
     bus.server.request("PUT", name, QUEUE_ENTRY.format(element), expected=201, headers=headers)
     return bus.shared_factory.create_queue_client(name)

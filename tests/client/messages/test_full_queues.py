@@ -1,4 +1,4 @@
-"""A queue that is full refuses messages, goes on handing them out, and takes new ones then."""
+"""Full queues refuse messages, deliver the stored ones, and then accept new ones."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ SIZE = 250_000
 
 @pytest.fixture
 def bus(tmp_path: Path) -> Iterator[Bus]:
-    """In this process, where a queue can be made smaller than anybody may ask for."""
+    """Return a bus with an in-process server, where a test can set a size below the allowed minimum."""
     with run_server_in_process(tmp_path) as server:
         yield Bus(server)
 
 
-async def test_a_full_queue_takes_no_more_until_something_is_completed(bus: Bus) -> None:
+async def test_a_full_queue_refuses_sends_until_a_message_is_completed(bus: Bus) -> None:
     queue = bus.create_queue()
     server = bus.server
     object.__setattr__(server.namespace.find(queue.path).description, "max_size_mb", 1)  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Locks of messages: renewed by hand or by themselves, lost when their time is over; a message is settled once."""
+"""Message locks: renewed explicitly or automatically, lost on expiry; a message is settled once."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ async def test_a_renewed_lock_lasts_longer(every_bus: Bus) -> None:
     assert all(later > earlier for earlier, later in zip(before, after, strict=True))
 
 
-async def test_a_lock_expires_or_is_renewed_by_itself(bus: Bus) -> None:
-    """Both at once: the shortest lock lasts five seconds, and real time has to pass."""
+async def test_a_lock_expires_or_is_renewed_automatically(bus: Bus) -> None:
+    """Both cases in one test: the shortest lock lasts five seconds of real time."""
     queue, renewed_queue = bus.create_queue(**SHORT_LOCK), bus.create_queue(**SHORT_LOCK)
     await queue.send(BrokeredMessage("slow"))
     await renewed_queue.send_batch(numbered_messages(3))
@@ -61,7 +61,7 @@ async def test_a_message_is_settled_once(bus: Bus) -> None:
     assert bus.message_counts(queue) == (0, 0)
 
 
-async def test_of_several_messages_those_are_completed_that_can_be(bus: Bus) -> None:
+async def test_complete_batch_completes_the_messages_that_are_still_locked(bus: Bus) -> None:
     queue = bus.create_queue()
     await queue.send_batch(numbered_messages(3))
     messages = await receive(queue, 3)

@@ -19,10 +19,10 @@ async def test_ten_thousand_messages_are_received_in_their_order(every_bus: Bus)
     for start in range(0, COUNT, 2_000):
         await asyncio.gather(*[queue.send(message) for message in messages[start : start + 2_000]])
     receiver = every_bus.shared_factory.create_message_receiver(queue.path, prefetch=500)
-    found: list[str] = []
-    while len(found) < COUNT:
+    received: list[str] = []
+    while len(received) < COUNT:
         batch = await receive(receiver, 500)
-        found += texts(batch)
+        received += texts(batch)
         await receiver.complete_batch(batch)
-    assert found == [f"{number}" for number in range(COUNT)]
+    assert received == [f"{number}" for number in range(COUNT)]
     assert every_bus.message_counts(queue) == (0, 0)

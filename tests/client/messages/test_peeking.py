@@ -1,4 +1,4 @@
-"""Peeking shows messages in every state, in the order of their numbers, and takes nothing."""
+"""Peeking returns messages in every state, in the order of sequence numbers, and removes none."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tests.client.bus import Bus
 
 
-async def test_peeking_goes_on_where_it_stopped_and_starts_anywhere(every_bus: Bus) -> None:
+async def test_peeking_continues_after_the_last_message_or_starts_at_a_sequence_number(every_bus: Bus) -> None:
     queue = every_bus.create_queue()
     assert await queue.peek() is None
     await queue.send_batch(numbered_messages(5))
@@ -25,14 +25,14 @@ async def test_peeking_goes_on_where_it_stopped_and_starts_anywhere(every_bus: B
     assert every_bus.message_counts(queue) == (5, 0)
 
 
-async def test_every_state_is_shown(bus: Bus) -> None:
+async def test_messages_in_every_state_are_peeked(bus: Bus) -> None:
     queue = bus.create_queue()
     await queue.send_batch(numbered_messages(3))
     await queue.defer(await receive_one(queue))
     await receive_one(queue)
     await queue.schedule(BrokeredMessage("later"), dt.datetime.now(dt.UTC) + dt.timedelta(hours=1))
-    found = await queue.peek_batch(9)
-    assert [(message.text, message.state) for message in found] == [
+    peeked = await queue.peek_batch(9)
+    assert [(message.text, message.state) for message in peeked] == [
         ("0", "deferred"),
         ("1", "active"),
         ("2", "active"),
@@ -40,7 +40,7 @@ async def test_every_state_is_shown(bus: Bus) -> None:
     ]
 
 
-async def test_what_was_peeked_at_has_no_lock_and_cannot_be_settled(bus: Bus) -> None:
+async def test_a_peeked_message_has_no_lock_and_cannot_be_settled(bus: Bus) -> None:
     queue = bus.create_queue()
     await queue.send(BrokeredMessage("x"))
     message = await queue.peek()
@@ -50,7 +50,7 @@ async def test_what_was_peeked_at_has_no_lock_and_cannot_be_settled(bus: Bus) ->
         await queue.complete(message)
 
 
-async def test_within_a_session_its_messages_are_shown(bus: Bus) -> None:
+async def test_peeking_in_a_session_returns_its_messages_only(bus: Bus) -> None:
     queue = bus.create_queue(**SESSIONS)
     for name in ("one", "two", "one"):
         await queue.send(BrokeredMessage(name, session_id=name))
@@ -58,7 +58,7 @@ async def test_within_a_session_its_messages_are_shown(bus: Bus) -> None:
         assert texts(await session.peek_batch(9)) == ["one", "one"]
 
 
-async def test_the_oldest_messages_are_deleted_together(bus: Bus) -> None:
+async def test_delete_batch_deletes_the_oldest_messages(bus: Bus) -> None:
     queue = bus.create_queue()
     await queue.send_batch(numbered_messages(5))
     assert await queue.receiver.delete_batch(3) == 3

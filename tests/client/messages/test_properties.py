@@ -1,4 +1,4 @@
-"""What is written on a message is read on it: every property, of every type, by who receives and by who peeks."""
+"""Properties of every type are the same in sent, received and peeked messages."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ NAMED: dict[str, object] = {
     "partition_key": "a session of a queue that has none",
     "time_to_live": dt.timedelta(minutes=5),
 }
-APPLICATIONS_OWN: dict[str, object] = {
+APPLICATION_PROPERTIES: dict[str, object] = {
     "null": None,
     "yes": True,
     "no": False,
@@ -71,26 +71,26 @@ APPLICATIONS_OWN: dict[str, object] = {
 IDS = [uuid.UUID(int=2**100), ULong(2**60), b"bytes", "text"]
 
 
-async def test_every_property_comes_back_in_its_type_to_who_receives_and_to_who_peeks(every_bus: Bus) -> None:
+async def test_received_and_peeked_messages_have_every_property_in_its_type(every_bus: Bus) -> None:
     queue = every_bus.create_queue()
-    await queue.send(BrokeredMessage("x", **NAMED, properties=APPLICATIONS_OWN))  # type: ignore[arg-type]
+    await queue.send(BrokeredMessage("x", **NAMED, properties=APPLICATION_PROPERTIES))  # type: ignore[arg-type]
     peeked = await queue.peek()
     assert peeked is not None
     for message in (peeked, await receive_one(queue)):
         assert {name: getattr(message, name) for name in NAMED} == NAMED
-        assert message.properties == APPLICATIONS_OWN
+        assert message.properties == APPLICATION_PROPERTIES
         assert {name: type(value) for name, value in message.properties.items()} == {
-            name: type(value) for name, value in APPLICATIONS_OWN.items()
+            name: type(value) for name, value in APPLICATION_PROPERTIES.items()
         }
 
 
-async def test_what_was_not_set_is_not_there(bus: Bus) -> None:
+async def test_unset_properties_are_none(bus: Bus) -> None:
     queue = bus.create_queue()
     sent = BrokeredMessage("x")
     await queue.send(sent)
     message = await receive_one(queue)
-    set_ones = {name for name in NAMED if getattr(message, name) is not None}
-    assert set_ones - {"time_to_live"} == {"message_id"}
+    set_names = {name for name in NAMED if getattr(message, name) is not None}
+    assert set_names - {"time_to_live"} == {"message_id"}
     assert (message.message_id, message.properties) == (sent.message_id, {})
 
 
@@ -103,15 +103,15 @@ async def test_an_id_keeps_its_type(bus: Bus, identity: object) -> None:
     assert type(message.message_id) is type(message.correlation_id) is type(identity)
 
 
-async def test_the_messages_of_a_batch_keep_their_own(bus: Bus) -> None:
+async def test_the_messages_of_a_batch_keep_their_own_properties(bus: Bus) -> None:
     queue = bus.create_queue()
     own = [(f"id {number}", f"label {number}", {"number": number}) for number in range(5)]
     await queue.send_batch([BrokeredMessage(message_id=one, label=two, properties=rest) for one, two, rest in own])
-    found = await receive(queue, 5)
-    assert [(message.message_id, message.label, message.properties) for message in found] == own
+    received = await receive(queue, 5)
+    assert [(message.message_id, message.label, message.properties) for message in received] == own
 
 
-async def test_the_namespace_says_when_it_took_a_message_and_for_how_long_it_is_ours(bus: Bus) -> None:
+async def test_a_received_message_has_enqueued_time_lock_expiry_and_expiry(bus: Bus) -> None:
     queue = bus.create_queue()
     before = dt.datetime.now(dt.UTC)
     await queue.send(BrokeredMessage("x", time_to_live=dt.timedelta(minutes=10)))

@@ -1,4 +1,4 @@
-"""Receiving: what is there at once, what comes in time, and nothing that stays locked when nobody waits for it."""
+"""Receiving available and new messages; a timed-out receive leaves no message locked."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tests.client.bus import Bus
 
 
-async def test_a_receive_ends_when_its_time_is_over_and_the_next_one_works(every_bus: Bus) -> None:
+async def test_a_receive_ends_at_its_timeout_and_the_next_receive_works(every_bus: Bus) -> None:
     queue = every_bus.create_queue()
     started = time.monotonic()
     assert await queue.receive(0.3) is None
@@ -35,7 +35,7 @@ async def test_no_message_is_left_locked_after_a_receive_timed_out(bus: Bus) -> 
     assert (message.text, message.delivery_count) == ("x", 1)
 
 
-async def test_whoever_does_not_want_to_wait_gets_what_is_there(bus: Bus) -> None:
+async def test_a_receive_with_timeout_zero_returns_the_available_messages(bus: Bus) -> None:
     queue = bus.create_queue()
     await queue.send_batch(numbered_messages(3))
     await queue.receiver.open()
@@ -44,7 +44,7 @@ async def test_whoever_does_not_want_to_wait_gets_what_is_there(bus: Bus) -> Non
     assert await queue.receive_batch(2, 0) == []
 
 
-async def test_a_receiver_that_has_no_time_to_attach_is_attached_for_the_next_receive(bus: Bus) -> None:
+async def test_a_receive_with_timeout_zero_attaches_the_link_for_the_next_receive(bus: Bus) -> None:
     queue = bus.create_queue()
     await queue.send(BrokeredMessage("x"))
     async with asyncio.timeout(10):
@@ -53,7 +53,7 @@ async def test_a_receiver_that_has_no_time_to_attach_is_attached_for_the_next_re
     assert message.text == "x"
 
 
-async def test_whoever_waits_gets_a_message_long_before_the_time_is_over(bus: Bus) -> None:
+async def test_a_waiting_receive_returns_when_a_message_arrives(bus: Bus) -> None:
     queue = bus.create_queue()
     waiting = asyncio.ensure_future(queue.receive(60))
     await asyncio.sleep(0.1)
@@ -63,14 +63,14 @@ async def test_whoever_waits_gets_a_message_long_before_the_time_is_over(bus: Bu
     assert message.text == "x"
 
 
-async def test_a_receive_gets_no_more_than_it_asks_for_and_the_rest_is_free_for_others(bus: Bus) -> None:
+async def test_a_receive_locks_no_more_messages_than_it_returns(bus: Bus) -> None:
     queue, other = bus.create_queue(), bus.factory()
     await queue.send_batch(numbered_messages(10))
     assert texts(await receive(queue, 4)) == ["0", "1", "2", "3"]
     assert texts(await receive(other.create_queue_client(queue.path), 6)) == ["4", "5", "6", "7", "8", "9"]
 
 
-async def test_what_is_received_and_deleted_is_gone_and_has_no_lock(every_bus: Bus) -> None:
+async def test_a_message_in_receive_and_delete_mode_is_removed_and_has_no_lock(every_bus: Bus) -> None:
     queue = every_bus.shared_factory.create_queue_client(
         every_bus.server.create_queue(), ReceiveMode.RECEIVE_AND_DELETE
     )
@@ -82,15 +82,15 @@ async def test_what_is_received_and_deleted_is_gone_and_has_no_lock(every_bus: B
         await queue.complete(received[0])
 
 
-async def test_several_receive_at_once_on_one_receiver_each_message_once(bus: Bus) -> None:
+async def test_concurrent_receives_on_one_receiver_return_each_message_once(bus: Bus) -> None:
     queue = bus.create_queue()
     waiting = [asyncio.ensure_future(queue.receive(20)) for _ in range(10)]
     await queue.send_batch(numbered_messages(10))
-    found = [message.text for message in await asyncio.gather(*waiting) if message is not None]
-    assert sorted(found) == [f"{number}" for number in range(10)]
+    received_texts = [message.text for message in await asyncio.gather(*waiting) if message is not None]
+    assert sorted(received_texts) == [f"{number}" for number in range(10)]
 
 
-async def test_the_time_of_a_receive_counts_while_others_are_before_it(bus: Bus) -> None:
+async def test_the_timeouts_of_concurrent_receives_do_not_add_up(bus: Bus) -> None:
     queue = bus.create_queue()
     started = time.monotonic()
     assert await asyncio.gather(*[queue.receive(0.5) for _ in range(4)]) == [None] * 4
@@ -102,13 +102,13 @@ async def test_a_loop_over_messages_leaves_none_locked_when_it_ends(bus: Bus, pr
     queue = bus.create_queue()
     await queue.send_batch(numbered_messages(8))
     async with bus.shared_factory.create_message_receiver(queue.path, prefetch=prefetch) as receiver:
-        found = []
+        received_texts = []
         async for message in receiver:
-            found.append(message.text)
+            received_texts.append(message.text)
             await receiver.complete(message)
-            if len(found) == 3:
+            if len(received_texts) == 3:
                 break
-    assert found == ["0", "1", "2"]
+    assert received_texts == ["0", "1", "2"]
     rest = await receive(queue, 5)
     assert [(message.text, message.delivery_count) for message in rest] == [(f"{n}", 1) for n in range(3, 8)]
 
@@ -126,6 +126,6 @@ async def test_a_loop_over_messages_ends_when_its_receiver_is_closed(bus: Bus) -
     assert await asyncio.wait_for(collecting, 10) == ["0", "1", "2"]
 
 
-async def test_nothing_cannot_be_asked_for(bus: Bus) -> None:
+async def test_a_receive_of_zero_messages_is_refused(bus: Bus) -> None:
     with pytest.raises(InvalidArgument):
         await bus.create_queue().receive_batch(0)

@@ -1,4 +1,4 @@
-"""What is sent is safe when `send` returns, and comes in the order in which it was sent."""
+"""Sending: messages are stored when `send` returns, and are received in the order of sending."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ async def test_a_message_is_sent_received_and_completed(every_bus: Bus) -> None:
     assert every_bus.message_counts(queue) == (0, 0)
 
 
-async def test_a_batch_is_taken_together_and_received_in_its_order(bus: Bus) -> None:
+async def test_a_batch_is_received_in_its_order(bus: Bus) -> None:
     queue = bus.create_queue()
     await queue.send_batch(numbered_messages(50))
     assert texts(await receive(queue, 50)) == [f"{number}" for number in range(50)]
 
 
-async def test_nothing_of_a_batch_is_taken_if_one_of_its_messages_cannot_be(bus: Bus) -> None:
+async def test_a_batch_with_an_invalid_message_is_refused_as_a_whole(bus: Bus) -> None:
     queue = bus.create_queue()
-    wrong = BrokeredMessage("x", properties={"large": "x" * 70_000})
+    invalid = BrokeredMessage("x", properties={"large": "x" * 70_000})
     with pytest.raises(InvalidArgument):
         await queue.send_batch([BrokeredMessage("x"), BrokeredMessage("x", message_id="x" * 129)])
     with pytest.raises(Exception, match="propert"):
-        await queue.send_batch([BrokeredMessage("x"), wrong])
+        await queue.send_batch([BrokeredMessage("x"), invalid])
     await queue.send_batch([])
     assert bus.message_counts(queue) == (0, 0)
 
 
-async def test_a_thousand_sends_at_once_go_over_one_link_in_their_order(bus: Bus) -> None:
+async def test_a_thousand_concurrent_sends_are_stored_in_order(bus: Bus) -> None:
     queue = bus.create_queue()
     await asyncio.gather(*[queue.send(message) for message in numbered_messages(1000)])
     received = await receive(queue, 1000)
@@ -51,13 +51,13 @@ async def test_a_thousand_sends_at_once_go_over_one_link_in_their_order(bus: Bus
     assert bus.message_counts(queue) == (0, 0)
 
 
-async def test_the_name_of_a_queue_is_found_in_any_spelling(bus: Bus) -> None:
+async def test_the_path_of_a_queue_is_case_insensitive(bus: Bus) -> None:
     queue = bus.create_queue()
     await bus.shared_factory.create_message_sender(f"/{queue.path.upper()}/").send(BrokeredMessage("x"))
     assert bus.message_counts(queue) == (1, 0)
 
 
-async def test_a_received_message_can_be_sent_on(bus: Bus) -> None:
+async def test_a_clone_of_a_received_message_can_be_sent(bus: Bus) -> None:
     queue, other = bus.create_queue(), bus.create_queue()
     await queue.send(BrokeredMessage({"apples": 2}, label="order", properties={"n": 1}))
     await other.send((await receive_one(queue)).clone())
@@ -65,6 +65,6 @@ async def test_a_received_message_can_be_sent_on(bus: Bus) -> None:
     assert (message.body, message.label, message.properties) == ({"apples": 2}, "order", {"n": 1})
 
 
-async def test_a_path_that_is_empty_is_refused_at_once(bus: Bus) -> None:
+async def test_an_empty_path_is_refused_at_once(bus: Bus) -> None:
     with pytest.raises(ValueError, match="empty"):
         bus.shared_factory.create_message_sender("/")

@@ -1,4 +1,4 @@
-"""A message that is larger than its entity takes is refused, and harms no other."""
+"""Messages above the size limit are refused without affecting other sends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tests.client.bus import Bus
 
 
-async def test_a_message_that_is_too_large_is_refused_and_its_neighbours_are_not(every_bus: Bus) -> None:
+async def test_a_message_that_is_too_large_is_refused_and_concurrent_sends_are_not(every_bus: Bus) -> None:
     queue = every_bus.create_queue()
     largest = await queue.sender.max_message_bytes()
     assert largest is not None
@@ -25,7 +25,7 @@ async def test_a_message_that_is_too_large_is_refused_and_its_neighbours_are_not
     assert every_bus.message_counts(queue) == (2, 0)
 
 
-async def test_a_batch_that_is_too_large_together_is_refused(bus: Bus) -> None:
+async def test_a_batch_above_the_size_limit_is_refused(bus: Bus) -> None:
     queue = bus.create_queue()
     largest = await queue.sender.max_message_bytes()
     assert largest is not None
@@ -37,7 +37,7 @@ async def test_a_batch_that_is_too_large_together_is_refused(bus: Bus) -> None:
     assert bus.message_counts(queue) == (2, 0)
 
 
-async def test_a_message_just_below_the_limit_comes_back_whole(every_bus: Bus) -> None:
+async def test_a_message_just_below_the_limit_is_received_complete(every_bus: Bus) -> None:
     queue = every_bus.create_queue()
     largest = await queue.sender.max_message_bytes()
     assert largest is not None

@@ -1,4 +1,4 @@
-"""Topics: what is sent to one is received from its subscriptions, each with a life of its own."""
+"""Topics: each subscription gets its own copy of a message."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from tests.client.bus import Bus
 
 
-async def test_each_subscription_gets_its_copy_and_settles_it(every_bus: Bus) -> None:
+async def test_each_subscription_gets_and_settles_its_own_copy(every_bus: Bus) -> None:
     name = every_bus.create_topic("one", "two")
     topic = every_bus.shared_factory.create_topic_client(name)
     await topic.send(BrokeredMessage("news", properties={"n": 1}))
     await topic.send_batch(numbered_messages(3))
     for subscription in ("one", "two"):
         client = every_bus.shared_factory.create_subscription_client(name, subscription)
-        found = await receive(client.receiver, 4)
-        assert texts(found) == ["news", "0", "1", "2"]
-        assert found[0].properties == {"n": 1}
-        await client.receiver.complete_batch(found)
+        received = await receive(client.receiver, 4)
+        assert texts(received) == ["news", "0", "1", "2"]
+        assert received[0].properties == {"n": 1}
+        await client.receiver.complete_batch(received)
         assert await client.peek() is None
 
 
@@ -55,11 +55,11 @@ async def test_a_subscription_has_sessions_dead_letters_and_deferred_messages(bu
         await session.complete(again)
         await session.set_state(b"half")
         assert await session.get_state() == b"half"
-    found = await receive_one(client.dead_letter_receiver())
-    assert (found.text, found.dead_letter_reason) == ("0", "bad")
+    dead_letter = await receive_one(client.dead_letter_receiver())
+    assert (dead_letter.text, dead_letter.dead_letter_reason) == ("0", "bad")
 
 
-async def test_nothing_is_received_from_a_topic_nor_sent_to_a_subscription(bus: Bus) -> None:
+async def test_receiving_from_a_topic_and_sending_to_a_subscription_are_refused(bus: Bus) -> None:
     name = bus.create_topic("one")
     with pytest.raises(ServiceBusError):
         await bus.shared_factory.create_message_receiver(name).receive(1)

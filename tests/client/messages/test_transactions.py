@@ -1,4 +1,4 @@
-"""Transactions: all of it happens, or nothing; whatever goes wrong, and wherever."""
+"""Transactions: all operations take effect, or none, whichever step fails."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tests.client.bus import Bus
 
 
-async def test_sends_and_settlements_happen_together_when_the_block_ends(every_bus: Bus) -> None:
+async def test_sends_and_settlements_take_effect_together_at_commit(every_bus: Bus) -> None:
     queue = every_bus.create_queue()
     await queue.send_batch(numbered_messages(2))
     done, bad = await receive(queue, 2)
@@ -26,14 +26,14 @@ async def test_sends_and_settlements_happen_together_when_the_block_ends(every_b
         await queue.send_batch(numbered_messages(3), transaction=transaction)
         await queue.complete(done, transaction=transaction)
         await queue.receiver.dead_letter(bad, "why", transaction=transaction)
-        assert every_bus.message_counts(queue) == (2, 0), "nothing of it has happened yet"
+        assert every_bus.message_counts(queue) == (2, 0), "nothing takes effect before the commit"
     assert transaction.state is TransactionState.COMMITTED
     assert every_bus.message_counts(queue) == (4, 1)
     assert (done.lock_token, bad.lock_token) == (None, None)
     assert texts(await receive(queue, 4)) == ["answer", "0", "1", "2"]
 
 
-async def test_an_error_inside_rolls_back_and_what_was_settled_can_be_settled_anew(bus: Bus) -> None:
+async def test_an_error_in_the_block_rolls_back_and_messages_can_be_settled_again(bus: Bus) -> None:
     queue = bus.create_queue()
     await queue.send(BrokeredMessage("order"))
     message = await receive_one(queue)
@@ -53,7 +53,7 @@ async def test_an_error_inside_rolls_back_and_what_was_settled_can_be_settled_an
     assert bus.message_counts(queue) == (0, 0)
 
 
-async def test_one_can_roll_back_by_hand_and_then_nothing_more_can_be_done(bus: Bus) -> None:
+async def test_a_transaction_refuses_operations_after_an_explicit_rollback(bus: Bus) -> None:
     queue = bus.create_queue()
     async with bus.shared_factory.transaction() as transaction:
         await queue.send(BrokeredMessage("x"), transaction=transaction)
@@ -65,7 +65,7 @@ async def test_one_can_roll_back_by_hand_and_then_nothing_more_can_be_done(bus: 
     assert bus.message_counts(queue) == (0, 0)
 
 
-async def test_an_operation_that_failed_fails_all_of_it_also_if_its_error_was_caught(bus: Bus) -> None:
+async def test_a_failed_operation_rolls_back_the_transaction_even_if_its_error_was_caught(bus: Bus) -> None:
     queue, other = bus.create_queue(), bus.create_queue()
     transaction = bus.shared_factory.transaction()
     await queue.send(BrokeredMessage("x"), transaction=transaction)
@@ -77,7 +77,7 @@ async def test_an_operation_that_failed_fails_all_of_it_also_if_its_error_was_ca
     assert (bus.message_counts(queue), bus.message_counts(other)) == ((0, 0), (0, 0))
 
 
-async def test_a_transaction_is_rolled_back_with_its_connection(bus: Bus) -> None:
+async def test_a_lost_connection_rolls_back_its_transactions(bus: Bus) -> None:
     queue = bus.create_queue()
     await queue.send(BrokeredMessage("order"))
     message = await receive_one(queue)
@@ -99,7 +99,7 @@ async def test_a_transaction_is_rolled_back_with_its_connection(bus: Bus) -> Non
     assert bus.message_counts(queue) == (0, 0)
 
 
-async def test_what_is_received_from_one_queue_goes_to_another_via_the_first(bus: Bus) -> None:
+async def test_a_transaction_can_send_to_another_queue_via_the_source_queue(bus: Bus) -> None:
     requests, answers = bus.create_queue(), bus.create_queue()
     await requests.send(BrokeredMessage("question"))
     question = await receive_one(requests)
@@ -111,7 +111,7 @@ async def test_what_is_received_from_one_queue_goes_to_another_via_the_first(bus
     assert bus.message_counts(requests) == (0, 0)
 
 
-async def test_an_empty_transaction_is_committed_or_rolled_back_without_asking_anybody(bus: Bus) -> None:
+async def test_an_empty_transaction_is_committed_or_rolled_back_without_connecting(bus: Bus) -> None:
     async with bus.shared_factory.transaction() as transaction:
         pass
     assert transaction.state is TransactionState.COMMITTED
@@ -122,7 +122,7 @@ async def test_an_empty_transaction_is_committed_or_rolled_back_without_asking_a
     assert not bus.shared_factory.is_connected
 
 
-async def test_operations_of_one_transaction_can_go_side_by_side(bus: Bus) -> None:
+async def test_operations_of_one_transaction_can_run_concurrently(bus: Bus) -> None:
     queue = bus.create_queue()
     async with bus.shared_factory.transaction() as transaction:
         await asyncio.gather(*[queue.send(message, transaction=transaction) for message in numbered_messages(20)])

@@ -1,4 +1,4 @@
-"""Fixtures of several files here."""
+"""Fixtures that several test files of this folder share."""
 
 from tests.support.withholding import cannot_withhold, waiting_state
 

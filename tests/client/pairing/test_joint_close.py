@@ -1,4 +1,4 @@
-"""R075 to R079 and Q21: the two factories end together where the syphon runs."""
+"""R075 to R079 and Q21: in a pair with a syphon, the two factories close or fault together."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from twinbus.client.pairing import EventKind, PairedMessagingFactoryError
 from twinbus.testing import in_virtual_time
 
 SIDES = ("primary", "secondary")
-HOW = ("is closed", "faults")
+ENDINGS = ("is closed", "faults")
 
 
 def end(factory: MessagingFactory, how: str) -> asyncio.Future[None]:
@@ -24,34 +24,34 @@ def end(factory: MessagingFactory, how: str) -> asyncio.Future[None]:
     return asyncio.ensure_future(factory.close())
 
 
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("how", ENDINGS)
 @pytest.mark.parametrize("ended", SIDES)
 @in_virtual_time
-async def test_r076_r077_r078_q21_the_one_that_stays_open_is_faulted_after_five_seconds(ended: str, how: str) -> None:
+async def test_r076_r077_r078_q21_the_factory_that_stays_open_faults_after_five_seconds(ended: str, how: str) -> None:
     async with in_memory_pair_application(enable_syphon=True) as app:
-        one = getattr(app.pairing, ended)
-        (partner,) = {app.pairing.primary, app.pairing.secondary} - {one}
-        await end(one, how)
+        factory = getattr(app.pairing, ended)
+        (partner,) = {app.pairing.primary, app.pairing.secondary} - {factory}
+        await end(factory, how)
         await asyncio.sleep(4.9)
         states = [partner.state]
         await asyncio.sleep(0.2)
         states.append(partner.state)
         assert states == [FactoryState.OPEN, FactoryState.FAULTED]
         assert isinstance(partner.fault, PairedMessagingFactoryError)
-        assert one.address in str(partner.fault)
+        assert factory.address in str(partner.fault)
         assert partner.address in str(partner.fault)
         assert ("has faulted" if how == "faults" else "was closed") in str(partner.fault)
         assert len(app.events_of(EventKind.FACTORY_FAULTED)) == 1
 
 
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("how", ENDINGS)
 @pytest.mark.parametrize("ended", SIDES)
 @in_virtual_time
-async def test_r079_q21_if_the_partner_closes_in_time_nothing_is_faulted(ended: str, how: str) -> None:
+async def test_r079_q21_if_the_partner_closes_in_time_it_does_not_fault(ended: str, how: str) -> None:
     async with in_memory_pair_application(enable_syphon=True) as app:
-        one = getattr(app.pairing, ended)
-        (partner,) = {app.pairing.primary, app.pairing.secondary} - {one}
-        await end(one, how)
+        factory = getattr(app.pairing, ended)
+        (partner,) = {app.pairing.primary, app.pairing.secondary} - {factory}
+        await end(factory, how)
         await asyncio.sleep(4.9)
         await partner.close()
         await asyncio.sleep(10)
@@ -60,7 +60,7 @@ async def test_r079_q21_if_the_partner_closes_in_time_nothing_is_faulted(ended: 
 
 
 @in_virtual_time
-async def test_r075_without_the_syphon_each_ends_for_itself() -> None:
+async def test_r075_without_the_syphon_each_factory_closes_independently() -> None:
     async with in_memory_pair_application() as app:
         await app.pairing.secondary.close()
         await asyncio.sleep(60)
@@ -69,7 +69,7 @@ async def test_r075_without_the_syphon_each_ends_for_itself() -> None:
 
 
 @in_virtual_time
-async def test_q21_a_fault_is_noticed_at_once_and_can_be_without_grace() -> None:
+async def test_q21_without_a_grace_period_the_partner_faults_at_once() -> None:
     async with in_memory_pair_application(enable_syphon=True, fault_grace=0) as app:
         app.pairing.secondary.abort(RuntimeError("the application says so"))
         await asyncio.sleep(0.5)
@@ -81,7 +81,9 @@ async def test_q21_a_fault_is_noticed_at_once_and_can_be_without_grace() -> None
 @pytest.mark.parametrize("before", ["nothing", "the primary is closed", "the secondary faults"])
 @pytest.mark.parametrize("has_syphon", [False, True])
 @in_virtual_time
-async def test_q21_closing_the_handle_closes_both_in_every_case(before: str, *, has_syphon: bool) -> None:
+async def test_q21_closing_the_pairing_closes_both_factories_whatever_happened_before(
+    before: str, *, has_syphon: bool
+) -> None:
     async with in_memory_pair_application(enable_syphon=has_syphon) as app:
         queue, pairing = app.queue_client(), app.pairing
         if before == "the primary is closed":

@@ -1,4 +1,4 @@
-"""R001 to R009 and Q15: the one call that pairs."""
+"""R001 to R009 and Q15: `pair_namespace`, its options, and the pairs that it refuses."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def test_r001_r002_r003_one_call_is_all_an_application_writes() -> None:
 
 
 @in_virtual_time
-async def test_q15_a_manager_of_the_primary_is_refused_before_its_queues_are_missed() -> None:
+async def test_q15_a_namespace_manager_of_the_primary_is_refused() -> None:
     async with InMemoryPair() as namespaces:
         primary, secondary = namespaces.factories()
         string = namespaces.primary.admin_connection_string
@@ -67,13 +67,13 @@ async def test_q15_a_manager_of_the_primary_is_refused_before_its_queues_are_mis
             options = SendAvailabilityPairedNamespaceOptions(
                 secondary_factory=secondary, secondary_namespace_manager=manager
             )
-            with pytest.raises(PairingRefused, match=r"is one of contoso\.servicebus\.test, the primary"):
+            with pytest.raises(PairingRefused, match=r"is for contoso\.servicebus\.test, the primary"):
                 await primary.pair_namespace(options)
             assert primary.pairing is None
 
 
 @pytest.mark.parametrize("name", ["a b", "a/b", "../x", "x" * 51, "7up", "dash-", "under_score"])
-def test_q15_a_name_that_is_none_of_a_namespace_is_refused(name: str) -> None:
+def test_q15_an_invalid_namespace_name_is_refused(name: str) -> None:
     async def refuse() -> None:
         async with in_memory_pair_application() as app:
             options = options_for(app, app.pairing.secondary)
@@ -84,7 +84,7 @@ def test_q15_a_name_that_is_none_of_a_namespace_is_refused(name: str) -> None:
     run(refuse())
 
 
-def test_r004_r005_the_interval_is_declared_on_the_general_type_and_pings_on_the_special_one() -> None:
+def test_r004_r005_the_base_options_have_the_failover_interval_but_no_ping_interval() -> None:
     assert "failover_interval" in PairedNamespaceOptions.__annotations__
     assert "ping_primary_interval" not in PairedNamespaceOptions.__annotations__
     assert "ping_primary_interval" in SendAvailabilityPairedNamespaceOptions.__annotations__
@@ -103,7 +103,7 @@ async def test_r006_r073_without_the_syphon_sends_fail_over_and_stay_parked() ->
 
 
 @in_virtual_time
-async def test_r007_q15_what_cannot_be_paired_is_refused() -> None:
+async def test_r007_q15_factories_that_cannot_be_paired_are_refused() -> None:
     async with InMemoryPair() as namespaces, paired_application(namespaces) as app:
         primary, secondary = namespaces.factories()
         same, _ = namespaces.factories()
@@ -116,7 +116,7 @@ async def test_r007_q15_what_cannot_be_paired_is_refused() -> None:
 
 
 @in_virtual_time
-async def test_r008_topics_are_destinations_too() -> None:
+async def test_r008_messages_for_a_topic_are_parked_and_brought_back() -> None:
     async with InMemoryPair() as namespaces:
         await namespaces.primary.create_topic("news")
         await namespaces.primary.create_subscription("news", "all")
@@ -149,7 +149,7 @@ def test_q01_q13_q15_options_outside_their_ranges_are_refused(name: str, value: 
     run()
 
 
-def test_q01_r065_r071_the_defaults_are_those_of_the_original() -> None:
+def test_q01_r065_r071_the_defaults_are_those_of_service_bus() -> None:
     fields = SendAvailabilityPairedNamespaceOptions.__dataclass_fields__
     defaults = {name: fields[name].default for name in ("failover_interval", "ping_primary_interval", "syphon_poll")}
     minute = dt.timedelta(minutes=1)
@@ -173,7 +173,7 @@ async def test_q15_pairing_never_needs_the_primary() -> None:
 
 
 @in_virtual_time
-async def test_q15_an_application_may_start_unprotected_and_is_protected_later() -> None:
+async def test_q15_an_application_can_start_unprotected_and_become_protected_later() -> None:
     async with InMemoryPair() as namespaces:
         await namespaces.primary.create_queue("orders")
         namespaces.secondary.outage.stop()
@@ -195,24 +195,26 @@ async def test_q15_an_application_may_start_unprotected_and_is_protected_later()
 
 
 @in_virtual_time
-async def test_q15_a_sender_made_before_is_not_covered_and_a_warning_says_so(caplog: pytest.LogCaptureFixture) -> None:
+async def test_q15_a_sender_created_before_the_pairing_is_not_covered_and_a_warning_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with InMemoryPair() as namespaces:
         await namespaces.primary.create_queue("orders")
         primary, secondary = namespaces.factories()
-        before = primary.create_queue_client("orders")
+        older_client = primary.create_queue_client("orders")
         async with paired_application(namespaces) as app:
             options = options_for(app, secondary)
             options.failover_interval = 0
             with caplog.at_level(logging.WARNING):
                 await primary.pair_namespace(options)
-            assert "senders made before the pairing are not covered by it: orders" in caplog.text
+            assert "the pairing does not cover senders created before it: orders" in caplog.text
             namespaces.primary.outage.stop()
             with pytest.raises(ConnectionFailed):
-                await before.send(BrokeredMessage("apples"))
+                await older_client.send(BrokeredMessage("apples"))
 
 
 @in_virtual_time
-async def test_q15_a_failed_set_up_is_undone() -> None:
+async def test_q15_a_failed_pairing_can_be_tried_again() -> None:
     async with InMemoryPair() as namespaces:
         primary, secondary = namespaces.factories()
         string = namespaces.secondary.admin_connection_string

@@ -1,4 +1,4 @@
-"""Q15, `require_secondary=False`: an application starts at once, whatever the state of the secondary."""
+"""Q15, `require_secondary=False`: an application starts at once, whether the secondary is available or not."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ LIMIT_S = 20.0
 
 
 @contextlib.asynccontextmanager
-async def unprotected(kind: str = "hang", **options: Any) -> AsyncIterator[Application]:  # noqa: ANN401  # of the pairing, or of both factories
-    """A program that has just paired without its secondary."""
+async def unprotected(kind: str = "hang", **options: Any) -> AsyncIterator[Application]:  # noqa: ANN401  # options of the pairing or of both factories
+    """An application that has paired while its secondary is unavailable."""
     async with InMemoryPair() as namespaces:
         await namespaces.primary.create_queue("orders")
         getattr(namespaces.secondary.outage, kind)()
-        given = {"failover_interval": 0, "require_secondary": False, "operation_timeout": LIMIT_S} | options
-        async with paired_application(namespaces, **given) as app:
+        all_options = {"failover_interval": 0, "require_secondary": False, "operation_timeout": LIMIT_S} | options
+        async with paired_application(namespaces, **all_options) as app:
             yield app
 
 
@@ -41,30 +41,32 @@ async def unprotected(kind: str = "hang", **options: Any) -> AsyncIterator[Appli
 @in_virtual_time
 async def test_q15_pairing_returns_at_once_if_the_secondary_is_silent_or_down(kind: str) -> None:
     loop = asyncio.get_running_loop()
-    begun_s = loop.time()
+    started_s = loop.time()
     async with unprotected(kind) as app:
-        assert loop.time() == begun_s
+        assert loop.time() == started_s
         assert not app.pairing.is_protected
         await app.queue_client().send(BrokeredMessage("apples"))
         assert await app.arrived_bodies() == ["apples"]
-        assert loop.time() - begun_s < 1
+        assert loop.time() - started_s < 1
 
 
 @pytest.mark.parametrize("kind", ["hang", "stop"])
 @in_virtual_time
-async def test_q15_status_alarm_and_event_say_that_the_pair_is_unprotected_and_when_it_is_not_any_more(
+async def test_q15_status_alarm_and_events_say_when_a_pair_is_unprotected_and_protected_again(
     kind: str,
 ) -> None:
     async with unprotected(kind) as app:
         loop = asyncio.get_running_loop()
-        begun_s = loop.time()
+        started_s = loop.time()
         status = await app.pairing.status()
-        assert loop.time() - begun_s < 5
+        assert loop.time() - started_s < 5
         assert not status.is_protected
         assert [alarm.kind for alarm in status.alarms] == [AlarmKind.UNPROTECTED]
         assert len(app.events_of(EventKind.UNPROTECTED)) == 1
         await asyncio.sleep(120)
-        assert len(app.events_of(EventKind.UNPROTECTED)) == 1, "it is told once, however often it is tried"
+        assert len(app.events_of(EventKind.UNPROTECTED)) == 1, (
+            "there is one event, however often the preparation is tried"
+        )
         app.namespaces.secondary.outage.restore()
         await asyncio.sleep(60)
         status = await app.pairing.status()
@@ -94,23 +96,23 @@ async def test_q15_a_send_that_has_to_be_parked_waits_for_the_first_preparation(
 
 
 @in_virtual_time
-async def test_q15_it_waits_no_longer_than_its_own_time_and_later_sends_do_not_wait() -> None:
+async def test_q15_a_send_waits_within_its_timeout_and_sends_after_the_preparation_do_not_wait() -> None:
     async with unprotected() as app:
         app.namespaces.primary.outage.stop()
         queue, loop = app.queue_client(), asyncio.get_running_loop()
-        begun_s = loop.time()
+        started_s = loop.time()
         with pytest.raises(NotSent, match="are not prepared yet"):
             await queue.send(BrokeredMessage("apples"), timeout=5)
-        assert loop.time() - begun_s == pytest.approx(5, abs=0.1)
+        assert loop.time() - started_s == pytest.approx(5, abs=0.1)
         await asyncio.sleep(LIMIT_S)  # the first preparation has failed by now
-        begun_s = loop.time()
+        started_s = loop.time()
         with pytest.raises(NotSent, match=rf"was not prepared within {LIMIT_S:g} s"):
             await queue.send(BrokeredMessage("pears"))
-        assert loop.time() - begun_s < 1
+        assert loop.time() - started_s < 1
 
 
 @in_virtual_time
-async def test_q15_without_the_secondary_messages_are_spooled_and_go_on_when_it_is_there(tmp_path: Path) -> None:
+async def test_q15_messages_are_spooled_until_the_secondary_is_available(tmp_path: Path) -> None:
     async with unprotected(spool_dir=tmp_path, enable_syphon=True) as app:
         app.namespaces.primary.outage.stop()
         await app.queue_client().send(BrokeredMessage("apples"))
@@ -128,19 +130,19 @@ async def test_q15_without_the_secondary_messages_are_spooled_and_go_on_when_it_
 @pytest.mark.parametrize("after_s", [0, 1, LIMIT_S + 1])
 @in_virtual_time
 async def test_q15_closing_while_the_secondary_is_prepared_leaves_nothing_behind(after_s: float) -> None:
-    before = asyncio.all_tasks()
+    tasks_before = asyncio.all_tasks()
     async with unprotected() as app:
         app.namespaces.primary.outage.stop()
         sending = asyncio.ensure_future(app.queue_client().send(BrokeredMessage("apples"), timeout=600))
         await asyncio.sleep(after_s)
         loop = asyncio.get_running_loop()
-        begun_s = loop.time()
+        started_s = loop.time()
         await app.pairing.close()
-        assert loop.time() - begun_s < 5
+        assert loop.time() - started_s < 5
         with pytest.raises((NotSent, ObjectClosed)):
             await sending
-        left = {task for task in asyncio.all_tasks() - before if "preparation" in repr(task)}
-        assert left == set()
+        leftover_tasks = {task for task in asyncio.all_tasks() - tasks_before if "preparation" in repr(task)}
+        assert leftover_tasks == set()
     await asyncio.sleep(60)
 
 
@@ -155,10 +157,10 @@ async def test_q15_a_required_secondary_that_is_silent_fails_the_call_within_the
             )
             namespaces.secondary.outage.hang()
             loop = asyncio.get_running_loop()
-            begun_s = loop.time()
+            started_s = loop.time()
             with pytest.raises(PairingFailed, match="was not prepared within 20 s"):
                 await primary.pair_namespace(options)
-            assert loop.time() - begun_s == pytest.approx(LIMIT_S, abs=0.1)
+            assert loop.time() - started_s == pytest.approx(LIMIT_S, abs=0.1)
             pairing = asyncio.ensure_future(primary.pair_namespace(options))
             await asyncio.sleep(1)
             pairing.cancel()
@@ -166,18 +168,18 @@ async def test_q15_a_required_secondary_that_is_silent_fails_the_call_within_the
                 await pairing
             assert primary.pairing is None
             namespaces.secondary.outage.restore()
-            async with await primary.pair_namespace(options) as again:
-                assert (again.is_protected, again.backlog_queue_count) == (True, 1)
+            async with await primary.pair_namespace(options) as paired_again:
+                assert (paired_again.is_protected, paired_again.backlog_queue_count) == (True, 1)
 
 
 @contextlib.contextmanager
 def silent_port() -> Iterator[int]:
-    """A port where connections are made and nothing is ever said."""
+    """A port that accepts connections and never sends a byte."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         yield listening.getsockname()[1]
 
 
-def string_of(port: int) -> str:
+def connection_string_for(port: int) -> str:
     key = "SharedAccessKeyName=root;SharedAccessKey=c2VjcmV0"
     return f"Endpoint=sb://127.0.0.1:{port};{key};UseDevelopmentEmulator=true"
 
@@ -187,27 +189,41 @@ async def test_q15_pairing_returns_at_once_with_a_secondary_behind_a_silent_sock
 ) -> None:
     monkeypatch.setattr(preparation, "UNPROTECTED_AFTER_S", 0.2)
     loop = asyncio.get_running_loop()
-    with silent_port() as one, silent_port() as other:
-        primary, secondary = (MessagingFactory.from_connection_string(string_of(port)) for port in (one, other))
-        async with primary, secondary, NamespaceManager.from_connection_string(string_of(other)) as manager:
+    with silent_port() as primary_port, silent_port() as secondary_port:
+        primary, secondary = (
+            MessagingFactory.from_connection_string(connection_string_for(port))
+            for port in (primary_port, secondary_port)
+        )
+        async with (
+            primary,
+            secondary,
+            NamespaceManager.from_connection_string(connection_string_for(secondary_port)) as manager,
+        ):
             options = SendAvailabilityPairedNamespaceOptions(
                 secondary_factory=secondary,
                 secondary_namespace_manager=manager,
                 primary_namespace_name="contoso",
                 require_secondary=False,
             )
-            begun_s = loop.time()
+            started_s = loop.time()
             async with await primary.pair_namespace(options) as pairing:
-                assert loop.time() - begun_s < 0.2
+                assert loop.time() - started_s < 0.2
                 status = await pairing.status()
                 assert (status.is_protected, len(status.alarms)) == (False, 1)
-            assert loop.time() - begun_s < 2, "closing does not wait for the secondary either"
+            assert loop.time() - started_s < 2, "closing does not wait for the secondary either"
 
 
 def test_q15_the_blocking_client_returns_at_once_too() -> None:
-    with silent_port() as one, silent_port() as other:
-        primary, secondary = (SyncMessagingFactory.from_connection_string(string_of(port)) for port in (one, other))
-        with primary, secondary, SyncNamespaceManager.from_connection_string(string_of(other)) as manager:
+    with silent_port() as primary_port, silent_port() as secondary_port:
+        primary, secondary = (
+            SyncMessagingFactory.from_connection_string(connection_string_for(port))
+            for port in (primary_port, secondary_port)
+        )
+        with (
+            primary,
+            secondary,
+            SyncNamespaceManager.from_connection_string(connection_string_for(secondary_port)) as manager,
+        ):
             options = SyncOptions(
                 secondary_factory=secondary,
                 secondary_namespace_manager=manager,

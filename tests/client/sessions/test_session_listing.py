@@ -1,4 +1,4 @@
-"""The sessions of an entity: those that have messages or a state, page by page."""
+"""Listing the sessions of an entity that have messages or a state, over several pages."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ async def test_all_sessions_with_messages_or_a_state_are_listed_once(bus: Bus) -
     assert await queue.get_message_sessions() == []
     names = {f"session {number}" for number in range(230)}
     await queue.send_batch([BrokeredMessage("x", session_id=name) for name in sorted(names)])
-    found = await queue.get_message_sessions()
-    assert (len(found), set(found)) == (230, names)
+    listed = await queue.get_message_sessions()
+    assert (len(listed), set(listed)) == (230, names)
 
 
-async def test_sessions_are_listed_by_when_their_state_was_set(bus: Bus) -> None:
+async def test_sessions_can_be_listed_by_the_time_their_state_was_set(bus: Bus) -> None:
     queue = bus.create_queue(**SESSIONS)
     before = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=1)
     await queue.send(BrokeredMessage("x", session_id="without a state"))
@@ -34,6 +34,6 @@ async def test_sessions_are_listed_by_when_their_state_was_set(bus: Bus) -> None
     assert await queue.get_message_sessions(before + dt.timedelta(hours=1)) == []
 
 
-async def test_a_queue_without_sessions_cannot_list_any(bus: Bus) -> None:
+async def test_listing_the_sessions_of_a_queue_without_sessions_is_refused(bus: Bus) -> None:
     with pytest.raises(CallerError):
         await bus.create_queue().get_message_sessions()

@@ -1,4 +1,4 @@
-"""The lock of a session: renewed by hand or by itself, and lost when its time is over."""
+"""Session locks: renewed explicitly or automatically, lost on expiry."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tests.client.bus import Bus
 
 
-async def test_a_renewed_session_lasts_longer(bus: Bus) -> None:
+async def test_renewing_a_session_lock_extends_it(bus: Bus) -> None:
     queue = bus.create_queue(**SESSIONS)
     async with await queue.accept_session("one") as session:
         before = session.locked_until_utc
@@ -24,8 +24,8 @@ async def test_a_renewed_session_lasts_longer(bus: Bus) -> None:
         assert session.locked_until_utc == after
 
 
-async def test_a_session_is_lost_when_its_time_is_over_or_renewed_by_itself(bus: Bus) -> None:
-    """Both at once: the shortest lock lasts five seconds, and real time has to pass."""
+async def test_a_session_lock_expires_or_is_renewed_automatically(bus: Bus) -> None:
+    """Both cases in one test: the shortest lock lasts five seconds of real time."""
     queue = bus.create_queue(**SESSIONS, **SHORT_LOCK)
     for name in ("lost", "renewed"):
         await queue.send_batch(numbered_messages(2, session_id=name))

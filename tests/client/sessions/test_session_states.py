@@ -1,4 +1,4 @@
-"""A session's state: kept, changed and cleared; it outlives the session's messages and receivers."""
+"""Session state: stored, changed and cleared; it outlives the session's messages and receivers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions: taken by name or as they come, read in order by one at a time, free again when they are given back."""
+"""Sessions: accepted by name or the next one, read in order by one receiver, released on close."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from tests.client.bus import Bus
 
 
-async def test_a_named_session_gives_its_messages_in_order_and_no_others(every_bus: Bus) -> None:
+async def test_a_named_session_returns_only_its_messages_in_order(every_bus: Bus) -> None:
     queue = every_bus.create_queue(**SESSIONS)
     for message in numbered_messages(6):
         message.session_id = f"session {int(message.text) % 2}"
         await queue.send(message)
     async with await queue.accept_session("session 1") as session:
         assert session.session_id == "session 1"
-        found = await receive(session, 3)
-        assert texts(found) == ["1", "3", "5"]
-        await session.complete_batch(found)
+        received = await receive(session, 3)
+        assert texts(received) == ["1", "3", "5"]
+        await session.complete_batch(received)
         assert await session.receive(0) is None
     assert every_bus.message_counts(queue) == (3, 0)
 
@@ -43,16 +43,16 @@ async def test_the_next_session_is_the_one_of_the_oldest_message(bus: Bus) -> No
         await queue.send(BrokeredMessage(name, session_id=name))
     first, second = await queue.accept_session(), await queue.accept_session()
     assert (first.session_id, second.session_id) == ("one", "two")
-    found = []
+    received = []
     async for message in first:
-        found.append(message.text)
+        received.append(message.text)
         await first.complete(message)
-        if len(found) == 2:
+        if len(received) == 2:
             break
-    assert found == ["one", "one"]
+    assert received == ["one", "one"]
 
 
-async def test_whoever_waits_for_a_session_gets_the_first_that_comes_or_is_told_in_time_that_none_did(bus: Bus) -> None:
+async def test_accepting_the_next_session_waits_for_one_or_times_out(bus: Bus) -> None:
     queue = bus.create_queue(**SESSIONS)
     started = time.monotonic()
     with pytest.raises(OperationTimeout):
@@ -64,7 +64,7 @@ async def test_whoever_waits_for_a_session_gets_the_first_that_comes_or_is_told_
     assert (await waiting).session_id == "late"
 
 
-async def test_a_session_has_one_receiver_and_is_free_with_all_it_had_once_that_is_closed(bus: Bus) -> None:
+async def test_a_session_has_one_receiver_and_is_released_with_its_messages_on_close(bus: Bus) -> None:
     queue = bus.create_queue(**SESSIONS)
     await queue.send_batch(numbered_messages(3, session_id="one"))
     session = await queue.accept_session("one", prefetch=3)
@@ -76,7 +76,7 @@ async def test_a_session_has_one_receiver_and_is_free_with_all_it_had_once_that_
         assert texts(await receive(again, 3)) == ["0", "1", "2"]
 
 
-async def test_a_session_is_lost_with_its_connection_and_can_be_taken_anew(bus: Bus) -> None:
+async def test_a_session_is_lost_with_its_connection_and_can_be_accepted_again(bus: Bus) -> None:
     queue = bus.create_queue(**SESSIONS)
     await queue.send_batch(numbered_messages(2, session_id="one"))
     session = await queue.accept_session("one")
@@ -98,7 +98,7 @@ async def test_messages_of_a_session_can_be_received_and_deleted(bus: Bus) -> No
     assert bus.message_counts(queue) == (0, 0)
 
 
-async def test_sessions_are_where_the_queue_has_them_and_nowhere_else(bus: Bus) -> None:
+async def test_sessions_are_required_in_session_queues_and_refused_in_others(bus: Bus) -> None:
     with_sessions, plain = bus.create_queue(**SESSIONS), bus.create_queue()
     with pytest.raises(ServiceBusError):
         await plain.accept_session("one", timeout=1)
@@ -109,7 +109,7 @@ async def test_sessions_are_where_the_queue_has_them_and_nowhere_else(bus: Bus) 
     await with_sessions.send(BrokeredMessage("x", session_id="one"))
 
 
-async def test_whoever_gives_up_waiting_for_a_session_does_not_keep_it_from_others(bus: Bus) -> None:
+async def test_a_cancelled_accept_session_does_not_keep_the_session_from_others(bus: Bus) -> None:
     queue = bus.create_queue(**SESSIONS)
     waiting = asyncio.ensure_future(queue.accept_session(timeout=20))
     await asyncio.sleep(0.2)

@@ -1,4 +1,4 @@
-"""Blocking clients at the server of the other tests, closed at the end of each."""
+"""Fixture `factory`: a blocking client of the shared server, closed after each test."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 @pytest.fixture(params=["plain", "tls"])
 def factory(server: ServerProcess, request: pytest.FixtureRequest) -> Iterator[MessagingFactory]:
-    shown = server.connection_string if request.param == "plain" else server.tls_connection_string
+    address = server.connection_string if request.param == "plain" else server.tls_connection_string
     with MessagingFactory.from_connection_string(
-        shown, ca_file=server.ca_file, retry_policy=NO_RETRY, operation_timeout=20
+        address, ca_file=server.ca_file, retry_policy=NO_RETRY, operation_timeout=20
     ) as factory:
         yield factory
     server.check_log()

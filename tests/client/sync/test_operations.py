@@ -1,4 +1,4 @@
-"""Sending, receiving, sessions, transactions and errors, without asyncio."""
+"""Sending, receiving, sessions, transactions and errors with the blocking client."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def test_messages_are_sent_received_and_settled(factory: MessagingFactory, serve
     message = receive_one(queue)
     assert (message.text, message.properties) == ("1", {"tries": 1})
     assert queue.renew_lock(message) == message.locked_until_utc
-    assert [one.text for one in queue.receive_deferred(later.sequence_number)] == ["2"]
+    assert [each.text for each in queue.receive_deferred(later.sequence_number)] == ["2"]
     assert receive_one(queue.dead_letter_receiver(ReceiveMode.RECEIVE_AND_DELETE)).dead_letter_reason == "bad"
-    assert [one.text for one in queue.peek_batch(9)] == ["1", "2"]
+    assert [each.text for each in queue.peek_batch(9)] == ["1", "2"]
     assert queue.receive(0) is None
     queue.receiver.complete_batch([message])
 
@@ -54,22 +54,22 @@ def test_messages_are_scheduled_and_cancelled(factory: MessagingFactory, server:
     assert receiver.is_closed
 
 
-def test_a_loop_over_messages_ends_when_it_is_closed(factory: MessagingFactory, server: ServerProcess) -> None:
+def test_a_loop_over_messages_ends_when_the_client_is_closed(factory: MessagingFactory, server: ServerProcess) -> None:
     queue = factory.create_queue_client(server.create_queue())
     queue.prefetch = 5
     queue.send_batch([BrokeredMessage(f"{number}") for number in range(3)])
-    found = []
+    received = []
     for message in queue:
-        found.append(message.text)
+        received.append(message.text)
         queue.complete(message)
-        if len(found) == 3:
+        if len(received) == 3:
             threading.Timer(0.2, queue.close).start()
-    assert found == ["0", "1", "2"]
+    assert received == ["0", "1", "2"]
     with pytest.raises(ObjectClosed):
         queue.send(BrokeredMessage("x"))
 
 
-def test_sessions_are_taken_and_keep_their_state(factory: MessagingFactory, server: ServerProcess) -> None:
+def test_sessions_are_accepted_and_keep_their_state(factory: MessagingFactory, server: ServerProcess) -> None:
     queue = factory.create_queue_client(server.create_queue(RequiresSession="true"))
     queue.send(BrokeredMessage("x", session_id="one"))
     assert queue.get_message_sessions() == ["one"]
@@ -82,7 +82,9 @@ def test_sessions_are_taken_and_keep_their_state(factory: MessagingFactory, serv
         assert session.get_state() == b"done"
 
 
-def test_topics_and_subscriptions(factory: MessagingFactory, server: ServerProcess) -> None:
+def test_a_message_sent_to_a_topic_is_received_from_its_subscription(
+    factory: MessagingFactory, server: ServerProcess
+) -> None:
     topic = f"topic-of-{server.create_queue()}"
     server.create_entity(topic, "TopicDescription")
     server.create_entity(f"{topic}/Subscriptions/one", "SubscriptionDescription")
@@ -111,7 +113,7 @@ def test_transactions_are_committed_or_rolled_back(factory: MessagingFactory, se
     assert server.message_counts(queue.path) == (1, 0)
 
 
-def test_errors_come_as_they_are(factory: MessagingFactory) -> None:
+def test_errors_have_the_same_classes_as_in_the_asyncio_client(factory: MessagingFactory) -> None:
     with pytest.raises(EntityNotFound):
         factory.create_queue_client("no-such-queue").send(BrokeredMessage("x"))
     with pytest.raises(ValueError, match="empty"):
@@ -120,7 +122,7 @@ def test_errors_come_as_they_are(factory: MessagingFactory) -> None:
         MessagingFactory.from_connection_string("SharedAccessKeyName=Root;SharedAccessKey=x")
 
 
-def test_a_factory_is_closed_with_all_that_it_made(factory: MessagingFactory, server: ServerProcess) -> None:
+def test_closing_a_factory_closes_its_clients(factory: MessagingFactory, server: ServerProcess) -> None:
     queue = factory.create_queue_client(server.create_queue())
     queue.send(BrokeredMessage("x"))
     assert (factory.state, factory.is_connected, factory.fault) == (FactoryState.OPEN, True, None)

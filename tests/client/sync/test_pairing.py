@@ -1,4 +1,4 @@
-"""A pair for applications without asyncio: the same call, and it waits."""
+"""Paired namespaces with the blocking client."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServerProcess, ServerProcess]]:
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServerProcess, ServerProcess]]:
     folders = [tmp_path_factory.mktemp(name) for name in ("primary", "secondary")]
     with run_server(folders[0]) as primary, run_server(folders[1]) as secondary:
         yield primary, secondary
 
 
 @contextlib.contextmanager
-def paired(
+def run_pair(
     primary: ServerProcess, secondary: ServerProcess
 ) -> Iterator[tuple[MessagingFactory, NamespaceManager, Pairing]]:
     manager = NamespaceManager.from_connection_string(secondary.admin_connection_string, ca_file=secondary.ca_file)
@@ -48,15 +48,15 @@ def paired(
         yield factory, manager, pairing
 
 
-def test_q03_q04_a_send_that_had_left_when_its_client_was_closed_is_uncertain(
-    both: tuple[ServerProcess, ServerProcess],
+def test_q03_q04_a_send_transferred_before_its_client_was_closed_is_uncertain(
+    servers: tuple[ServerProcess, ServerProcess],
 ) -> None:
-    primary, _ = both
+    primary, _ = servers
     queue = primary.create_queue()
-    with paired(*both) as (factory, _, _), ThreadPoolExecutor() as threads:
+    with run_pair(*servers) as (factory, _, _), ThreadPoolExecutor() as threads:
         client = factory.create_queue_client(queue)
         client.send(BrokeredMessage("before"))
-        link = client.inner.sender._link  # noqa: SLF001  # a message that has left shows nowhere else
+        link = client.inner.sender._link  # noqa: SLF001  # there is no public count of transferred messages
         assert link is not None
         primary.pause()
         try:
@@ -71,16 +71,18 @@ def test_q03_q04_a_send_that_had_left_when_its_client_was_closed_is_uncertain(
         wait_until(lambda: primary.message_counts(queue)[0] == 4)
 
 
-def test_sends_survive_the_loss_of_the_primary(both: tuple[ServerProcess, ServerProcess]) -> None:
-    primary, secondary = both
+def test_sends_survive_the_loss_of_the_primary(servers: tuple[ServerProcess, ServerProcess]) -> None:
+    primary, secondary = servers
     queue = primary.create_queue()
-    with paired(primary, secondary) as (factory, manager, pairing):
-        heard: list[PairingEvent] = []
-        pairing.on_event(heard.append)
-        states: list[PairingEvent] = []
-        pairing.on_event(states.append, {EventKind.FAILED_OVER})
-        seen: list[EntityState] = []
-        pairing.on_event(lambda event: seen.append(pairing.entity(str(event.path)).state), {EventKind.FAILED_OVER})
+    with run_pair(primary, secondary) as (factory, manager, pairing):
+        events: list[PairingEvent] = []
+        pairing.on_event(events.append)
+        failover_events: list[PairingEvent] = []
+        pairing.on_event(failover_events.append, {EventKind.FAILED_OVER})
+        states_in_listener: list[EntityState] = []
+        pairing.on_event(
+            lambda event: states_in_listener.append(pairing.entity(str(event.path)).state), {EventKind.FAILED_OVER}
+        )
         client = factory.create_queue_client(queue)
         assert client.sender.can_be_parked(BrokeredMessage("small"))
         assert not client.sender.can_be_parked(BrokeredMessage(b"x" * 262_144))
@@ -90,12 +92,12 @@ def test_sends_survive_the_loss_of_the_primary(both: tuple[ServerProcess, Server
         primary.kill()
         client.send(BrokeredMessage("meanwhile"))
         assert pairing.entity(queue).state is EntityState.FAILED_OVER
-        assert seen == [EntityState.FAILED_OVER], "a listener can read it, too"
+        assert states_in_listener == [EntityState.FAILED_OVER], "a listener can read the state"
         assert [entity.path for entity in pairing.entities] == [queue]
         status = pairing.status()
         assert [(entity.path, entity.state) for entity in status.entities] == [(queue, EntityState.FAILED_OVER)]
-        assert EventKind.PARKED in {event.kind for event in heard}
-        assert [event.kind for event in states] == [EventKind.FAILED_OVER]
+        assert EventKind.PARKED in {event.kind for event in events}
+        assert [event.kind for event in failover_events] == [EventKind.FAILED_OVER]
         assert status.parked == 1
-        assert len([one for one in manager.get_queues() if "x-servicebus-transfer" in one.path]) == 2
+        assert len([each for each in manager.get_queues() if "x-servicebus-transfer" in each.path]) == 2
     primary.start()

@@ -1,4 +1,4 @@
-"""A program that ends without having closed its pair: it ends soon, and in silence."""
+"""A program that exits without closing its pair exits soon and prints no errors."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ print(options.backlog_queue_count)
 """
 
 
-def test_a_program_that_ends_without_closing_its_pair_ends_in_silence(tmp_path: Path) -> None:
+def test_a_program_that_does_not_close_its_pair_exits_without_output_or_errors(tmp_path: Path) -> None:
     for name in ("primary", "secondary"):
         (tmp_path / name).mkdir()
     with run_server(tmp_path / "primary") as primary, run_server(tmp_path / "secondary") as secondary:
         queue = primary.create_queue()
         strings = (primary.connection_string, secondary.connection_string, secondary.admin_connection_string)
-        words = (*strings, secondary.ca_file, queue, str(tmp_path))
-        done = subprocess.run(
-            [sys.executable, "-c", PROGRAM, *words], capture_output=True, text=True, timeout=60, check=False
+        arguments = (*strings, secondary.ca_file, queue, str(tmp_path))
+        result = subprocess.run(
+            [sys.executable, "-c", PROGRAM, *arguments], capture_output=True, text=True, timeout=60, check=False
         )
-        assert (done.returncode, done.stdout, done.stderr) == (0, "2\n", "")
+        assert (result.returncode, result.stdout, result.stderr) == (0, "2\n", "")
         assert primary.message_counts(queue) == (1, 0)

@@ -1,4 +1,4 @@
-"""Any thread may use any object; an interrupted call is given up; a child of a fork has a loop of its own."""
+"""Threads share clients; an interrupted call is cancelled; a forked child has its own event loop."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ print("done")
 
 def test_many_threads_send_and_receive_on_the_same_objects(factory: MessagingFactory, server: ServerProcess) -> None:
     queue = factory.create_queue_client(server.create_queue())
-    found: list[str] = []
+    received: list[str] = []
 
     def send(worker: int) -> None:
         for number in range(20):
@@ -49,26 +49,26 @@ def test_many_threads_send_and_receive_on_the_same_objects(factory: MessagingFac
 
     def take(_: int) -> None:
         while message := queue.receive(1):
-            found.append(message.text)
+            received.append(message.text)
             queue.complete(message)
 
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(send, range(8)))
         list(threads.map(take, range(8)))
-    assert sorted(found) == sorted(f"{worker} {number}" for worker in range(8) for number in range(20))
+    assert sorted(received) == sorted(f"{worker} {number}" for worker in range(8) for number in range(20))
     assert server.message_counts(queue.path) == (0, 0)
 
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """Ctrl-C interrupts, also where the tests run in the background, with SIGINT ignored."""
+    """Enable SIGINT, which is ignored if the tests run in the background."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_an_interrupted_receive_is_given_up_and_leaves_nothing_locked(
+def test_an_interrupted_receive_is_cancelled_and_leaves_no_message_locked(
     factory: MessagingFactory, server: ServerProcess
 ) -> None:
     queue = factory.create_queue_client(server.create_queue())
@@ -83,29 +83,29 @@ def test_an_interrupted_receive_is_given_up_and_leaves_nothing_locked(
     assert message.delivery_count == 1
 
 
-def test_a_watcher_is_called_and_must_not_wait(factory: MessagingFactory, server: ServerProcess) -> None:
-    seen: list[object] = []
+def test_a_blocking_call_in_a_watcher_is_refused(factory: MessagingFactory, server: ServerProcess) -> None:
+    errors: list[object] = []
 
     def watch(changed: MessagingFactory) -> None:
         try:
             changed.create_queue_client("q")
         except RuntimeError as error:
-            seen.append(str(error))
+            errors.append(str(error))
 
     factory.watch(watch)
     factory.create_queue_client(server.create_queue()).send(BrokeredMessage("x"))
-    wait_until(lambda: seen)
-    assert "would wait forever" in str(seen[0])
+    wait_until(lambda: errors)
+    assert "would deadlock" in str(errors[0])
 
 
-def test_a_process_ends_also_with_an_open_factory_and_so_does_its_child(server: ServerProcess) -> None:
+def test_a_process_and_its_forked_child_exit_with_an_open_factory(server: ServerProcess) -> None:
     queue = server.create_queue()
-    ran = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-W", "error", "-c", PROGRAM, server.connection_string, queue],
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
-    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "done\n", "")
+    assert (result.returncode, result.stdout, result.stderr) == (0, "done\n", "")
     assert server.message_counts(queue) == (2, 0)

@@ -1,11 +1,11 @@
-"""A world for audits: journals that the real classes write, a time that is set by hand, and what is in places.
+"""Inputs of audits: journals that the real classes write, a fake clock, and the messages in entities.
 
-    world = World(folder)
-    with world.program() as shop:
-        shop.sent("orders", message("one"))
-    world.here("orders", "one", number=1)
+    inputs = AuditInputs(folder)
+    with inputs.run_program() as shop:
+        shop.sent("orders", "one")
+    inputs.add_message("orders", "one", 1)
 
-Owns: how what a test says becomes inputs. Namespaces are made up: the look at a real one has tests of its own.
+The contents of the namespaces are invented; test_contents.py and test_topology.py test how real ones are read.
 """
 
 from __future__ import annotations
@@ -45,21 +45,23 @@ BACKLOG = "contoso/x-servicebus-transfer/0"
 MINUTE_S = 60.0
 
 
-def message(name: str, *, session: str | None = None, lives: dt.timedelta | None = None) -> BrokeredMessage:
-    """One to be sent."""
-    return BrokeredMessage(message_id=name, session_id=session, time_to_live=lives)
+def message(name: str, *, session: str | None = None, time_to_live: dt.timedelta | None = None) -> BrokeredMessage:
+    """Return a message to send."""
+    return BrokeredMessage(message_id=name, session_id=session, time_to_live=time_to_live)
 
 
 class JournalWriter:
-    """One that writes a journal."""
+    """A program that writes a journal."""
 
     def __init__(self, rows: FactoryJournal, clock: FakeClock) -> None:
         self._clock = clock
         self.on_event = rows.on_event
 
-    def sent(self, entity: str, *names: str, **more: Any) -> None:  # noqa: ANN401
-        session, lives = more.pop("session", None), more.pop("lives", None)
-        self.on_event(Sent(entity, [message(name, session=session, lives=lives) for name in names], **more))
+    def sent(self, entity: str, *names: str, **details: Any) -> None:  # noqa: ANN401
+        session, time_to_live = details.pop("session", None), details.pop("time_to_live", None)
+        self.on_event(
+            Sent(entity, [message(name, session=session, time_to_live=time_to_live) for name in names], **details)
+        )
 
     def parked(self, entity: str, *names: str, reason: str | None = None) -> None:
         for name in names:
@@ -71,21 +73,21 @@ class JournalWriter:
             PairingEvent(kind=kind, at_ms=now_ms, path=entity, backlog_queue=BACKLOG, message_id=name, reason=reason)
         )
 
-    def settled(self, entity: str, name: str, number: int, how: str = "completed", **more: Any) -> None:  # noqa: ANN401
+    def settled(self, entity: str, name: str, number: int, outcome: str = "completed", **details: Any) -> None:  # noqa: ANN401
         payload = build(
             message_annotations={
                 "x-opt-sequence-number": number,
                 "x-opt-enqueued-time": Timestamp(self._clock.wall_ms() - 1_000),
             },
-            properties=Properties(message_id=name, group_id=more.pop("session", None)),
+            properties=Properties(message_id=name, group_id=details.pop("session", None)),
             body=data(b""),
         )
-        self.on_event(Settled(entity, BrokeredMessage.decode(payload), how, **more))
+        self.on_event(Settled(entity, BrokeredMessage.decode(payload), outcome, **details))
 
 
 @dataclass
 class AuditInputs:
-    """All inputs of an audit."""
+    """The journals, topology and contents that an audit reads."""
 
     folder: Path
     clock: FakeClock = field(default_factory=FakeClock)
@@ -104,27 +106,30 @@ class AuditInputs:
 
     # --- entities -----------------------------------------------------------------------------------------------------
 
-    def add_queue(self, path: str, **about: Any) -> None:  # noqa: ANN401
-        """One whose duplicates are kept."""
-        self.add_destination(path, path, detects_duplicates=False, **about)
+    def add_queue(self, path: str, **details: Any) -> None:  # noqa: ANN401
+        """Add a queue without duplicate detection."""
+        self.add_destination(path, path, detects_duplicates=False, **details)
 
-    def add_subscription(self, topic: str, name: str, **about: Any) -> None:  # noqa: ANN401
-        about.setdefault("detects_duplicates", False)
-        self.add_destination(topic, f"{topic}/subscriptions/{name}", is_subscription=True, **about)
+    def add_subscription(self, topic: str, name: str, **details: Any) -> None:  # noqa: ANN401
+        details.setdefault("detects_duplicates", False)
+        self.add_destination(topic, f"{topic}/subscriptions/{name}", is_subscription=True, **details)
 
-    def add_destination(self, entity: str, path: str, **about: Any) -> None:  # noqa: ANN401
+    def add_destination(self, entity: str, path: str, **details: Any) -> None:  # noqa: ANN401
         self.topology.routes.append((entity, path))
-        self.topology.destinations[path] = Destination(path, **about)
-        dead = f"{path}/$deadletterqueue"
+        self.topology.destinations[path] = Destination(path, **details)
+        dead_letters = f"{path}/$deadletterqueue"
         self.topology.locations.extend(
-            [MessageLocation(path, path, LocationRole.MAIN), MessageLocation(dead, path, LocationRole.DEAD_LETTER)]
+            [
+                MessageLocation(path, path, LocationRole.MAIN),
+                MessageLocation(dead_letters, path, LocationRole.DEAD_LETTER),
+            ]
         )
 
     # --- journals -----------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def run_program(self, *, is_killed: bool = False) -> Iterator[JournalWriter]:
-        """One that runs for as long as the block, and ends in good order or is killed."""
+        """Run a program for the duration of the block; it ends regularly or is killed."""
         before = set(self.journals.glob("*")) if self.journals.exists() else set()
         journal = Journal(self.journals, clock=self.clock)
         factory = MessagingFactory.from_connection_string(STRING, clock=self.clock)
@@ -134,42 +139,42 @@ class AuditInputs:
             for path in set(self.journals.glob("*")) - before:
                 truncate_journal(path)
 
-    # --- what is there ------------------------------------------------------------------------------------------------
+    # --- contents -----------------------------------------------------------------------------------------------------
 
     def add_message(self, address: str, name: str, number: int, session: str | None = None) -> None:
         self.primary.append((address, None, name, session, number, "active", self.now, None))
 
     def add_parked_message(self, entity: str, name: str, *, is_dead: bool = False) -> None:
-        place = f"{BACKLOG}/$deadletterqueue" if is_dead else BACKLOG
-        self.backlog.append((place, entity, name, None, 1, "active", self.now, None))
+        location = f"{BACKLOG}/$deadletterqueue" if is_dead else BACKLOG
+        self.backlog.append((location, entity, name, None, 1, "active", self.now, None))
 
     # --- the audit ----------------------------------------------------------------------------------------------------
 
     def audit(self, spark: SparkSession, **settings: Any) -> tuple[AuditResult, dict[tuple[str, str], Row]]:  # noqa: ANN401
-        """What comes of it, and the row of each message at each destination."""
+        """Run the audit; return its result, and the row of each message at each destination."""
         report = str(self.folder / f"report-{os.urandom(4).hex()}")
-        given: dict[str, Any] = {
+        defaults: dict[str, Any] = {
             "journals": [self.journals],
             "covered_entities": ["*"],
             "max_clock_skew_s": 0.0,
             "report_folder": report,
         }
-        chosen = AuditSettings(**given | settings)
-        found = Inspection(
+        audit_settings = AuditSettings(**defaults | settings)
+        inspection = Inspection(
             self.now,
             read_scope(read_journals(spark, self.journals)),
             self.topology,
             ContentsSnapshot(spark.createDataFrame(self.backlog, SPARK_SCHEMA), self.now),
             ContentsSnapshot(spark.createDataFrame(self.primary, SPARK_SCHEMA), self.now, self.failures),
         )
-        outcome = judge_all(spark, chosen, found)
+        result = judge_all(spark, audit_settings, inspection)
         rows = spark.read.parquet(report).collect()
-        return outcome, {(row.destination, row.message_id): row for row in rows}
+        return result, {(row.destination, row.message_id): row for row in rows}
 
 
 def truncate_journal(path: Path) -> None:
-    """As if its process had been killed before its last row, in the middle of a write."""
+    """Truncate a journal as if its process had been killed while it wrote the last row."""
     rows = read(path)
     batches = rows.slice(0, rows.num_rows - 1).to_batches()
-    whole = [COLUMNS.serialize().to_pybytes(), *[batch.serialize().to_pybytes() for batch in batches]]
-    path.write_bytes(b"".join(whole) + b"torn")
+    parts = [COLUMNS.serialize().to_pybytes(), *[batch.serialize().to_pybytes() for batch in batches]]
+    path.write_bytes(b"".join(parts) + b"torn")

@@ -1,8 +1,8 @@
 """The command: python -m tests.pipeline.audit.million_messages [--messages N]...
 
-Journals of N messages (100,000 and 1,000,000) through a pair, written by the journal's own files: a tenth of them
-parked and brought back, all received. One was deleted behind the broker's back, and one came twice: the audit has to
-name both, and nothing else. Shows how long that takes, and how much memory.
+Audits the journals of N messages sent through a pair (default: 100,000 and 1,000,000). The real journal classes write
+them: a tenth of the messages is parked and moved back, and all are received. One message is deleted without a trace,
+and one arrives twice: the audit must name these two and no others. Prints the duration and the memory of Spark.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ if TYPE_CHECKING:
     from twinbus.pipeline.audit.report import AuditResult
 
 BATCH: Final = 10_000
-PARKED_EACH: Final = 10
+PARKED_INTERVAL: Final = 10
 BACKLOG: Final = "contoso/x-servicebus-transfer/{}"
 QUEUES: Final = 10
 ENTITY: Final = "orders"
-WHERE: Final = ("127.0.0.1:5672", "generated")
+CLIENT: Final = ("127.0.0.1:5672", "generated")
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is in the journals."""
+    """The number of messages, the deleted one, and the duplicated one."""
 
     messages: int
     deleted: int
@@ -75,9 +75,9 @@ def main() -> int:
 
 
 def run(messages: int, folder: Path, master: str | None) -> list[str]:
-    """One line of the table; what is wrong."""
-    chosen = random.Random(messages).sample(range(messages), 2)
-    plan = Plan(messages, *chosen)
+    """Print one line of the table, and return the problems."""
+    special = random.Random(messages).sample(range(messages), 2)
+    plan = Plan(messages, *special)
     for name in ("a", "b"):
         (folder / name).mkdir()
     with run_server(folder / "a") as primary, run_server(folder / "b", name="contoso-backup") as secondary:
@@ -93,28 +93,31 @@ def run(messages: int, folder: Path, master: str | None) -> list[str]:
             report_folder=str(folder / "report"),
         )
         with session("twinbus audit", master=master) as spark:
-            spark.range(1).count()  # what starts with the first job is Spark's affair
+            spark.range(1).count()  # start everything that Spark starts with its first job
             began_s = time.monotonic()
-            outcome = run_audit(spark, settings)
+            result = run_audit(spark, settings)
             took_s = time.monotonic() - began_s
             memory = peak_megabytes()
     size = sum(path.stat().st_size for path in (folder / "journals").iterdir()) / 1e6
     print_line(f"| {messages:,} | {rows:,} | {size:,.0f} | {took_s:.1f} s | {messages / took_s:,.0f} | {memory:,} MB |")
-    return find_errors(outcome, plan)
+    return find_errors(result, plan)
 
 
-def find_errors(outcome: AuditResult, plan: Plan) -> list[str]:
-    """What the audit did not find, or should not have."""
-    lost, doubled = [one.message_id for one in outcome.lost], [one.message_id for one in outcome.duplicated]
+def find_errors(result: AuditResult, plan: Plan) -> list[str]:
+    """Return the differences between the result of the audit and the plan."""
+    lost, doubled = (
+        [message.message_id for message in result.lost],
+        [message.message_id for message in result.duplicated],
+    )
     expected = {Verdict.DELIVERED: plan.messages - 1, Verdict.LOST: 1, Verdict.UNKNOWN: 0}
     problems = [
-        f"{plan.messages:,} messages: {outcome.count(verdict):,} are {verdict.value}, not {count:,}"
+        f"{plan.messages:,} messages: {result.count(verdict):,} are {verdict.value}, not {count:,}"
         for verdict, count in expected.items()
-        if outcome.count(verdict) != count
+        if result.count(verdict) != count
     ]
     if lost != [plan.name(plan.deleted)]:
         problems.append(f"lost is {lost}, and should be {plan.name(plan.deleted)}")
-    if doubled != [plan.name(plan.doubled)] or outcome.duplicated_count != 1:
+    if doubled != [plan.name(plan.doubled)] or result.duplicated_count != 1:
         problems.append(f"doubled is {doubled}, and should be {plan.name(plan.doubled)}")
     return problems
 
@@ -123,7 +126,7 @@ def find_errors(outcome: AuditResult, plan: Plan) -> list[str]:
 
 
 def write(plan: Plan, folder: Path) -> int:
-    """All journals: of two senders, a syphon, and two receivers; how many rows they have."""
+    """Write the journals of two senders, a syphon and two receivers; return the number of rows."""
     half = plan.messages // 2
     written = _write(folder, _sends(plan, range(half)))
     written += _write(folder, _sends(plan, range(half, plan.messages)))
@@ -134,8 +137,8 @@ def write(plan: Plan, folder: Path) -> int:
 
 def _write(folder: Path, rows: Iterable[Row]) -> int:
     files, written = JournalFiles(folder, SystemClock()), 0
-    around = itertools.chain([_journal_row("began")], rows, [_journal_row("ended")])
-    while batch := list(itertools.islice(around, BATCH)):
+    all_rows = itertools.chain([_journal_row("began")], rows, [_journal_row("ended")])
+    while batch := list(itertools.islice(all_rows, BATCH)):
         files.write(batch)
         written += len(batch)
     files.close()
@@ -152,41 +155,41 @@ def _journal_row(outcome: str) -> Row:
 
 def _sends(plan: Plan, numbers: range) -> Iterator[Row]:
     for number in numbers:
-        queue = None if number % PARKED_EACH else BACKLOG.format(number % QUEUES)
+        queue = None if number % PARKED_INTERVAL else BACKLOG.format(number % QUEUES)
         outcome = "sent" if queue is None else "parked"
-        about = (plan.name(number), ENTITY, None, None, queue)
-        yield (_now_ms(), "send", *about, outcome, None, 1, *WHERE, None, None)
+        columns = (plan.name(number), ENTITY, None, None, queue)
+        yield (_now_ms(), "send", *columns, outcome, None, 1, *CLIENT, None, None)
 
 
 def _moves(plan: Plan) -> Iterator[Row]:
-    for number in range(0, plan.messages, PARKED_EACH):
-        about = (plan.name(number), ENTITY, None, number, BACKLOG.format(number % QUEUES))
-        yield (_now_ms(), "event", *about, "moved back", None, 1, *WHERE, None, None)
+    for number in range(0, plan.messages, PARKED_INTERVAL):
+        columns = (plan.name(number), ENTITY, None, number, BACKLOG.format(number % QUEUES))
+        yield (_now_ms(), "event", *columns, "moved back", None, 1, *CLIENT, None, None)
 
 
-def _receipts(plan: Plan, which: int) -> Iterator[Row]:
-    """Of every other message: as the broker numbers them, in an order of its own."""
-    yield (_now_ms(), "receiver", None, ENTITY, None, None, None, "opened", None, 1, *WHERE, None, None)
-    for number in range(which, plan.messages, 2):
+def _receipts(plan: Plan, remainder: int) -> Iterator[Row]:
+    """Yield the settlements of every second message."""
+    yield (_now_ms(), "receiver", None, ENTITY, None, None, None, "opened", None, 1, *CLIENT, None, None)
+    for number in range(remainder, plan.messages, 2):
         if number == plan.deleted:
             continue
         copies = (number + 1, plan.messages + 1) if number == plan.doubled else (number + 1,)
-        for copy in copies:
+        for sequence_number in copies:
             now_ms = _now_ms()
-            about = (plan.name(number), ENTITY, None, copy, None)
-            yield (now_ms, "settlement", *about, "completed", None, 1, *WHERE, None, now_ms)
+            columns = (plan.name(number), ENTITY, None, sequence_number, None)
+            yield (now_ms, "settlement", *columns, "completed", None, 1, *CLIENT, None, now_ms)
 
 
-# --- around it --------------------------------------------------------------------------------------------------------
+# --- servers and memory -----------------------------------------------------------------------------------------------
 
 
 def admin(server: ServerProcess) -> str:
-    """Its connection string for administration, without TLS."""
+    """Return the server's connection string for administration, without TLS."""
     return server.connection_string.replace(f":{server.amqp_port}", f":{server.http_port}")
 
 
 async def make_queues(primary: ServerProcess, secondary: ServerProcess) -> None:
-    """All of them empty: the messages are nowhere but in journals."""
+    """Create empty queues: the messages exist only in the journals."""
     async with NamespaceManager.from_connection_string(admin(primary)) as manager:
         await manager.create_queue(ENTITY)
     async with NamespaceManager.from_connection_string(admin(secondary)) as manager:
@@ -195,28 +198,28 @@ async def make_queues(primary: ServerProcess, secondary: ServerProcess) -> None:
 
 
 def peak_megabytes() -> int:
-    """The most memory that Spark's Java has had."""
+    """Return the peak memory of Spark's Java processes."""
     peaks = []
     for status in Path("/proc").glob("[0-9]*/status"):
         try:
-            found = dict(line.split(":", 1) for line in status.read_text().splitlines())
-        except OSError:  # it has ended
+            fields = dict(line.split(":", 1) for line in status.read_text().splitlines())
+        except OSError:  # the process has ended
             continue
-        if found["Name"].strip() == "java" and _is_ours(int(found["PPid"])):
-            peaks.append(int(found["VmHWM"].split()[0]) // 1_000)
+        if fields["Name"].strip() == "java" and _is_ours(int(fields["PPid"])):
+            peaks.append(int(fields["VmHWM"].split()[0]) // 1_000)
     return max(peaks, default=0)
 
 
 def _is_ours(parent: int) -> bool:
-    """A process, or one that it comes from, is this one."""
+    """Return whether a process is this process or one of its descendants."""
     while parent > 1:
         if parent == os.getpid():
             return True
         try:
-            found = Path(f"/proc/{parent}/status").read_text()
+            status = Path(f"/proc/{parent}/status").read_text()
         except OSError:
             return False
-        parent = int(found.split("PPid:", 1)[1].split()[0])
+        parent = int(status.split("PPid:", 1)[1].split()[0])
     return False
 
 

@@ -1,8 +1,7 @@
 """The command: python -m tests.pipeline.audit.outage_campaign --outages N [--partitioned] [--seed S].
 
-A campaign of `tests.campaigns.outages` in which all programs keep journals, and then the audit, as a user calls it: it
-has to say
-that nothing is lost, and to find as many copies as the campaign's own ledger.
+Runs a campaign of `tests.campaigns.outages` in which all programs write journals, and then the audit command. The audit
+must report that nothing is lost, and find as many copies as the campaign's own ledger.
 """
 
 from __future__ import annotations
@@ -43,14 +42,14 @@ def main() -> int:
 
 
 async def run(options: argparse.Namespace, folder: Path) -> int:
-    """All of it; 0 if nothing is lost, and the ledger and the audit agree."""
+    """Run the campaign and the audit; return 0 if nothing is lost and the audit agrees with the ledger."""
     print_line(f"seed {options.seed}")
-    place, codes = folder / "place", [-1]
-    place.mkdir()
+    campaign_folder, codes = folder / "place", [-1]
+    campaign_folder.mkdir()
     journals, report = folder / "journals", folder / "report"
 
-    async def inspect(scenery: Environment) -> None:
-        codes[0] = await audit(scenery, journals, report)
+    async def inspect(environment: Environment) -> None:
+        codes[0] = await audit(environment, journals, report)
 
     plan = Plan(
         seed=options.seed,
@@ -59,33 +58,33 @@ async def run(options: argparse.Namespace, folder: Path) -> int:
         kinds=(*AUDITABLE_KINDS, *(STORE_KINDS if options.partitioned else ())),
         journals=journals,
     )
-    told = await run_campaign(plan, place, print_line, inspect)
-    print_line(told.summary())
-    problems = [*told.problems]
+    campaign_report = await run_campaign(plan, campaign_folder, print_line, inspect)
+    print_line(campaign_report.summary())
+    problems = [*campaign_report.problems]
     if codes[0] != 0:
         problems.append(f"the audit ended with {codes[0]}")
     else:
-        found = pq.read_table(report).to_pylist()
-        copies = sum(row["came"] for row in found)
-        print_line(f"the audit has {len(found):,} messages at their destinations, in {copies:,} copies")
-        if copies != len(told.arrivals):
-            problems.append(f"{len(told.arrivals):,} arrived, and the audit has {copies:,}")
+        rows = pq.read_table(report).to_pylist()
+        copies = sum(row["came"] for row in rows)
+        print_line(f"the audit has {len(rows):,} messages at their destinations, in {copies:,} copies")
+        if copies != len(campaign_report.arrivals):
+            problems.append(f"{len(campaign_report.arrivals):,} arrived, and the audit has {copies:,}")
     for problem in problems:
         print_line(f"PROBLEM: {problem}")
     return 1 if problems else 0
 
 
 async def audit(environment: Environment, journals: Path, report: Path) -> int:
-    """The command's exit code."""
+    """Run the audit command, and return its exit code."""
     primary, secondary = environment.namespaces
-    words = [
+    options = [
         *("--primary", connection_string_of(primary, primary.server.amqp_port)),
         *("--primary-admin", connection_string_of(primary, primary.server.http_port)),
         *("--secondary", connection_string_of(secondary, secondary.server.amqp_port)),
         *("--covered", "*", "--skew", "0", "--report", str(report)),
     ]
     began_s = time.monotonic()
-    command = ("-m", "twinbus", "pipeline", "audit", str(journals), *words)
+    command = ("-m", "twinbus", "pipeline", "audit", str(journals), *options)
     process = await asyncio.create_subprocess_exec(sys.executable, *command, cwd=ROOT)
     code = await process.wait()
     print_line(f"the audit took {time.monotonic() - began_s:.0f} s, with Spark's start")

@@ -1,4 +1,4 @@
-"""`twinbus pipeline audit` shows what was found, names what is lost or doubled, and ends with the code for it."""
+"""`twinbus pipeline audit`: its output, the named lost and duplicated messages, and its exit codes."""
 
 from __future__ import annotations
 
@@ -33,76 +33,78 @@ if TYPE_CHECKING:
 NOON = dt.datetime(2026, 11, 17, 12, tzinfo=dt.UTC)
 
 
-def shown(outcome: AuditResult, report: str | None = None) -> str:
-    out = StringIO()
-    show(outcome, report, Console(file=out, width=140))
-    return out.getvalue()
+def screen_output(result: AuditResult, report: str | None = None) -> str:
+    output = StringIO()
+    show(result, report, Console(file=output, width=140))
+    return output.getvalue()
 
 
-def named(name: str, *, sent: int = 1, came: int = 0, numbers: tuple[int, ...] = ()) -> NamedMessage:
-    return NamedMessage("orders", name, "s", sent, came, NOON, "shop", numbers, "it is nowhere")
+def named_message(name: str, *, sent: int = 1, came: int = 0, numbers: tuple[int, ...] = ()) -> NamedMessage:
+    return NamedMessage("orders", name, "s", sent, came, NOON, "shop", numbers, "copies are missing")
 
 
-def test_what_is_lost_is_named_with_all_that_helps_to_find_it() -> None:
-    outcome = AuditResult(counts={("orders", "delivered"): 9_999, ("orders", "lost"): 1}, lost=[named("order [17]")])
-    text = shown(outcome)
+def test_a_lost_message_is_shown_with_its_id_time_and_client() -> None:
+    result = AuditResult(
+        counts={("orders", "delivered"): 9_999, ("orders", "lost"): 1}, lost=[named_message("order [17]")]
+    )
+    text = screen_output(result)
     assert "order [17]" in text
     assert "2026-11-17 12:00:00" in text
     assert "shop" in text
     assert "1 of 10,000 messages are LOST." in text
-    assert outcome.exit_code == EXIT_LOST
+    assert result.exit_code == EXIT_LOST
 
 
-def test_of_very_many_the_first_are_named_and_it_is_said_where_the_others_are() -> None:
-    lost = [named(f"order {number}") for number in range(20)]
-    text = shown(AuditResult(counts={("orders", "lost"): 1_234}, lost=lost), "/tmp/report")  # noqa: S108
+def test_only_the_first_lost_messages_are_shown_and_the_report_has_all() -> None:
+    lost = [named_message(f"order {number}") for number in range(20)]
+    text = screen_output(AuditResult(counts={("orders", "lost"): 1_234}, lost=lost), "/tmp/report")  # noqa: S108
     assert "Lost: 1,234, the first 20; all are in /tmp/report" in text
 
 
-def test_what_came_twice_is_told_apart_from_what_was_sent_twice() -> None:
-    outcome = AuditResult(
+def test_duplicates_and_repeated_sends_are_shown_separately() -> None:
+    result = AuditResult(
         counts={("orders", "delivered"): 3},
-        duplicated=[named("came", came=2, numbers=(7, 9))],
+        duplicated=[named_message("came", came=2, numbers=(7, 9))],
         duplicated_count=1,
-        sent_repeatedly=[named("again", sent=2, came=2)],
+        sent_repeatedly=[named_message("again", sent=2, came=2)],
         sent_repeatedly_count=1,
     )
-    text = shown(outcome)
-    assert text.index("Came more often than they were sent: 1") < text.index("7, 9")
-    assert "Sent more than once, by the application: 1" in text
+    text = screen_output(result)
+    assert text.index("Delivered more often than sent: 1") < text.index("7, 9")
+    assert "Sent more than once by the application: 1" in text
     assert "Nothing is lost: 3 messages." in text
-    assert outcome.exit_code == 0
+    assert result.exit_code == 0
 
 
-def test_what_is_unknown_is_told_with_the_reason() -> None:
-    outcome = AuditResult(
+def test_unknown_messages_are_shown_with_the_reason() -> None:
+    result = AuditResult(
         counts={("orders", "delivered"): 3, ("orders", "unknown"): 2},
-        unknown_reasons=[("receivers that write no journal may have had it", 2)],
-        missing_inputs=["journal 1-a has no end"],
+        unknown_reasons=[("receivers without a journal may have received it", 2)],
+        missing_inputs=["journal 1-a did not end"],
         until=NOON,
     )
-    text = shown(outcome)
-    assert "Unknown, 2: receivers that write no journal may have had it" in text
-    assert "Missing: journal 1-a has no end" in text
-    assert "Sends up to 2026-11-17 12:00:00 UTC were asked about." in text
+    text = screen_output(result)
+    assert "Unknown, 2: receivers without a journal may have received it" in text
+    assert "Missing: journal 1-a did not end" in text
+    assert "Sends up to 2026-11-17 12:00:00 UTC were audited." in text
     assert "none is known to be lost" in text
-    assert outcome.exit_code == EXIT_UNKNOWN
+    assert result.exit_code == EXIT_UNKNOWN
 
 
-@pytest.mark.parametrize(("length_ms", "told"), [(1_250, "1.2 s"), (125_000, "2 min 5 s"), (7_500_000, "2 h 5 min")])
-def test_how_long_messages_were_parked_is_told(length_ms: int, told: str) -> None:
-    outcome = AuditResult(
+@pytest.mark.parametrize(("length_ms", "text"), [(1_250, "1.2 s"), (125_000, "2 min 5 s"), (7_500_000, "2 h 5 min")])
+def test_the_parked_duration_is_shown(length_ms: int, text: str) -> None:
+    result = AuditResult(
         counts={("orders", "delivered"): 3}, parked_durations=[ParkedDurations("orders", 3, 1_000, 1_100, length_ms)]
     )
-    assert told in shown(outcome)
+    assert text in screen_output(result)
 
 
-# --- from end to end --------------------------------------------------------------------------------------------------
+# --- end to end -------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def spark_is_there(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command takes the session that there is: a process has one."""
+def existing_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the command use the existing session, since a process has only one."""
 
     @contextlib.contextmanager
     def session(_name: str, *, master: str | None = None) -> Iterator[SparkSession]:
@@ -112,37 +114,37 @@ def spark_is_there(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("twinbus.pipeline.spark.session", session)
 
 
-@pytest.mark.usefixtures("spark_is_there")
-def test_without_namespaces_it_says_what_receivers_had_and_of_the_rest_that_it_is_unknown(tmp_path: Path) -> None:
-    world = AuditInputs(tmp_path)
-    with world.run_program() as shop:
+@pytest.mark.usefixtures("existing_session")
+def test_without_namespaces_messages_that_no_receiver_settled_are_unknown(tmp_path: Path) -> None:
+    inputs = AuditInputs(tmp_path)
+    with inputs.run_program() as shop:
         shop.sent("orders", "one", "two")
         shop.settled("orders", "one", 1)
     result = CliRunner().invoke(
-        app, ["pipeline", "audit", str(world.journals), "--covered", "*", "--master", "local[2]"]
+        app, ["pipeline", "audit", str(inputs.journals), "--covered", "*", "--master", "local[2]"]
     )
     assert result.exit_code == EXIT_UNKNOWN, result.output
     assert "no connection string of the primary was given" in result.output
-    assert "Of 1 of 2 messages it is unknown" in result.output
+    assert "1 of 2 messages could not be traced" in result.output
 
 
 @pytest.mark.parametrize(
-    ("words", "why"),
+    ("arguments", "message"),
     [
         (["nowhere"], "there are no journals in nowhere: no such folder"),
         ([".", "--primary", "Endpoint"], "twinbus pipeline audit: "),
     ],
 )
-@pytest.mark.usefixtures("spark_is_there")
-def test_what_has_to_be_mended_is_said_in_a_sentence(words: list[str], why: str) -> None:
-    result = CliRunner().invoke(app, ["pipeline", "audit", *words, "--master", "local[2]"])
+@pytest.mark.usefixtures("existing_session")
+def test_errors_of_the_user_are_shown_in_one_sentence(arguments: list[str], message: str) -> None:
+    result = CliRunner().invoke(app, ["pipeline", "audit", *arguments, "--master", "local[2]"])
     assert result.exit_code == 1
-    assert why in result.output
+    assert message in result.output
     assert "Traceback" not in result.output
 
 
 @pytest.fixture
-def spark_is_not_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+def spark_must_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
     def session(_name: str, *, master: str | None = None) -> None:
         pytest.fail(f"Spark was started at {master}")
 
@@ -162,22 +164,22 @@ def strings(server: InProcessServer) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("option", ["--primary", "--secondary", "--primary-admin"])
-@pytest.mark.parametrize("trouble", ["wrong key", "nobody there"])
-@pytest.mark.usefixtures("spark_is_not_wanted")
-def test_a_namespace_that_does_not_let_in_is_told_before_spark_starts(
-    server: InProcessServer, tmp_path: Path, option: str, trouble: str
+@pytest.mark.parametrize("problem", ["wrong key", "nobody there"])
+@pytest.mark.usefixtures("spark_must_not_start")
+def test_an_inaccessible_namespace_is_reported_before_spark_starts(
+    server: InProcessServer, tmp_path: Path, option: str, problem: str
 ) -> None:
     string = strings(server)[option]
-    if trouble == "wrong key":
+    if problem == "wrong key":
         string = string.replace("SharedAccessKey=", "SharedAccessKey=AAAA")
     else:
         string = re.sub(r":\d+", ":1", string)
     result = CliRunner().invoke(app, ["pipeline", "audit", str(tmp_path), option, string])
     assert result.exit_code == 1, result.output
-    why = "the signature does not match" if trouble == "wrong key" else "cannot be reached"
-    assert why in result.output
+    message = "the signature does not match" if problem == "wrong key" else "cannot be reached"
+    assert message in result.output
 
 
-def test_namespaces_that_answer_are_asked_once_and_that_is_all(server: InProcessServer) -> None:
+def test_accessible_namespaces_pass_the_check(server: InProcessServer) -> None:
     primary, secondary, admin = (NamespaceAccess(string) for string in strings(server).values())
     asyncio.run(check_access(AuditSettings(journals=["."], primary=primary, secondary=secondary, primary_admin=admin)))

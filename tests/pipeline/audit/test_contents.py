@@ -1,4 +1,4 @@
-"""The look sees all that is at a place: active, locked, deferred, scheduled, dead-lettered and parked messages."""
+"""Reading a location returns its active, locked, deferred, scheduled, dead-lettered and parked messages."""
 
 from __future__ import annotations
 
@@ -29,11 +29,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessServer
         yield served
 
 
-def rows_of(server: InProcessServer, place: str) -> list[dict[str, Any]]:
-    return [row for page in read_location(NamespaceAccess(server.connection_string), place) for row in page.to_pylist()]
+def rows_of(server: InProcessServer, location: str) -> list[dict[str, Any]]:
+    return [
+        row for page in read_location(NamespaceAccess(server.connection_string), location) for row in page.to_pylist()
+    ]
 
 
-def test_messages_of_every_state_are_seen(server: InProcessServer) -> None:
+def test_messages_of_every_state_are_read(server: InProcessServer) -> None:
     queue, names = server.create_queue(), ("active", "locked", "deferred", "dead")
 
     async def scenario() -> list[dict[str, Any]]:
@@ -42,24 +44,26 @@ def test_messages_of_every_state_are_seen(server: InProcessServer) -> None:
             for name in names:
                 await client.send(BrokeredMessage(b"x" * 1_000, message_id=name, session_id="s"))
             await client.sender.schedule(BrokeredMessage(message_id="scheduled"), LATER)
-            held: dict[str, BrokeredMessage] = {}
-            while len(held) < len(names):
-                held |= {str(one.message_id): one for one in await client.receiver.receive_batch(len(names))}
-            await client.receiver.abandon(held["active"])
-            await client.receiver.defer(held["deferred"])
-            await client.receiver.dead_letter(held["dead"], "broken")
+            locked: dict[str, BrokeredMessage] = {}
+            while len(locked) < len(names):
+                locked |= {
+                    str(message.message_id): message for message in await client.receiver.receive_batch(len(names))
+                }
+            await client.receiver.abandon(locked["active"])
+            await client.receiver.defer(locked["deferred"])
+            await client.receiver.dead_letter(locked["dead"], "broken")
             return await asyncio.to_thread(rows_of, server, queue)
 
     rows = asyncio.run(scenario())
-    found = {(row["message_id"], row["state"]) for row in rows}
-    assert found == {("active", "active"), ("locked", "active"), ("deferred", "deferred"), ("scheduled", "scheduled")}
+    states = {(row["message_id"], row["state"]) for row in rows}
+    assert states == {("active", "active"), ("locked", "active"), ("deferred", "deferred"), ("scheduled", "scheduled")}
     assert {row["session_id"] for row in rows if row["message_id"] != "scheduled"} == {"s"}
     assert all(row["place"] == queue and row["number"] and row["enqueued"] for row in rows)
     (dead,) = rows_of(server, f"{queue}/$deadletterqueue")
     assert (dead["message_id"], dead["error"]) == ("dead", None)
 
 
-def test_a_parked_message_is_seen_as_what_it_was(server: InProcessServer) -> None:
+def test_a_parked_message_is_read_with_its_original_entity_and_session(server: InProcessServer) -> None:
     queue = server.create_queue()
 
     async def scenario() -> None:
@@ -74,7 +78,7 @@ def test_a_parked_message_is_seen_as_what_it_was(server: InProcessServer) -> Non
 
 
 @pytest.mark.parametrize("is_partitioned", [False, True])
-def test_many_pages_are_seen_once(
+def test_several_pages_are_read_without_duplicates(
     server: InProcessServer, monkeypatch: pytest.MonkeyPatch, *, is_partitioned: bool
 ) -> None:
     monkeypatch.setattr(contents, "PAGE_SIZE", 10)
@@ -90,11 +94,11 @@ def test_many_pages_are_seen_once(
     assert sorted(row["message_id"] for row in rows_of(server, queue)) == sorted(names)
 
 
-def test_an_empty_place_has_nothing(server: InProcessServer) -> None:
+def test_an_empty_location_has_no_rows(server: InProcessServer) -> None:
     assert rows_of(server, server.create_queue()) == []
 
 
-def test_a_place_that_is_not_there_says_so(server: InProcessServer) -> None:
+def test_a_missing_location_has_an_error_row(server: InProcessServer) -> None:
     (row,) = rows_of(server, "nowhere")
     assert row["place"] == "nowhere"
     assert row["message_id"] is None

@@ -1,4 +1,4 @@
-"""An audit of a real pair after a real outage: nothing is lost; and what then vanishes, or comes twice, is named."""
+"""An audit of a real pair: an outage loses nothing, and messages that later vanish or arrive twice are named."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TIMEOUT_S: Final = 30.0
 
 
 class Pair:
-    """Two servers, and the journals of all that work with them."""
+    """Two servers, and the journals of their clients."""
 
     def __init__(self, folder: Path) -> None:
         self.journals = folder / "journals"
@@ -67,14 +67,14 @@ class Pair:
     def admin(server: ServerProcess) -> str:
         return server.connection_string.replace(f":{server.amqp_port}", f":{server.http_port}")
 
-    async def live_through_an_outage(self) -> None:
+    async def run_outage(self) -> None:
         async with NamespaceManager.from_connection_string(self.admin(self.primary)) as manager:
             await manager.create_queue("orders")
             await manager.create_topic("news", TopicDescription())
             for name in ("one", "other"):
                 await manager.create_subscription("news", name, SubscriptionDescription())
         async with self.paired() as pairing:
-            are_back = when_back(pairing, 2 * DURING)
+            all_moved = event_when_moved(pairing, 2 * DURING)
             orders, news = pairing.primary.create_queue_client("orders"), pairing.primary.create_topic_client("news")
             for number in range(BEFORE):
                 await orders.send(BrokeredMessage(message_id=f"order {number}"))
@@ -85,21 +85,21 @@ class Pair:
                 await news.send(BrokeredMessage(message_id=f"news {number}"))
             await asyncio.to_thread(self.primary.start)
             async with asyncio.timeout(TIMEOUT_S):
-                await are_back.wait()
+                await all_moved.wait()
 
     async def receive(self, path: str, count: int, *, keeps_journal: bool = True) -> list[object]:
-        """Some messages, by a receiver that writes a journal or does not."""
+        """Receive and delete `count` messages, with or without a journal, and return their ids."""
         journal = Journal(self.journals) if keeps_journal else None
         async with MessagingFactory.from_connection_string(self.primary.connection_string) as factory:
             if journal is not None:
                 journal.attach(factory)
             receiver = factory.create_message_receiver(path, ReceiveMode.RECEIVE_AND_DELETE)
-            found = [await receiver.receive(TIMEOUT_S) for _ in range(count)]
+            messages = [await receiver.receive(TIMEOUT_S) for _ in range(count)]
         if journal is not None:
             await journal.close()
-        return [one.message_id for one in found if one is not None]
+        return [message.message_id for message in messages if message is not None]
 
-    async def send_unseen(self, path: str, name: object) -> None:
+    async def send_without_journal(self, path: str, name: object) -> None:
         async with MessagingFactory.from_connection_string(self.primary.connection_string) as factory:
             await factory.create_queue_client(path).send(BrokeredMessage(message_id=name))
 
@@ -115,16 +115,16 @@ class Pair:
         )
 
 
-def when_back(pairing: Pairing, count: int) -> asyncio.Event:
-    """Set when the syphon has brought back so many messages."""
-    are_back, moved = asyncio.Event(), itertools.count(1)
+def event_when_moved(pairing: Pairing, count: int) -> asyncio.Event:
+    """Return an event that is set when the syphon has moved `count` messages back."""
+    all_moved, moved = asyncio.Event(), itertools.count(1)
 
-    def hear(event: PairingEvent) -> None:
+    def count_moved(event: PairingEvent) -> None:
         if event.kind is EventKind.MOVED and next(moved) == count:
-            are_back.set()
+            all_moved.set()
 
-    pairing.on_event(hear)
-    return are_back
+    pairing.on_event(count_moved)
+    return all_moved
 
 
 @pytest.fixture(scope="module")
@@ -134,18 +134,18 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     try:
         for server in servers:
             server.start()
-        asyncio.run(pair.live_through_an_outage())
+        asyncio.run(pair.run_outage())
         yield pair
     finally:
         for server in servers:
             server.kill()
 
 
-def counts(outcome: AuditResult, destination: str) -> dict[str, int]:
-    return {verdict: count for (found, verdict), count in outcome.counts.items() if found == destination}
+def counts(result: AuditResult, destination: str) -> dict[str, int]:
+    return {verdict: count for (location, verdict), count in result.counts.items() if location == destination}
 
 
-def test_x09_after_an_outage_nothing_is_lost_and_then_what_vanishes_is_named(
+def test_x09_an_outage_loses_nothing_and_a_message_that_vanishes_later_is_named(
     pair: Pair, spark: SparkSession, tmp_path: Path
 ) -> None:
     everything = BEFORE + DURING
@@ -156,20 +156,25 @@ def test_x09_after_an_outage_nothing_is_lost_and_then_what_vanishes_is_named(
         ("news/subscriptions/one", "delivered"): everything,
         ("news/subscriptions/other", "delivered"): everything,
     }
-    assert sum(one.count for one in before.parked_durations if one.destination == "orders") == DURING
-    assert all(0 < one.median_ms <= one.max_ms < TIMEOUT_S * 1_000 for one in before.parked_durations)
+    assert sum(durations.count for durations in before.parked_durations if durations.destination == "orders") == DURING
+    assert all(0 < durations.median_ms <= durations.max_ms < TIMEOUT_S * 1_000 for durations in before.parked_durations)
 
     asyncio.run(pair.receive("orders", 5))
-    (taken,) = asyncio.run(pair.receive("orders", 1, keeps_journal=False))
-    asyncio.run(pair.send_unseen("orders", "order 3"))
+    (vanished,) = asyncio.run(pair.receive("orders", 1, keeps_journal=False))
+    asyncio.run(pair.send_without_journal("orders", "order 3"))
     asyncio.run(pair.receive("orders", everything - 6))
     after = run_audit(spark, pair.settings(tmp_path / "after"))
     assert counts(after, "orders") == {"delivered": everything - 1, "lost": 1}
     assert after.exit_code == EXIT_LOST
     (lost,) = after.lost
-    assert (lost.message_id, lost.destination, lost.sent_count, lost.arrived_count) == (taken, "orders", 1, 0)
-    (doubled,) = after.duplicated
-    assert (doubled.message_id, doubled.sent_count, doubled.arrived_count, len(doubled.sequence_numbers)) == (
+    assert (lost.message_id, lost.destination, lost.sent_count, lost.arrived_count) == (vanished, "orders", 1, 0)
+    (duplicated,) = after.duplicated
+    assert (
+        duplicated.message_id,
+        duplicated.sent_count,
+        duplicated.arrived_count,
+        len(duplicated.sequence_numbers),
+    ) == (
         "order 3",
         1,
         2,

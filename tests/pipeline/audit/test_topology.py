@@ -1,4 +1,4 @@
-"""Where a message has to be follows from what entities are: forwarding, subscriptions, filters, duplicates."""
+"""The destinations of a message, derived from entities: forwarding, subscriptions, filters, duplicate detection."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 RUNTIME = QueueRuntime(active_count=0, dead_letter_count=0, size_bytes=0, created_ms=17, updated_ms=17, accessed_ms=17)
 
 
-def queue(path: str, **about: Any) -> QueueInfo:  # noqa: ANN401
-    return QueueInfo(path=path, description=QueueDescription(**about), runtime=RUNTIME)
+def queue(path: str, **settings: Any) -> QueueInfo:  # noqa: ANN401
+    return QueueInfo(path=path, description=QueueDescription(**settings), runtime=RUNTIME)
 
 
-def subscription(name: str, **about: Any) -> SubscriptionInfo:  # noqa: ANN401
-    described_as = SubscriptionDescription(**about)
+def subscription(name: str, **settings: Any) -> SubscriptionInfo:  # noqa: ANN401
+    description = SubscriptionDescription(**settings)
     path = f"News/Subscriptions/{name}"
-    return SubscriptionInfo(path=path, topic="News", name=name, description=described_as, runtime=RUNTIME)
+    return SubscriptionInfo(path=path, topic="News", name=name, description=description, runtime=RUNTIME)
 
 
 def namespace(*queues: QueueInfo, topic: TopicDescription | None = None, **subscriptions: Any) -> NamespaceEntities:  # noqa: ANN401
@@ -49,8 +49,8 @@ def namespace(*queues: QueueInfo, topic: TopicDescription | None = None, **subsc
         subscription_count=len(subscriptions),
     )
     topics = {"news": TopicInfo(path="News", description=topic or TopicDescription(), runtime=runtime)}
-    found = [(subscription(name, **about), takes_all) for name, (takes_all, about) in subscriptions.items()]
-    return NamespaceEntities({one.path.lower(): one for one in queues}, topics, {"news": found})
+    infos = [(subscription(name, **settings), takes_all) for name, (takes_all, settings) in subscriptions.items()]
+    return NamespaceEntities({info.path.lower(): info for info in queues}, topics, {"news": infos})
 
 
 def test_a_queue_is_its_own_destination() -> None:
@@ -65,22 +65,27 @@ def test_a_queue_is_its_own_destination() -> None:
     assert (orders.created_ms, orders.is_filtered, orders.is_subscription) == (17, False, False)
 
 
-def test_each_subscription_of_a_topic_is_one() -> None:
-    found = namespace(
+def test_each_subscription_of_a_topic_is_a_destination() -> None:
+    entities = namespace(
         topic=TopicDescription(requires_duplicate_detection=True, default_time_to_live_ms=9_000),
         all=(True, {"default_time_to_live_ms": 20_000}),
         some=(False, {"default_time_to_live_ms": 1_000}),
     )
-    topology = topology_of_namespace(found, ["news"])
-    one, other = (topology.destinations[f"news/subscriptions/{name}"] for name in ("all", "some"))
-    assert topology.routes == [("news", one.path), ("news", other.path)]
-    assert (one.is_filtered, one.is_subscription, one.detects_duplicates, one.time_to_live_ms) == (
+    topology = topology_of_namespace(entities, ["news"])
+    unfiltered, filtered = (topology.destinations[f"news/subscriptions/{name}"] for name in ("all", "some"))
+    assert topology.routes == [("news", unfiltered.path), ("news", filtered.path)]
+    assert (
+        unfiltered.is_filtered,
+        unfiltered.is_subscription,
+        unfiltered.detects_duplicates,
+        unfiltered.time_to_live_ms,
+    ) == (
         False,
         True,
         True,
         9_000,
     )
-    assert (other.is_filtered, other.time_to_live_ms) == (True, 1_000)
+    assert (filtered.is_filtered, filtered.time_to_live_ms) == (True, 1_000)
 
 
 @pytest.mark.parametrize(
@@ -93,18 +98,18 @@ def test_each_subscription_of_a_topic_is_one() -> None:
         (FalseFilter(), True),
     ],
 )
-def test_a_filter_that_is_always_true_is_none(rule: Filter, is_filtered: bool) -> None:  # noqa: FBT001
-    found = namespace(some=(True, {}))
+def test_a_filter_that_is_always_true_is_ignored(rule: Filter, is_filtered: bool) -> None:  # noqa: FBT001
+    entities = namespace(some=(True, {}))
 
     class Manager:
-        """Tells of one topic with one subscription."""
+        """A manager of one topic with one subscription."""
 
         async def get_queues(self) -> AsyncIterator[QueueInfo]:
-            for one in found.queues.values():
-                yield one
+            for info in entities.queues.values():
+                yield info
 
         async def get_topics(self) -> AsyncIterator[TopicInfo]:
-            yield found.topics["news"]
+            yield entities.topics["news"]
 
         async def get_subscriptions(self, _topic: str) -> AsyncIterator[SubscriptionInfo]:
             yield subscription("some")
@@ -112,11 +117,14 @@ def test_a_filter_that_is_always_true_is_none(rule: Filter, is_filtered: bool) -
         async def get_rules(self, _topic: str, _name: str) -> AsyncIterator[RuleDescription]:
             yield RuleDescription(name="one", filter=rule)
 
-    told = asyncio.run(read_namespace(cast("NamespaceManager", Manager()), ["news"]))
-    assert topology_of_namespace(told, ["news"]).destinations["news/subscriptions/some"].is_filtered is is_filtered
+    read_entities = asyncio.run(read_namespace(cast("NamespaceManager", Manager()), ["news"]))
+    assert (
+        topology_of_namespace(read_entities, ["news"]).destinations["news/subscriptions/some"].is_filtered
+        is is_filtered
+    )
 
 
-def test_forwarding_is_followed_and_what_is_on_the_way_is_looked_at() -> None:
+def test_forwarding_is_followed_and_entities_on_the_way_are_inspected() -> None:
     entities = namespace(
         queue("orders", forward_to="Archive", requires_duplicate_detection=True, duplicate_window_ms=60_000),
         queue("archive", forward_dead_lettered_to="graves"),
@@ -127,7 +135,7 @@ def test_forwarding_is_followed_and_what_is_on_the_way_is_looked_at() -> None:
     assert topology.destinations.keys() == {"archive"}
     archive = topology.destinations["archive"]
     assert (archive.detects_duplicates, archive.duplicate_window_ms, archive.time_to_live_ms) == (True, 60_000, None)
-    assert {(place.path, place.role) for place in topology.locations} == {
+    assert {(location.path, location.role) for location in topology.locations} == {
         ("archive", LocationRole.MAIN),
         ("archive/$deadletterqueue", LocationRole.DEAD_LETTER),
         ("graves", LocationRole.DEAD_LETTER),
@@ -135,33 +143,36 @@ def test_forwarding_is_followed_and_what_is_on_the_way_is_looked_at() -> None:
         ("orders/$deadletterqueue", LocationRole.DEAD_LETTER),
         ("orders/$transfer/$deadletterqueue", LocationRole.DEAD_LETTER),
     }
-    looked_at = topology.inspection_order()
-    assert looked_at.index("orders") < looked_at.index("archive") < looked_at.index("graves")
+    order = topology.inspection_order()
+    assert order.index("orders") < order.index("archive") < order.index("graves")
 
 
-def test_two_subscriptions_that_forward_to_one_queue_are_two_copies() -> None:
+def test_two_subscriptions_that_forward_to_one_queue_make_two_copies() -> None:
     target = {"forward_to": "archive"}
     topology = topology_of_namespace(namespace(queue("archive"), a=(True, target), b=(True, target)), ["news"])
     assert topology.routes == [("news", "archive"), ("news", "archive")]
 
 
-def test_a_circle_ends() -> None:
+def test_a_forwarding_cycle_ends() -> None:
     topology = topology_of_namespace(namespace(queue("a", forward_to="b"), queue("b", forward_to="a")), ["a"])
     assert len(topology.destinations) == 1
 
 
-def test_an_entity_that_is_not_there_is_told_so() -> None:
+def test_a_missing_entity_is_a_destination_that_does_not_exist() -> None:
     topology = topology_of_namespace(namespace(), ["gone", "news"])
-    assert [(one.path, one.exists) for one in topology.destinations.values()] == [("gone", False), ("news", False)]
+    assert [(destination.path, destination.exists) for destination in topology.destinations.values()] == [
+        ("gone", False),
+        ("news", False),
+    ]
     assert topology.inspection_order() == []
 
 
-def test_where_nobody_can_be_asked_journals_say_what_there_is() -> None:
+def test_without_a_namespace_the_destinations_come_from_the_journals() -> None:
     topology = topology_from_journals(
         ["Orders", "news"], ["orders", "News/Subscriptions/One", "news/subscriptions/one/$deadletterqueue"]
     )
     assert topology.routes == [("news", "news/subscriptions/one"), ("orders", "orders")]
-    orders, one = (topology.destinations[path] for path in ("orders", "news/subscriptions/one"))
+    orders, subscribed = (topology.destinations[path] for path in ("orders", "news/subscriptions/one"))
     assert (orders.detects_duplicates, orders.dead_letters_expired, orders.created_ms) == (None, None, None)
     assert not orders.is_filtered
-    assert one.is_filtered
+    assert subscribed.is_filtered

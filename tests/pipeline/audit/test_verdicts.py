@@ -1,4 +1,4 @@
-"""Every verdict, from journals that the real journal writes: one world with a message for each case."""
+"""Every verdict of the audit, from real journals: one set of inputs with a message for each case."""
 
 from __future__ import annotations
 
@@ -56,44 +56,44 @@ class Audited(NamedTuple):
     def verdict(self, name: str, destination: str = "orders") -> str:
         return str(self.rows[destination, name].verdict)
 
-    def why(self, name: str, destination: str = "orders") -> str:
+    def reason(self, name: str, destination: str = "orders") -> str:
         return str(self.rows[destination, name].reason)
 
 
 @pytest.fixture(scope="module")
 def audited(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Audited:
-    world = AuditInputs(tmp_path_factory.mktemp("world"))
+    inputs = AuditInputs(tmp_path_factory.mktemp("world"))
     for path in ("orders", "unseen", "blind", "cut", "bulk"):
-        world.add_queue(path)
-    world.add_queue("young", created_ms=world.clock.wall_ms() + 30 * 60_000)
-    world.add_queue("once", exists=False)
-    world.add_destination("payments", "payments", detects_duplicates=True, duplicate_window_ms=600_000)
-    world.add_destination("ledger", "ledger")
-    world.add_subscription("news", "all")
-    world.add_subscription("news", "some", is_filtered=True)
-    world.add_subscription("news", "late", created_ms=world.clock.wall_ms() + 30 * 60_000)
-    world.failures["blind"] = "StoreUnavailable: no"
-    write_sends(world)
-    world.clock.advance(MINUTE_S)
-    write_settlements(world)
-    world.clock.advance(3 * 3600)
-    with world.run_program() as shop:  # the queue was made anew, and counts from the beginning
+        inputs.add_queue(path)
+    inputs.add_queue("young", created_ms=inputs.clock.wall_ms() + 30 * 60_000)
+    inputs.add_queue("once", exists=False)
+    inputs.add_destination("payments", "payments", detects_duplicates=True, duplicate_window_ms=600_000)
+    inputs.add_destination("ledger", "ledger")
+    inputs.add_subscription("news", "all")
+    inputs.add_subscription("news", "some", is_filtered=True)
+    inputs.add_subscription("news", "late", created_ms=inputs.clock.wall_ms() + 30 * 60_000)
+    inputs.failures["blind"] = "StoreUnavailable: no"
+    write_sends(inputs)
+    inputs.clock.advance(MINUTE_S)
+    write_settlements(inputs)
+    inputs.clock.advance(3 * 3600)
+    with inputs.run_program() as shop:  # the queue was recreated, and its numbers start again
         shop.sent("orders", "sent after its number was cancelled", scheduled_sequence_numbers=[77])
-    lay_out(world)
-    until = world.now
-    world.clock.advance(MINUTE_S)
-    with world.run_program() as shop:
+    add_contents(inputs)
+    until = inputs.now
+    inputs.clock.advance(MINUTE_S)
+    with inputs.run_program() as shop:
         shop.sent("orders", "too young", "before and after")
         shop.sent("orders", "spooled, and sent after the look", is_from_spool=True)
-    world.clock.set_wall_ms(round(until.timestamp() * 1_000))
-    return Audited(*world.audit(spark, covered_entities=["[!u]*"]))
+    inputs.clock.set_wall_ms(round(until.timestamp() * 1_000))
+    return Audited(*inputs.audit(spark, covered_entities=["[!u]*"]))
 
 
 def write_sends(inputs: AuditInputs) -> None:
     with inputs.run_program() as shop:
         for name in ORDERS:
-            lives = HOUR if "expired" in name else None
-            shop.sent("orders", name, lives=lives)
+            time_to_live = HOUR if "expired" in name else None
+            shop.sent("orders", name, time_to_live=time_to_live)
         shop.sent("Orders", "sent twice", "sent twice, one lost")
         for path in ("unseen", "blind", "cut", "bulk", "young", "once"):
             shop.sent(path, "gone")
@@ -161,7 +161,7 @@ def write_settlements(inputs: AuditInputs) -> None:
         shift.settled("cut", "another", 1)
 
 
-def lay_out(inputs: AuditInputs) -> None:
+def add_contents(inputs: AuditInputs) -> None:
     inputs.add_message("orders", "waiting", 30)
     inputs.add_message("orders", "tried and here", 8)
     inputs.add_message("orders/$deadletterqueue", "dead", 4)
@@ -171,38 +171,38 @@ def lay_out(inputs: AuditInputs) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "verdict", "why"),
+    ("name", "verdict", "reason"),
     [
-        ("completed", "delivered", "a receiver or a capture had it"),
-        ("deleted", "delivered", "a receiver or a capture had it"),
+        ("completed", "delivered", "a receiver or a capture received it"),
+        ("deleted", "delivered", "a receiver or a capture received it"),
         ("waiting", "delivered", "it is in its entity"),
-        ("tried", "delivered", "wanted to complete it, and it is gone"),
+        ("tried", "delivered", "tried to complete it, and it is gone"),
         ("tried and here", "delivered", "it is in its entity"),
         ("parked", "parked", "it is in contoso/x-servicebus-transfer/0"),
         ("parked and moved", "delivered", ""),
         ("parked and moved unseen", "delivered", ""),
-        ("parked and lost", "lost", "it is nowhere: sent 1 times, found 0 times"),
+        ("parked and lost", "lost", "copies are missing: sent 1 times, found 0 times"),
         ("parked and dead", "dead-lettered", ""),
         ("dead", "dead-lettered", ""),
         ("dead by hand", "dead-lettered", ""),
         ("refused", "dead-lettered", ""),
-        ("expired", "expired", "its time to live is over"),
+        ("expired", "expired", "its time to live has expired"),
         ("perhaps expired", "unknown", "it may have expired"),
-        ("seen", "lost", "it is nowhere"),
-        ("lost", "lost", "it is nowhere: sent 1 times, found 0 times"),
-        ("cancelled", "cancelled", "taken back"),
-        ("sent after its number was cancelled", "lost", "it is nowhere"),
+        ("seen", "lost", "copies are missing"),
+        ("lost", "lost", "copies are missing: sent 1 times, found 0 times"),
+        ("cancelled", "cancelled", "then cancelled"),
+        ("sent after its number was cancelled", "lost", "copies are missing"),
         ("spooled", "unknown", "the spool of its sender"),
         ("spooled and sent", "delivered", ""),
         ("spooled, and sent after the look", "unknown", "the spool of its sender"),
         ("before and after", "delivered", ""),
         ("spooled and parked", "parked", ""),
         ("failed", "not sent", "its send failed"),
-        ("rolled back", "not sent", "its send failed, or was rolled back"),
+        ("rolled back", "not sent", "its send failed or was rolled back"),
         ("committed", "delivered", ""),
-        ("unanswered", "not sent", "its send had no answer, and it is nowhere"),
-        ("in doubt", "not sent", "its send had no answer, and it is nowhere"),
-        ("never over", "not sent", "its send had no answer, and it is nowhere"),
+        ("unanswered", "not sent", "its send had no answer, and it was not found"),
+        ("in doubt", "not sent", "its send had no answer, and it was not found"),
+        ("never over", "not sent", "its send had no answer, and it was not found"),
         ("unanswered and there", "delivered", ""),
         ("twice", "delivered", ""),
         ("resubmitted", "delivered", ""),
@@ -212,117 +212,119 @@ def lay_out(inputs: AuditInputs) -> None:
         ("same id of another", "lost", ""),
     ],
 )
-def test_at_a_queue_whose_receivers_all_write_journals(audited: Audited, name: str, verdict: str, why: str) -> None:
-    assert (audited.verdict(name), audited.why(name)) == (verdict, audited.why(name))
-    assert why in audited.why(name)
+def test_each_message_has_its_verdict_if_all_receivers_write_journals(
+    audited: Audited, name: str, verdict: str, reason: str
+) -> None:
+    assert (audited.verdict(name), audited.reason(name)) == (verdict, audited.reason(name))
+    assert reason in audited.reason(name)
 
 
 @pytest.mark.parametrize(
-    ("destination", "why"),
+    ("destination", "reason"),
     [
-        ("unseen", "receivers that write no journal may have had it"),
-        ("blind", "nobody has looked whether it is there: blind: StoreUnavailable: no"),
-        ("cut", "has no end: its last row is of 2023-11-14 22:14:20 UTC"),
+        ("unseen", "receivers without a journal may have received it"),
+        ("blind", "the entity was not inspected: blind: StoreUnavailable: no"),
+        ("cut", "did not end: its last row is from 2023-11-14 22:14:20 UTC"),
         ("bulk", "messages of 'bulk' were deleted or completed in bulk"),
-        ("young", "the entity was made after it was sent"),
-        ("once", "the entity is not there"),
+        ("young", "the entity was created after the send"),
+        ("once", "the entity does not exist"),
     ],
 )
-def test_what_an_input_might_have_shown_that_is_missing_is_unknown(
-    audited: Audited, destination: str, why: str
+def test_a_message_is_unknown_if_an_input_that_may_show_it_is_missing(
+    audited: Audited, destination: str, reason: str
 ) -> None:
     assert audited.verdict("gone", destination) == "unknown"
-    assert why in audited.why("gone", destination)
+    assert reason in audited.reason("gone", destination)
 
 
-def test_a_duplicate_that_the_entity_drops_is_not_missing(audited: Audited) -> None:
+def test_a_duplicate_dropped_by_its_entity_is_not_missing(audited: Audited) -> None:
     assert audited.verdict("paid", "payments") == "delivered"
     assert not audited.rows["payments", "paid"].is_doubled
 
 
-def test_where_nobody_knows_whether_duplicates_are_dropped_one_of_two_is_unknown(audited: Audited) -> None:
+def test_one_copy_of_two_is_unknown_if_duplicate_detection_is_unknown(audited: Audited) -> None:
     assert audited.verdict("noted", "ledger") == "unknown"
 
 
-def test_each_subscription_has_its_copy_but_for_filters_and_those_made_later(audited: Audited) -> None:
-    found = {key: row.verdict for key, row in audited.rows.items() if key[0].startswith("news")}
-    assert found == {
+def test_each_subscription_needs_a_copy_unless_it_is_filtered_or_newer(audited: Audited) -> None:
+    verdicts = {key: row.verdict for key, row in audited.rows.items() if key[0].startswith("news")}
+    assert verdicts == {
         ("news/subscriptions/all", "flash"): "delivered",
         ("news/subscriptions/some", "flash"): "delivered",
         ("news/subscriptions/all", "half"): "lost",
     }
 
 
-def test_what_no_subscription_had_to_take_and_none_has_is_unknown(spark: SparkSession, tmp_path: Path) -> None:
-    world = AuditInputs(tmp_path)
+def test_a_message_that_no_subscription_must_have_is_unknown(spark: SparkSession, tmp_path: Path) -> None:
+    inputs = AuditInputs(tmp_path)
     for name in ("red", "green"):
-        world.add_subscription("news", name, is_filtered=True)
-    world.add_subscription("later", "all", created_ms=world.clock.wall_ms() + 30_000)
-    with world.run_program() as shop:
+        inputs.add_subscription("news", name, is_filtered=True)
+    inputs.add_subscription("later", "all", created_ms=inputs.clock.wall_ms() + 30_000)
+    with inputs.run_program() as shop:
         shop.sent("News", "red", "blue")
         shop.sent("later", "early")
-    world.clock.advance(MINUTE_S)
-    world.add_message("news/subscriptions/red", "red", 1)
-    outcome, rows = world.audit(spark)
+    inputs.clock.advance(MINUTE_S)
+    inputs.add_message("news/subscriptions/red", "red", 1)
+    outcome, rows = inputs.audit(spark)
     assert {key: row.verdict for key, row in rows.items()} == {
         ("news/subscriptions/red", "red"): "delivered",
         ("news/subscriptions/green", "blue"): "unknown",
         ("later/subscriptions/all", "early"): "unknown",
     }
-    assert "no subscription had to take it" in rows["news/subscriptions/green", "blue"].reason
+    assert "no subscription must have it" in rows["news/subscriptions/green", "blue"].reason
     assert outcome.exit_code == EXIT_UNKNOWN
 
 
-def test_what_came_more_often_than_it_was_sent_is_doubled(audited: Audited) -> None:
-    doubled = {name for (_, name), row in audited.rows.items() if row.is_doubled}
-    assert doubled == {"twice", "again under one number"}
-    assert {one.message_id: one.sequence_numbers for one in audited.outcome.duplicated} == {
+def test_a_message_that_arrives_more_often_than_sent_is_duplicated(audited: Audited) -> None:
+    duplicated = {name for (_, name), row in audited.rows.items() if row.is_doubled}
+    assert duplicated == {"twice", "again under one number"}
+    assert {message.message_id: message.sequence_numbers for message in audited.outcome.duplicated} == {
         "twice": (12, 13),
         "again under one number": (14,),
     }
 
 
-def test_sends_after_the_look_began_are_not_asked_about(audited: Audited) -> None:
+def test_sends_after_the_start_of_the_inspection_are_not_audited(audited: Audited) -> None:
     assert ("orders", "too young") not in audited.rows
     assert not audited.rows["orders", "before and after"].is_doubled
 
 
-def test_what_the_application_sent_again_is_told_apart(audited: Audited) -> None:
-    again = {name for (_, name), row in audited.rows.items() if row.is_sent_again}
-    assert again == {"sent twice", "sent twice, one lost", "paid", "noted"}
+def test_repeated_sends_of_the_application_are_marked(audited: Audited) -> None:
+    sent_again = {name for (_, name), row in audited.rows.items() if row.is_sent_again}
+    assert sent_again == {"sent twice", "sent twice, one lost", "paid", "noted"}
 
 
-def test_of_an_id_used_before_what_was_found_may_be_the_earlier_copy(spark: SparkSession, tmp_path: Path) -> None:
-    world = AuditInputs(tmp_path)
-    world.add_queue("orders")
-    with world.run_program() as shop:
+def test_a_copy_may_be_from_an_earlier_send_with_the_same_id(spark: SparkSession, tmp_path: Path) -> None:
+    inputs = AuditInputs(tmp_path)
+    inputs.add_queue("orders")
+    with inputs.run_program() as shop:
         shop.sent("orders", "one copy", "both copies", "no copy")
         shop.on_event(SendFailed("orders", [message("failed before")], ConnectionFailed("refused")))
-    with world.run_program() as till:
+    with inputs.run_program() as till:
         till.settled("orders", "one copy", 1)
         till.settled("orders", "both copies", 2)
-    world.clock.advance(MINUTE_S)
-    since = world.now
-    with world.run_program() as shop:
+    inputs.clock.advance(MINUTE_S)
+    since = inputs.now
+    with inputs.run_program() as shop:
         shop.sent("orders", "one copy", "both copies", "no copy", "failed before")
-    with world.run_program() as till:
+    with inputs.run_program() as till:
         till.settled("orders", "both copies", 3)
         till.settled("orders", "failed before", 4)
-    world.clock.advance(MINUTE_S)
-    _, rows = world.audit(spark, since=since)
+    inputs.clock.advance(MINUTE_S)
+    _, rows = inputs.audit(spark, since=since)
     assert {name: row.verdict for (_, name), row in rows.items()} == {
         "one copy": "unknown",
         "both copies": "delivered",
         "no copy": "lost",
         "failed before": "delivered",
     }
-    assert "what was found may be of those sends" in rows["orders", "one copy"].reason
+    assert "the copies found may be from those sends" in rows["orders", "one copy"].reason
 
 
-def test_how_long_each_was_parked(audited: Audited) -> None:
+def test_each_message_has_its_parked_duration(audited: Audited) -> None:
     rows = audited.rows
     assert rows["orders", "parked and moved"].parked_for_ms == 60_000
-    assert rows["orders", "parked and moved unseen"].parked_for_ms == 59_000  # by when its destination took it
+    assert rows["orders", "parked and moved unseen"].parked_for_ms == 59_000  # until its destination accepted it
     assert rows["orders", "parked"].parked_for_ms == 60_000 + 3 * 3_600_000
     assert rows["orders", "parked and lost"].parked_for_ms is None
     (orders,) = audited.outcome.parked_durations
@@ -330,7 +332,7 @@ def test_how_long_each_was_parked(audited: Audited) -> None:
 
 
 def test_lost_messages_are_named_and_decide_the_exit_code(audited: Audited) -> None:
-    names = {one.message_id for one in audited.outcome.lost}
+    names = {message.message_id for message in audited.outcome.lost}
     assert names == {
         "lost",
         "parked and lost",

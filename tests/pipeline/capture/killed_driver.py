@@ -1,4 +1,4 @@
-"""`twinbus`, killed without notice by itself: when a captured file has its name, and not yet its manifest.
+"""The command `twinbus`, which kills itself after a captured file is in place, and before its manifest is written.
 
 python -m tests.pipeline.capture.killed_driver NUMBER pipeline capture ...
 """
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def killing(put: Callable[..., None], at: int) -> Callable[..., None]:
-    """The same, but for the call that is not survived."""
-    numbers = itertools.count()
+def kill_at_call(write: Callable[..., None], at: int) -> Callable[..., None]:
+    """Wrap `write`, and kill the process in the call with number `at`."""
+    calls = itertools.count()
 
-    def put_or_die(*words: Any) -> None:  # noqa: ANN401
-        if next(numbers) == at:
+    def write_or_die(*arguments: Any) -> None:  # noqa: ANN401
+        if next(calls) == at:
             os.kill(os.getpid(), signal.SIGKILL)
-        put(*words)
+        write(*arguments)
 
-    return put_or_die
+    return write_or_die
 
 
 if __name__ == "__main__":
-    Folder.write_atomically = killing(Folder.write_atomically, int(sys.argv[1]))  # type: ignore[method-assign]
+    Folder.write_atomically = kill_at_call(Folder.write_atomically, int(sys.argv[1]))  # type: ignore[method-assign]
     app(sys.argv[2:])

@@ -1,10 +1,7 @@
-"""Captures in tests: an entity of a server, a folder, and what is in the folder afterwards.
+"""Captures in tests, without Spark: the tasks run in this process, one after the other.
 
-    taken = Taken(tmp_path / "captured")
-    await capture(here, settings)
-    assert taken.ids() == [...]
-
-Owns: a capture whose tasks run in this process, one after the other, without Spark, and how a test looks at files.
+await run_capture(LocalSpark(), make_settings(server, tmp_path / "captured", queue))
+assert CapturedFolder(tmp_path / "captured").ids() == [...]
 """
 
 from __future__ import annotations
@@ -35,36 +32,36 @@ SMALL = WindowLimits(60.0, 10_000_000)
 
 
 class LocalSpark:
-    """As much of a session of Spark as a capture uses; tasks run at once, in this process."""
+    """The part of a Spark session that a capture uses; tasks run in this process."""
 
     def __init__(self) -> None:
         self.jobs = 0
         self.before_job: Callable[[], None] = lambda: None
 
     @property
-    def sparkContext(self) -> LocalSpark:  # noqa: N802  # as Spark calls it
+    def sparkContext(self) -> LocalSpark:  # noqa: N802  # the name in Spark
         return self
 
-    def parallelize(self, orders: Sequence[Any], _parts: int) -> LocalSpark:
-        self._orders = orders
+    def parallelize(self, tasks: Sequence[Any], _partitions: int) -> LocalSpark:
+        self._tasks = tasks
         self.jobs += 1
         self.before_job()
         return self
 
-    def map(self, task: Callable[[Any], Any]) -> LocalSpark:
-        self._task = task
+    def map(self, function: Callable[[Any], Any]) -> LocalSpark:
+        self._function = function
         return self
 
     def collect(self) -> list[Any]:
-        return [self._task(order) for order in self._orders]
+        return [self._function(task) for task in self._tasks]
 
 
 class RecordingListener:
-    """What a capture says."""
+    """Records the files and retries that a capture reports."""
 
     def __init__(self) -> None:
         self.manifests: list[Manifest] = []
-        self.waiting: list[str] = []
+        self.retries: list[str] = []
         self.happened = asyncio.Event()
 
     def on_captured(self, manifest: Manifest) -> None:
@@ -72,22 +69,22 @@ class RecordingListener:
         self.happened.set()
 
     def on_retry(self, entity: str, reason: str) -> None:
-        self.waiting.append(f"{entity}: {reason}")
+        self.retries.append(f"{entity}: {reason}")
         self.happened.set()
 
 
-def make_settings(server: ServerProcess, to: Path, *entities: str, **more: Any) -> CaptureSettings:  # noqa: ANN401
-    given: dict[str, Any] = {"limits": SMALL, "namespace": "contoso", "available_now": True}
+def make_settings(server: ServerProcess, to: Path, *entities: str, **overrides: Any) -> CaptureSettings:  # noqa: ANN401
+    defaults: dict[str, Any] = {"limits": SMALL, "namespace": "contoso", "available_now": True}
     return CaptureSettings(
-        connection_string=server.connection_string, entities=entities, target_uri=str(to), **given | more
+        connection_string=server.connection_string, entities=entities, target_uri=str(to), **defaults | overrides
     )
 
 
 async def run_capture(spark: LocalSpark, settings: CaptureSettings) -> RecordingListener:
-    """All that there is now, or until its end."""
-    told = RecordingListener()
-    await Capture(cast("SparkSession", spark), settings, told).run(asyncio.Event())
-    return told
+    """Run a capture to its end, and return its listener."""
+    listener = RecordingListener()
+    await Capture(cast("SparkSession", spark), settings, listener).run(asyncio.Event())
+    return listener
 
 
 async def send_messages(
@@ -95,46 +92,48 @@ async def send_messages(
     path: str,
     ids: Iterable[object],
     body: bytes = b"x",
-    **more: Any,  # noqa: ANN401
+    **fields: Any,  # noqa: ANN401
 ) -> None:
     async with MessagingFactory.from_connection_string(server.connection_string) as factory:
         sender = factory.create_message_sender(path)
-        await asyncio.gather(*[sender.send(BrokeredMessage(body, message_id=str(one), **more)) for one in ids])
+        await asyncio.gather(
+            *[sender.send(BrokeredMessage(body, message_id=str(message_id), **fields)) for message_id in ids]
+        )
 
 
 class CapturedFolder:
-    """What was captured to a folder."""
+    """The captured files of a folder."""
 
     def __init__(self, to: Path) -> None:
         self.to = to
         self.folder = Folder(str(to))
 
     def files(self) -> list[Path]:
-        """Parquet files as anyone finds them who does not know of manifests."""
+        """Return the Parquet files as a reader finds them that does not know of manifests."""
         return sorted(file for file in self.to.rglob("*.parquet") if "_temporary" not in file.parts)
 
-    def manifests(self, place: str = "contoso") -> list[Manifest]:
-        return find_files(self.folder, place)
+    def manifests(self, path: str = "contoso") -> list[Manifest]:
+        return find_files(self.folder, path)
 
     def table(self) -> pa.Table:
         return pa.concat_tables([pq.read_table(file, partitioning=None) for file in self.files()])
 
     def ids(self) -> list[str]:
-        """Of all messages, those that are there twice as well."""
+        """Return the ids of all messages, including duplicates."""
         return cast("list[str]", self.table().column("messageId").to_pylist()) if self.files() else []
 
     def check_manifests(self) -> None:
-        """Every file has its manifest, which says what is in it; ranges follow one another without a gap."""
+        """Check that every file has a correct manifest, and that the ranges of a fragment do not overlap."""
         manifests = self.manifests()
-        assert sorted(self.to / one.file for one in manifests) == self.files()
+        assert sorted(self.to / manifest.file for manifest in manifests) == self.files()
         ends: dict[tuple[str, int, int], int] = {}
-        for one in manifests:
-            numbers = pq.read_table(self.to / one.file, partitioning=None).column("sequenceNumber").to_pylist()
-            assert len(numbers) == one.eventCount
-            assert (numbers[0], numbers[-1]) == (one.firstSequenceNumber, one.lastSequenceNumber)
-            assert one.fromSequenceNumber <= numbers[0] <= numbers[-1] <= one.toSequenceNumber
+        for manifest in manifests:
+            numbers = pq.read_table(self.to / manifest.file, partitioning=None).column("sequenceNumber").to_pylist()
+            assert len(numbers) == manifest.eventCount
+            assert (numbers[0], numbers[-1]) == (manifest.firstSequenceNumber, manifest.lastSequenceNumber)
+            assert manifest.fromSequenceNumber <= numbers[0] <= numbers[-1] <= manifest.toSequenceNumber
             assert numbers == sorted(set(numbers))
-            assert one.sizeInBytes == (self.to / one.file).stat().st_size
-            key = (one.entity, one.fragment, one.entityId)
-            assert one.fromSequenceNumber > ends.get(key, -1)
-            ends[key] = one.toSequenceNumber
+            assert manifest.sizeInBytes == (self.to / manifest.file).stat().st_size
+            key = (manifest.entity, manifest.fragment, manifest.entityId)
+            assert manifest.fromSequenceNumber > ends.get(key, -1)
+            ends[key] = manifest.toSequenceNumber

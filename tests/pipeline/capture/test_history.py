@@ -1,4 +1,4 @@
-"""Where a fragment's capture goes on: behind its last manifest; what has none is removed."""
+"""A fragment's capture continues after its last manifest, and files without a manifest are removed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from twinbus.pipeline.errors import PipelineError
 if TYPE_CHECKING:
     from pathlib import Path
 
-PLACE = folder_path("Contoso", "Orders", 3)
+FRAGMENT_FOLDER = folder_path("Contoso", "Orders", 3)
 NOON = dt.datetime(2026, 11, 17, 12, 0, 0, 250_000, tzinfo=dt.UTC)
 
 
@@ -37,13 +37,13 @@ def manifest(file: str, first: int, last: int, entity_id: int = 7) -> Manifest:
 
 
 def add(folder: Folder, when: dt.datetime, first: int, last: int, *, entity_id: int = 7) -> Manifest:
-    """A file with its manifest, as a capture leaves it."""
-    history = FragmentHistory(folder, PLACE)
+    """Write a file with its manifest, as a capture does."""
+    history = FragmentHistory(folder, FRAGMENT_FOLDER)
     history.find_last()
-    one = manifest(history.next_file_path(when, entity_id, first), first, last, entity_id)
-    folder.write_atomically(one.file, b"rows", "_temporary/1")
-    folder.write_atomically(one.path, one.encode(), "_temporary/2")
-    return one
+    added = manifest(history.next_file_path(when, entity_id, first), first, last, entity_id)
+    folder.write_atomically(added.file, b"rows", "_temporary/1")
+    folder.write_atomically(added.path, added.encode(), "_temporary/2")
+    return added
 
 
 @pytest.fixture
@@ -52,12 +52,12 @@ def folder(tmp_path: Path) -> Folder:
 
 
 def test_a_fragment_that_was_never_captured_has_no_last_file(folder: Folder) -> None:
-    assert FragmentHistory(folder, PLACE).find_last() is None
+    assert FragmentHistory(folder, FRAGMENT_FOLDER).find_last() is None
 
 
-def test_a_path_tells_namespace_entity_fragment_and_time(folder: Folder) -> None:
+def test_a_path_has_the_namespace_entity_fragment_and_time(folder: Folder) -> None:
     assert (
-        FragmentHistory(folder, PLACE).next_file_path(NOON, 7, 17)
+        FragmentHistory(folder, FRAGMENT_FOLDER).next_file_path(NOON, 7, 17)
         == "contoso/orders/3/2026/11/17/12/00/00-7-17.parquet"
     )
 
@@ -66,63 +66,63 @@ def test_the_last_file_is_the_latest_one(folder: Folder) -> None:
     add(folder, NOON - dt.timedelta(days=400), 1, 5)
     add(folder, NOON, 6, 9)
     last = add(folder, NOON + dt.timedelta(seconds=61), 10, 12)
-    assert FragmentHistory(folder, PLACE).find_last() == last
+    assert FragmentHistory(folder, FRAGMENT_FOLDER).find_last() == last
 
 
-def test_of_files_of_one_second_the_last_one_has_the_highest_numbers(folder: Folder) -> None:
+def test_the_last_of_several_files_of_one_second_has_the_highest_numbers(folder: Folder) -> None:
     add(folder, NOON, 5, 9)
     last = add(folder, NOON, 10, 99)
-    assert FragmentHistory(folder, PLACE).find_last() == last
+    assert FragmentHistory(folder, FRAGMENT_FOLDER).find_last() == last
 
 
 def test_a_clock_that_was_set_back_does_not_hide_the_last_file(folder: Folder) -> None:
     add(folder, NOON, 1, 5)
     last = add(folder, NOON - dt.timedelta(hours=5), 6, 9)
-    assert FragmentHistory(folder, PLACE).find_last() == last
+    assert FragmentHistory(folder, FRAGMENT_FOLDER).find_last() == last
 
 
-def test_an_entity_that_was_created_again_comes_behind_the_one_before(folder: Folder) -> None:
+def test_a_recreated_entity_is_sorted_after_its_predecessor(folder: Folder) -> None:
     add(folder, NOON, 100, 500)
     last = add(folder, NOON, 1, 2, entity_id=8)
-    assert FragmentHistory(folder, PLACE).find_last() == last
+    assert FragmentHistory(folder, FRAGMENT_FOLDER).find_last() == last
 
 
-def test_numbers_that_begin_anew_count_more_and_have_names_of_their_own(folder: Folder) -> None:
-    old = [add(folder, NOON, 1, 1), add(folder, NOON, 2, 500)]
+def test_reused_numbers_are_sorted_last_and_have_distinct_file_names(folder: Folder) -> None:
+    manifests = [add(folder, NOON, 1, 1), add(folder, NOON, 2, 500)]
     for last in (2, 7):
-        history = FragmentHistory(folder, PLACE)
+        history = FragmentHistory(folder, FRAGMENT_FOLDER)
         history.find_last()
         history.allow_number_reuse()
-        anew = manifest(history.next_file_path(NOON, 7, 1), 1, last)
-        assert not folder.exists(anew.file)
-        folder.write_atomically(anew.file, b"rows", "_temporary/1")
-        folder.write_atomically(anew.path, anew.encode(), "_temporary/2")
-        assert FragmentHistory(folder, PLACE).find_last() == anew
-        old.append(anew)
-    assert sorted(old, key=sort_key) == old
+        new = manifest(history.next_file_path(NOON, 7, 1), 1, last)
+        assert not folder.exists(new.file)
+        folder.write_atomically(new.file, b"rows", "_temporary/1")
+        folder.write_atomically(new.path, new.encode(), "_temporary/2")
+        assert FragmentHistory(folder, FRAGMENT_FOLDER).find_last() == new
+        manifests.append(new)
+    assert sorted(manifests, key=sort_key) == manifests
 
 
 def test_a_file_without_a_manifest_is_removed(folder: Folder) -> None:
     last = add(folder, NOON, 1, 5)
-    history = FragmentHistory(folder, PLACE)
+    history = FragmentHistory(folder, FRAGMENT_FOLDER)
     history.find_last()
     orphans = [history.next_file_path(NOON + dt.timedelta(days=days), 7, 6) for days in (0, 3)]
     for orphan in orphans:
         folder.write_atomically(orphan, b"rows", "_temporary/3")
-    assert FragmentHistory(folder, PLACE).find_last() == last
+    assert FragmentHistory(folder, FRAGMENT_FOLDER).find_last() == last
     assert [folder.exists(orphan) for orphan in orphans] == [False, False]
     assert folder.exists(last.file)
 
 
-def test_other_fragments_are_another_matter(folder: Folder) -> None:
+def test_files_of_other_fragments_are_ignored(folder: Folder) -> None:
     add(folder, NOON, 1, 5)
     assert FragmentHistory(folder, folder_path("contoso", "orders", 30)).find_last() is None
 
 
 def test_two_captures_of_one_entity_are_refused(folder: Folder) -> None:
-    again = Folder(folder.uri).lock("contoso/orders")
+    second_lock = Folder(folder.uri).lock("contoso/orders")
     with folder.lock("contoso/orders"), folder.lock("contoso/news"), pytest.raises(PipelineError, match="another"):
-        again.__enter__()
+        second_lock.__enter__()
     with folder.lock("contoso/orders"):
         pass
 
@@ -134,13 +134,13 @@ def test_a_manifest_has_the_fields_of_event_hubs_capture_first(folder: Folder) -
 
 
 @pytest.mark.parametrize(
-    ("content", "said"), [(b"{", "no manifest"), (b'{"version": 2}', "version 2"), (b"[]", "no m")]
+    ("content", "message"), [(b"{", "not the manifest"), (b'{"version": 2}', "version 2"), (b"[]", "not the m")]
 )
-def test_a_manifest_that_cannot_be_read_is_named(content: bytes, said: str) -> None:
-    with pytest.raises(PipelineError, match=f"there/x.manifest.json .*{said}"):
+def test_an_unreadable_manifest_is_named(content: bytes, message: str) -> None:
+    with pytest.raises(PipelineError, match=f"there/x.manifest.json .*{message}"):
         Manifest.decode("there/x.manifest.json", content)
 
 
-def test_a_place_that_is_none_is_named() -> None:
+def test_an_invalid_folder_uri_is_named() -> None:
     with pytest.raises(PipelineError, match="nonsense://place"):
         Folder("nonsense://place")

@@ -1,4 +1,4 @@
-"""Captures on real Spark, killed in the middle: nothing is lost, nothing is in the files twice."""
+"""Captures on real Spark that are killed lose no message, and have none in the files twice."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ TIMEOUT_S = 300
 COUNT = 4_000
 
 
-def command(server: ServerProcess, to: Path, path: str, *more: str) -> list[str]:
-    words = ["pipeline", "capture", server.connection_string, str(to), path, "--namespace=contoso", *more]
-    return [*words, "--master=local[2]"] if not any(word.startswith("--master") for word in more) else words
+def command(server: ServerProcess, to: Path, path: str, *options: str) -> list[str]:
+    arguments = ["pipeline", "capture", server.connection_string, str(to), path, "--namespace=contoso", *options]
+    return [*arguments, "--master=local[2]"] if not any(word.startswith("--master") for word in options) else arguments
 
 
 @contextmanager
-def started(words: list[str], module: str = "twinbus") -> Iterator[subprocess.Popen[str]]:
-    """A command in a process of its own, which is gone in the end."""
+def started(arguments: list[str], module: str = "twinbus") -> Iterator[subprocess.Popen[str]]:
+    """Run a command in a separate process, and kill it at the end of the block."""
     with subprocess.Popen(
-        [sys.executable, "-m", module, *words],
+        [sys.executable, "-m", module, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -45,13 +45,13 @@ def started(words: list[str], module: str = "twinbus") -> Iterator[subprocess.Po
             process.kill()
 
 
-def ended(process: subprocess.Popen[str]) -> str:
+def wait_for_end(process: subprocess.Popen[str]) -> str:
     out, err = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 0, err
     return out
 
 
-def partitioned(server: ServerProcess) -> str:
+def create_partitioned_queue(server: ServerProcess) -> str:
     path = server.create_queue(EnablePartitioning="true")
     for fragment_key in range(32):
         ids = range(fragment_key, COUNT, 32)
@@ -59,41 +59,43 @@ def partitioned(server: ServerProcess) -> str:
     return path
 
 
-def check(to: Path) -> None:
-    taken = CapturedFolder(to)
-    taken.check_manifests()
-    assert sorted(taken.ids(), key=int) == [str(number) for number in range(COUNT)]
+def check_all_captured(to: Path) -> None:
+    captured = CapturedFolder(to)
+    captured.check_manifests()
+    assert sorted(captured.ids(), key=int) == [str(number) for number in range(COUNT)]
 
 
 @pytest.mark.brief
-def test_an_executor_is_killed(server: ServerProcess, cluster: SparkCluster, tmp_path: Path) -> None:
-    path = partitioned(server)
-    words = command(server, tmp_path, path, "--available-now", "--complete", f"--master={cluster.url}")
-    with started(words) as process:
+def test_a_killed_executor_loses_no_message(server: ServerProcess, cluster: SparkCluster, tmp_path: Path) -> None:
+    path = create_partitioned_queue(server)
+    arguments = command(server, tmp_path, path, "--available-now", "--complete", f"--master={cluster.url}")
+    with started(arguments) as process:
         wait_for(
             lambda: any(tmp_path.rglob("_temporary/*/*.parquet")) or process.poll() is not None, "a file", TIMEOUT_S
         )
         cluster.kill_executor()
-        assert f"{COUNT:,} messages in " in ended(process)
-    check(tmp_path)
+        assert f"{COUNT:,} messages in " in wait_for_end(process)
+    check_all_captured(tmp_path)
     assert server.message_counts(path)[0] == 0
 
 
-def test_the_driver_is_killed_between_a_file_and_its_manifest(server: ServerProcess, tmp_path: Path) -> None:
-    path = partitioned(server)
-    words = command(server, tmp_path, path, "--available-now", "--complete")
-    with started(["3", *words], "tests.pipeline.capture.killed_driver") as killed:
+def test_a_driver_killed_between_a_file_and_its_manifest_loses_no_message(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    path = create_partitioned_queue(server)
+    arguments = command(server, tmp_path, path, "--available-now", "--complete")
+    with started(["3", *arguments], "tests.pipeline.capture.killed_driver") as killed:
         killed.communicate(timeout=TIMEOUT_S)
         assert killed.returncode == -signal.SIGKILL
-    taken = CapturedFolder(tmp_path)
-    assert (len(taken.files()), len(taken.manifests())) == (4, 3)
-    with started(words) as process:
-        ended(process)
-    check(tmp_path)
+    captured = CapturedFolder(tmp_path)
+    assert (len(captured.files()), len(captured.manifests())) == (4, 3)
+    with started(arguments) as process:
+        wait_for_end(process)
+    check_all_captured(tmp_path)
     assert server.message_counts(path)[0] == 0
 
 
-def test_a_capture_that_is_told_to_stop_ends_in_order_and_leaves_open_windows(
+def test_a_stopped_capture_ends_regularly_and_does_not_write_open_windows(
     server: ServerProcess,
     tmp_path: Path,
 ) -> None:
@@ -101,10 +103,10 @@ def test_a_capture_that_is_told_to_stop_ends_in_order_and_leaves_open_windows(
     asyncio.run(send_messages(server, path, range(10)))
     with started(command(server, tmp_path, path, "--window=60")) as process:
         assert process.stderr is not None
-        said = []
-        while (line := process.stderr.readline()) not in ("Capturing; ctrl-C ends it.\n", ""):
-            said.append(line)
-        assert any("what others receive before its window closes is not captured" in line for line in said)
+        lines = []
+        while (line := process.stderr.readline()) not in ("Capturing; press Ctrl-C to stop.\n", ""):
+            lines.append(line)
+        assert any("messages that others receive before the window closes are not captured" in line for line in lines)
         process.send_signal(signal.SIGTERM)
-        assert "0 messages in 0 files" in ended(process)
+        assert "0 messages in 0 files" in wait_for_end(process)
     assert CapturedFolder(tmp_path).files() == []

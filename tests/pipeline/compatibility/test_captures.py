@@ -1,4 +1,4 @@
-"""Captures of an earlier version are read, and the next capture goes on behind them."""
+"""Captures of an earlier version are read, and the next capture continues after them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ if TYPE_CHECKING:
 
 
 async def test_captured_messages_are_read_and_the_rest_is_captured(tmp_path: Path) -> None:
-    found = unpack("jobs", tmp_path)
-    taken = CapturedFolder(tmp_path / "captured")
-    taken.check_manifests()
-    assert sorted(taken.ids()) == sorted([one for expected in found.values() for one in expected["captured"]])
+    queues = unpack("jobs", tmp_path)
+    captured = CapturedFolder(tmp_path / "captured")
+    captured.check_manifests()
+    assert sorted(captured.ids()) == sorted(
+        [message_id for expected in queues.values() for message_id in expected["captured"]]
+    )
     with run_server(tmp_path) as server:
-        await run_capture(LocalSpark(), make_settings(server, tmp_path / "captured", *found))
-    taken.check_manifests()
-    wanted = [one for expected in found.values() for one in {*expected["captured"], *expected["left"]}]
-    assert sorted(taken.ids()) == sorted(wanted)
+        await run_capture(LocalSpark(), make_settings(server, tmp_path / "captured", *queues))
+    captured.check_manifests()
+    all_ids = [message_id for expected in queues.values() for message_id in {*expected["captured"], *expected["left"]}]
+    assert sorted(captured.ids()) == sorted(all_ids)

@@ -1,4 +1,4 @@
-"""Journals of an earlier version are read as rows, those of a program that was killed too."""
+"""Journals of an earlier version are read as rows, also those of a killed program."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def test_every_outcome_of_a_send_is_read(spark: SparkSession, tmp_path: Path) -> None:
     expected = unpack("pair", tmp_path)
-    assert [one.is_complete for one in find_journal_files([tmp_path / "journals"])] == [True, False]
+    assert [file.is_complete for file in find_journal_files([tmp_path / "journals"])] == [True, False]
     sends = read_journals(spark, tmp_path / "journals").where("kind = 'send' and entity = 'orders'").collect()
     by_outcome: dict[str, list[str]] = {}
     for row in sends:

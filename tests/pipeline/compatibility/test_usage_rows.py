@@ -1,4 +1,4 @@
-"""Usage that an earlier version wrote is read as rows of Spark: whole hours, and what a killed server left."""
+"""Usage of an earlier version is read as Spark rows: complete hours, and the journal of a killed server."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 def test_all_counts_are_read(spark: SparkSession, tmp_path: Path) -> None:
     expected = unpack("data-directory", tmp_path)["usage"]
     rows = read_usage(spark, [tmp_path / "data"]).where("entity <> ''").collect()
-    found: dict[str, dict[str, int]] = {}
+    counts_by_entity: dict[str, dict[str, int]] = {}
     for row in rows:
-        counts = found.setdefault(row.entity, {})
+        counts = counts_by_entity.setdefault(row.entity, {})
         for name in COUNTS:
             if row[name]:
                 counts[name] = counts.get(name, 0) + row[name]
-    assert found == expected
+    assert counts_by_entity == expected

@@ -1,4 +1,4 @@
-"""An outage of the queue orders of contoso, as its servers and its clients wrote it down."""
+"""An outage of the queue `orders` of contoso, as usage of the servers and journals of the clients."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DIRECT = 4_000
 
 @dataclass
 class Outage:
-    """Where everything is."""
+    """The data folders of the servers, and the folder of the journals."""
 
     data: list[str]
     journals: str
@@ -39,45 +39,45 @@ class Outage:
 
 @pytest.fixture(scope="session")
 def outage(tmp_path_factory: pytest.TempPathFactory) -> Outage:
-    """4,000 messages to orders, 1,000 parked, brought back, and all received; the news have two subscriptions."""
+    """4,000 messages sent to orders, 1,000 parked and moved back, and all received; a topic with two subscriptions."""
     folder = tmp_path_factory.mktemp("outage")
     return Outage(write_usage(folder), write_journals(folder))
 
 
 @dataclass
 class ExplainedBill:
-    """What the command made of it."""
+    """The output of `twinbus pipeline costs` for the outage."""
 
     report: CostReport
-    done: Result
+    result: Result
     page: Path
     focus: Path
 
 
 @pytest.fixture(scope="session")
 def explained(spark: SparkSession, outage: Outage, tmp_path_factory: pytest.TempPathFactory) -> ExplainedBill:
-    """One run for all that look at it: it takes the longest of all."""
+    """Run the command once for all tests, since it is slow."""
     folder = tmp_path_factory.mktemp("explained")
     page, focus = folder / "costs.html", folder / "focus"
     reports: list[CostReport] = []
 
-    def explain(spark: SparkSession, wanted: CostReportSettings, tell: Callable[[str], None]) -> CostReport:
-        reports.append(whole(spark, wanted, tell))
+    def explain(spark: SparkSession, settings: CostReportSettings, on_progress: Callable[[str], None]) -> CostReport:
+        reports.append(real_explain(spark, settings, on_progress))
         return reports[-1]
 
-    whole = report.explain
+    real_explain = report.explain
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(spark_module, "session", lambda *_, **__: session_of(spark))
         patch.setattr(report, "explain", explain)
-        places = ["--journals", outage.journals, "--parquet", str(focus), "--html", str(page)]
-        done = CliRunner().invoke(app, ["pipeline", "costs", *outage.data, *places])
-    assert done.exit_code == 0, done.output
-    return ExplainedBill(reports[0], done, page, focus)
+        options = ["--journals", outage.journals, "--parquet", str(focus), "--html", str(page)]
+        result = CliRunner().invoke(app, ["pipeline", "costs", *outage.data, *options])
+    assert result.exit_code == 0, result.output
+    return ExplainedBill(reports[0], result, page, focus)
 
 
 @contextlib.contextmanager
 def session_of(spark: SparkSession) -> Iterator[SparkSession]:
-    """For a command: the session that there is, since a process has one."""
+    """Give a command the existing session, since a process has only one."""
     yield spark
 
 
@@ -88,16 +88,21 @@ def write_usage(folder: Path) -> list[str]:
     primary.record_minute(NOON, usage_row("orders", **sent), usage_row("", management=2), connections=3, mark="begin")
     secondary.record_minute(NOON, usage_row("", management=11), connections=2, mark="begin")
     parked = {"sends": PARKED, "send_units": PARKED + 10, "send_bytes": PARKED * 1100}
-    later = NOON + dt.timedelta(minutes=3)
-    secondary.record_minute(later, usage_row(BACKLOG, **parked), connections=4)
-    back = NOON + dt.timedelta(minutes=61)
-    taken = {"receives": PARKED, "receive_units": PARKED + 10, "receive_bytes": PARKED * 1100, "settlements": PARKED}
-    secondary.record_minute(back, usage_row(BACKLOG, "syphon", empty_receives=7, **taken), connections=2)
+    failed_over = NOON + dt.timedelta(minutes=3)
+    secondary.record_minute(failed_over, usage_row(BACKLOG, **parked), connections=4)
+    restored = NOON + dt.timedelta(minutes=61)
+    received_back = {
+        "receives": PARKED,
+        "receive_units": PARKED + 10,
+        "receive_bytes": PARKED * 1100,
+        "settlements": PARKED,
+    }
+    secondary.record_minute(restored, usage_row(BACKLOG, "syphon", empty_receives=7, **received_back), connections=2)
     moved = {"sends": PARKED, "send_units": PARKED, "send_bytes": PARKED * 1000}
     everything = DIRECT + PARKED
     received = {"receives": everything, "receive_units": everything, "receive_bytes": everything * 1000}
     primary.record_minute(
-        back,
+        restored,
         usage_row("orders", "syphon", **moved),
         usage_row("orders", pings=1),
         usage_row("orders", "billing", settlements=everything, empty_receives=2, **received),

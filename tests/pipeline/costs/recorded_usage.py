@@ -1,4 +1,4 @@
-"""Usage and journals as servers and clients write them, for a scenario that a test makes up."""
+"""Usage and journals as servers and clients write them, for the scenario of a test."""
 
 from __future__ import annotations
 
@@ -32,29 +32,29 @@ class UsageRecorder:
         self._journal = UsageJournal(self.folder, namespace=namespace, process=process, life=life)
 
     def record_minute(self, when: dt.datetime, *rows: UsageRow, connections: int = 0, mark: str = "") -> None:
-        """Write down what a minute came to; the minutes of `rows` are put right."""
-        at = epoch_seconds(when)
-        own = UsageRow(minute=at, connections=connections, mark=mark)
-        self._journal.append([own, *[msgspec.structs.replace(row, minute=at) for row in rows]], at)
+        """Record the usage of a minute; the minute of each row is set to it."""
+        minute = epoch_seconds(when)
+        process_row = UsageRow(minute=minute, connections=connections, mark=mark)
+        self._journal.append([process_row, *[msgspec.structs.replace(row, minute=minute) for row in rows]], minute)
 
     def end(self, when: dt.datetime) -> None:
-        """Stop in good order."""
+        """Record a regular shutdown."""
         self.record_minute(when, mark=END)
         self._journal.close()
 
     def roll(self) -> None:
-        """Make Parquet files of all journals."""
+        """Convert all journals to Parquet files."""
         self._journal.close()
         for journal in sorted(self.folder.glob("*.journal")):
             parquet_files.convert_journal(self.folder, journal)
 
 
-def usage_row(entity: str, by: str = "shop", /, **counts: int) -> UsageRow:
-    return msgspec.structs.replace(UsageRow(minute=0, entity=entity, client=by), **counts)
+def usage_row(entity: str, client: str = "shop", /, **counts: int) -> UsageRow:
+    return msgspec.structs.replace(UsageRow(minute=0, entity=entity, client=client), **counts)
 
 
 class FixedClock:
-    """Of a journal."""
+    """The clock of a journal, which stands still."""
 
     def __init__(self, now: dt.datetime) -> None:
         self.now = now
@@ -71,7 +71,7 @@ class JournalRecorder:
 
     def __init__(self, folder: Path, client_id: str = "shop", address: str = "localhost:5672") -> None:
         self._files = JournalFiles(folder, FixedClock(NOON))
-        self._who = (address, client_id)
+        self._client = (address, client_id)
         self._rows: list[Row] = []
 
     def add_row(
@@ -85,9 +85,9 @@ class JournalRecorder:
         reason: str | None = None,
         count: int = 1,
     ) -> None:
-        at = round(when.timestamp() * 1000)
-        about = (None, entity, None, None, backlog_queue)
-        self._rows.append((at, kind, *about, outcome, reason, count, *self._who, None, None))
+        time_ms = round(when.timestamp() * 1000)
+        message_columns = (None, entity, None, None, backlog_queue)
+        self._rows.append((time_ms, kind, *message_columns, outcome, reason, count, *self._client, None, None))
 
     def write_file(self) -> None:
         self._files.write(self._rows)

@@ -1,4 +1,4 @@
-"""docs/pipeline-costs.md: its examples run, and it tells all options, prices and columns there are."""
+"""docs/pipeline-costs.md: its examples run, and it documents all options, prices and columns."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
 
 
-def test_the_prediction_runs_as_it_is_typed() -> None:
+def test_the_example_of_a_prediction_runs() -> None:
     _, command = blocks("sh")
     arguments = shlex.split(command)
     assert arguments.pop(0) == "twinbus"
-    done = CliRunner().invoke(app, arguments)
-    assert done.exit_code == 0, done.output
-    assert "8,640" in done.output
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    assert "8,640" in result.output
 
 
-def test_the_example_in_python_runs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_python_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
     (example,) = blocks("python")
-    exec(compile(example, "docs/pipeline-costs.md", "exec"), {"__name__": "example"})  # noqa: S102  # ours
+    exec(compile(example, "docs/pipeline-costs.md", "exec"), {"__name__": "example"})  # noqa: S102  # our own page
     assert "active replication $89.41" in capsys.readouterr().out
 
 
-def test_the_file_is_read(tmp_path: Path) -> None:
+def test_the_example_of_a_setup_file_is_valid(tmp_path: Path) -> None:
     (example,) = blocks("toml")
     file = tmp_path / "pair.toml"
     file.write_text(example)
@@ -51,20 +51,25 @@ def test_the_file_is_read(tmp_path: Path) -> None:
     assert tomllib.loads(example)["outage_minutes"] == list(setup.outage_minutes)
 
 
-def test_it_tells_every_option() -> None:
+def test_every_option_is_documented() -> None:
     group = typer.main.get_command(app)
     command = group.commands["pipeline"].commands["costs"]  # type: ignore[attr-defined]
-    options = {name for one in command.params for name in (*one.opts, *one.secondary_opts) if name.startswith("--")}
+    options = {
+        name
+        for parameter in command.params
+        for name in (*parameter.opts, *parameter.secondary_opts)
+        if name.startswith("--")
+    }
     assert options - set(re.findall(r"--[a-z-]+", PAGE)) == set()
 
 
-def test_it_tells_the_tariff_to_the_cent() -> None:
-    told = re.findall(r"^\| ([\d,]+) million \| (\$[\d,.]+) \|$", PAGE, re.MULTILINE)
-    assert len(told) == 6
-    for millions, amount in told:
+def test_the_tariff_is_documented_to_the_cent() -> None:
+    documented = re.findall(r"^\| ([\d,]+) million \| (\$[\d,.]+) \|$", PAGE, re.MULTILINE)
+    assert len(documented) == 6
+    for millions, amount in documented:
         assert money(operations_cost(read_tariff(), int(millions.replace(",", "")) * 1_000_000)) == amount
     assert default_tariff_path().name in PAGE
 
 
-def test_it_tells_every_column_of_our_own() -> None:
+def test_every_custom_column_is_documented() -> None:
     assert set(re.findall(r"`(x_\w+)`", PAGE)) == {name for name in COLUMNS if name.startswith("x_")}

@@ -1,4 +1,4 @@
-"""The page is one file that needs nothing else, and says everything as text."""
+"""The HTML page is self-contained, escapes its input, and is accessible."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VOID = {"meta", "path", "rect"}
 
 
 class Reader(HTMLParser):
-    """Takes a page apart; fails on tags that do not match."""
+    """Collects the tags and texts of a page; fails on tags that do not match."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,47 +63,47 @@ def predicted_page() -> str:
 
 
 @pytest.mark.parametrize("page", [predicted_page(), render_page(evil_document(), EVIL)])
-def test_nothing_is_fetched_and_nothing_runs(page: str) -> None:
+def test_the_page_fetches_nothing_and_runs_no_script(page: str) -> None:
     reader = read(page)
     assert {tag for tag, _ in reader.tags} & {"script", "link", "img", "iframe", "object", "base", "form", "a"} == set()
     for _, attributes in reader.tags:
         assert not {"src", "href", "srcset", "action", "style"} & set(attributes)
         assert not [name for name in attributes if name.startswith("on")]
         addresses = [value for value in attributes.values() if value and "://" in value]
-        assert set(addresses) <= {"http://www.w3.org/2000/svg"}  # a name, which no browser follows
+        assert set(addresses) <= {"http://www.w3.org/2000/svg"}  # a namespace name, which browsers do not fetch
     assert not re.search(r"url\(|@import|javascript:", page)
-    policies = [one["content"] for tag, one in reader.tags if tag == "meta" and one.get("http-equiv")]
+    policies = [meta["content"] for tag, meta in reader.tags if tag == "meta" and meta.get("http-equiv")]
     assert policies == ["default-src 'none'; style-src 'unsafe-inline'"]
 
 
-def test_what_comes_from_outside_is_text() -> None:
+def test_external_text_is_escaped() -> None:
     page = render_page(evil_document(), EVIL)
     assert "<script" not in page
     texts = "".join(read(page).texts)
     assert texts.count(EVIL) >= 14
 
 
-def test_it_can_be_read_without_seeing_it() -> None:
+def test_the_page_is_accessible_to_screen_readers() -> None:
     page = predicted_page()
     reader = read(page)
-    pictures = [one for tag, one in reader.tags if tag == "svg"]
-    assert pictures
-    assert all(one["role"] == "img" for one in pictures)
+    charts = [attributes for tag, attributes in reader.tags if tag == "svg"]
+    assert charts
+    assert all(attributes["role"] == "img" for attributes in charts)
     assert page.count("<svg") == page.count("<desc>") == page.count("</svg>")
-    heads = [one for tag, one in reader.tags if tag == "th"]
-    assert all(one.get("scope") in {"col", "row"} for one in heads)
+    heads = [attributes for tag, attributes in reader.tags if tag == "th"]
+    assert all(attributes.get("scope") in {"col", "row"} for attributes in heads)
     assert ("html", {"lang": "en"}) in reader.tags
     assert [tag for tag, _ in reader.tags].count("h1") == 1
 
 
-def test_it_is_made_for_phones_and_for_the_dark() -> None:
+def test_the_page_supports_phones_and_dark_mode() -> None:
     page = predicted_page()
     assert 'name="viewport"' in page
     assert "@media(prefers-color-scheme:dark)" in page
     assert "@media(max-width:40rem)" in page
 
 
-def test_charts_of_nothing_are_drawn_too() -> None:
+def test_empty_charts_are_drawn() -> None:
     empty = (
         BarChart("none", []),
         BarChart("zero", [("a", 0.0, "0")]),
@@ -113,7 +113,7 @@ def test_charts_of_nothing_are_drawn_too() -> None:
     read(render_page(Document(title="t", sections=[Section(title="s", charts=empty)]), "today"))
 
 
-def test_the_prediction_is_on_it() -> None:
+def test_the_page_shows_the_prediction() -> None:
     texts = " ".join(read(predicted_page()).texts)
-    for said in ("paired namespaces", "active replication", "Premium", "28,800", "send to backlog", "2026-11-01"):
-        assert said in texts
+    for text in ("paired namespaces", "active replication", "Premium", "28,800", "send to backlog", "2026-11-01"):
+        assert text in texts

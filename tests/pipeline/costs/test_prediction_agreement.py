@@ -1,4 +1,4 @@
-"""X05: the bill of an outage, predicted before it and explained after it, in both models."""
+"""X05: the predicted bill of an outage equals the explained bill of a real one, in both models."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 DIRECT, PARKED, PINGS = 18, 12, 3
 TARIFF = dataclasses.replace(read_tariff(), included_operations=0)
-"""Each operation costs something, the first ones too."""
+"""A tariff without included operations: every operation costs something."""
 SETUP = Setup(
     days=1,
     queues=1,
-    poll_minutes=1_440,  # one poll: the outage ends it, and after it messages come
+    poll_minutes=1_440,  # one poll: the outage ends it, and messages follow the outage
     outage_minutes=(Decimal(PINGS) / 60,),
     ping_seconds=1,
     missing_queues=1,
@@ -42,16 +42,16 @@ SETUP = Setup(
 )
 
 
-async def go_through_an_outage(folder: Path) -> list[str]:
-    """An application that hosts the syphon loses the network to its primary; the data folders of both servers."""
+async def run_outage(folder: Path) -> list[str]:
+    """Cut the primary off from an application that hosts the syphon; return the data folders of both servers."""
     config = folder / "twinbus.toml"
-    config.write_text('[[queues]]\nname = "orders"\n')  # it is there from the start, without a call
+    config.write_text('[[queues]]\nname = "orders"\n')  # the queue exists from the start, without a management call
     async with (
         run_server_pair(folder, primary_options=[f"--config={config}"], queue=None) as (primary, secondary),
         Relay(primary.host, primary.amqp_port) as relay,
     ):
-        given: dict[str, Any] = {"enable_syphon": True, "backlog_queue_count": 1, "journal_dir": folder / "journals"}
-        async with paired_application(primary, secondary, port=relay.port, **given) as app:
+        options: dict[str, Any] = {"enable_syphon": True, "backlog_queue_count": 1, "journal_dir": folder / "journals"}
+        async with paired_application(primary, secondary, port=relay.port, **options) as app:
             assert app.pairing.syphon is not None
             (pump,) = app.pairing.syphon.pumps
             await app.wait_until(lambda: pump.is_active)
@@ -82,7 +82,7 @@ async def receive(server: ServerProcess, count: int) -> None:
 @pytest.fixture(scope="module")
 def report(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> CostReport:
     folder = tmp_path_factory.mktemp("agreement")
-    data = asyncio.run(go_through_an_outage(folder))
+    data = asyncio.run(run_outage(folder))
     return explain(
         spark,
         CostReportSettings(
@@ -91,7 +91,7 @@ def report(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Cos
     )
 
 
-def test_x05_the_bill_of_a_real_outage_is_the_one_that_was_predicted(report: CostReport) -> None:
+def test_x05_the_bill_of_a_real_outage_equals_the_prediction(report: CostReport) -> None:
     prediction = predict(SETUP, TARIFF)
     (month,) = report.account.months
     assert month.charges == prediction.pair.charges
@@ -102,7 +102,7 @@ def test_x05_the_bill_of_a_real_outage_is_the_one_that_was_predicted(report: Cos
         assert round_to_cent(bill.total) == round_to_cent(predicted.total)
 
 
-def test_x05_so_is_what_each_charge_is_for(report: CostReport) -> None:
+def test_x05_the_charges_of_each_stage_equal_the_prediction(report: CostReport) -> None:
     predicted = predict(SETUP, TARIFF).stages
     assert report.stage_charges == predicted
 

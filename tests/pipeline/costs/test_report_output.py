@@ -1,4 +1,4 @@
-"""What is told of a bill: on the screen and on the page, whatever it holds. Spark is not asked."""
+"""The report of a bill on the screen and on the page, without Spark."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from twinbus.pipeline.costs.report_document import report_document
 from twinbus.pipeline.costs.server_activity import ServerActivity, UsageGap
 from twinbus.pipeline.costs.tariff import read_tariff
 
-NOWHERE: Any = None
+UNUSED: Any = None
 OUTAGE = Outage(
     namespace="contoso",
     path=EVIL,
@@ -39,7 +39,7 @@ OUTAGE = Outage(
 )
 
 
-def make_report(*, days: int = 40, clients: ClientEvents | None = None, **changed: Any) -> CostReport:  # noqa: ANN401
+def make_report(*, days: int = 40, clients: ClientEvents | None = None, **overrides: Any) -> CostReport:  # noqa: ANN401
     stages = {
         Stage.SEND_TO_BACKLOG: Charges(1_000, 1_000),
         Stage.RECEIVE_FROM_BACKLOG: Charges(1_000, 2_000),
@@ -55,13 +55,13 @@ def make_report(*, days: int = 40, clients: ClientEvents | None = None, **change
         ),
         MonthlyUsage(first_day=dt.date(2026, 11, 1), charges=Charges(20_043_640, 30_043_440), egress_bytes=2**30),
     )
-    begins = NOON.date()
-    gaps = (UsageGap("contoso", 0, "5f1c", NOON, f"ended without a last word {EVIL}"),)
+    first_day = NOON.date()
+    gaps = (UsageGap("contoso", 0, "5f1c", NOON, f"ended unexpectedly {EVIL}"),)
     account = BillingAccount(
         terms=BillingTerms(tariff=read_tariff()),
-        rows=NOWHERE,
+        rows=UNUSED,
         days=tuple(
-            DailyCharges(begins + dt.timedelta(days=day), stage, "x", "servers", charges, 1, 0, (0.0, 0.0, 0.0))
+            DailyCharges(first_day + dt.timedelta(days=day), stage, "x", "servers", charges, 1, 0, (0.0, 0.0, 0.0))
             for day in range(days)
             for stage, charges in stages.items()
         ),
@@ -70,7 +70,7 @@ def make_report(*, days: int = 40, clients: ClientEvents | None = None, **change
         client_events=clients,
         parked_source="moved back",
     )
-    told: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "account": account,
         "stage_charges": {**dict.fromkeys(Stage, Charges()), **stages},
         "stage_costs": dict.fromkeys(Stage, Decimal("0.01")),
@@ -83,14 +83,16 @@ def make_report(*, days: int = 40, clients: ClientEvents | None = None, **change
         ),
         "entity_count": 300,
         "timeline": {
-            begins + dt.timedelta(days=day): {stage: one.operation * (day % 7 + 1) for stage, one in stages.items()}
+            first_day + dt.timedelta(days=day): {
+                stage: charges_of_stage.operation * (day % 7 + 1) for stage, charges_of_stage in stages.items()
+            }
             for day in range(days)
         },
         "outages": (OUTAGE,),
         "outage_count": 250,
         "parked_outside_outages": 17,
     }
-    return CostReport(**{**told, **changed})
+    return CostReport(**{**fields, **overrides})
 
 
 def on_screen(report: CostReport) -> str:
@@ -104,50 +106,50 @@ def texts_of(report: CostReport) -> str:
     return " ".join(read(render_page(report_document(report), "today")).texts)
 
 
-def test_screen_and_page_say_the_same() -> None:
-    report = make_report(clients=ClientEvents(NOWHERE, NOWHERE, {"rows lost": 5}))
-    for told in (on_screen(report), texts_of(report)):
-        for said in (
+def test_screen_and_page_show_the_same() -> None:
+    report = make_report(clients=ClientEvents(UNUSED, UNUSED, {"rows lost": 5}))
+    for output in (on_screen(report), texts_of(report)):
+        for text in (
             "send to backlog",
             "receive from primary",
             "idle syphon",
             "28,800",
             "8,600 pings reached no server",
             "over 2 h 05 min",
-            "The 1 dearest of 250",
-            "17 messages were parked outside of these",
+            "The 1 most expensive of 250",
+            "17 messages were parked outside these outages",
             "The 3 with the most charges, of 300",
             "5 rows of clients' journals were lost",
-            "Usage may be missing: one life",
-            "ended without a last word",
+            "Usage may be missing: one run",
+            "ended unexpectedly",
             "4.00",
             "6.00",
         ):
-            assert said in told
+            assert text in output
 
 
-def test_names_that_came_from_elsewhere_are_text() -> None:
-    report = make_report(clients=ClientEvents(NOWHERE, NOWHERE, {}))
+def test_external_names_are_escaped() -> None:
+    report = make_report(clients=ClientEvents(UNUSED, UNUSED, {}))
     page = render_page(report_document(report), "today")
     assert "<script" not in page
     assert EVIL in texts_of(report)
     assert f"contoso/{EVIL}"[:20] in on_screen(report)
 
 
-def test_without_journals_outages_are_not_spoken_of() -> None:
-    told = on_screen(make_report(outages=(), outage_count=0, parked_outside_outages=0))
-    assert "Without the clients' journals outages are not known" in told
-    assert "lasted" not in told
+def test_without_journals_no_outage_is_shown() -> None:
+    output = on_screen(make_report(outages=(), outage_count=0, parked_outside_outages=0))
+    assert "Without the clients' journals, outages" in output
+    assert "lasted" not in output
 
 
-def test_with_journals_that_tell_of_none_that_is_said() -> None:
-    told = on_screen(
-        make_report(clients=ClientEvents(NOWHERE, NOWHERE, {}), outages=(), outage_count=0, parked_outside_outages=0)
+def test_journals_without_an_outage_are_reported_as_such() -> None:
+    output = on_screen(
+        make_report(clients=ClientEvents(UNUSED, UNUSED, {}), outages=(), outage_count=0, parked_outside_outages=0)
     )
-    assert "No client told of one in this time" in told
+    assert "No client reported an outage in this period" in output
 
 
-def test_what_the_pair_added_is_what_the_bills_would_be_lower_by() -> None:
+def test_the_cost_of_the_pair_equals_the_savings_without_it() -> None:
     report = make_report()
     extra = Charges(2_000 + 8_640 + 28_800, 3_000 + 8_640 + 28_800)
     assert report.pairing_charges == extra
@@ -156,6 +158,6 @@ def test_what_the_pair_added_is_what_the_bills_would_be_lower_by() -> None:
         assert abs(saved - extra.for_model(model) * Decimal("0.0000008")) < Decimal("0.000002")
 
 
-def test_a_single_day_has_no_line() -> None:
+def test_a_single_day_has_no_timeline() -> None:
     assert "Over time" not in on_screen(make_report(days=1, timeline={NOON.date(): {Stage.PING: 5}}))
     assert "Over time" in on_screen(make_report())

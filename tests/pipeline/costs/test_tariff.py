@@ -1,4 +1,4 @@
-"""A tariff is a dated file; a wrong one is refused with what is wrong in it."""
+"""Tariff files, the costs computed from them, and the errors for invalid ones."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ TARIFF = read_tariff()
         (3_000 * MILLION, "1369.60"),
     ],
 )
-def test_c10_operations_of_a_month_cost_to_the_cent(operations: int, dollars: str) -> None:
+def test_c10_the_operations_of_a_month_have_the_price_of_the_tariff(operations: int, dollars: str) -> None:
     assert operations_cost(TARIFF, operations) == Decimal(dollars)
 
 
@@ -64,7 +64,7 @@ def test_c10_premium_is_paid_by_unit_and_basic_by_operation() -> None:
     assert basic_cost(TARIFF, 150 * MILLION) == Decimal("7.50")
 
 
-def test_c11_what_leaves_a_region_costs_by_the_gigabyte() -> None:
+def test_c11_egress_is_charged_by_the_gigabyte() -> None:
     assert egress_cost(TARIFF, 10 * 2**30) == Decimal("0.87")
 
 
@@ -73,11 +73,11 @@ def test_c02_one_operation_is_charged_for_each_started_64_kb(kilobytes: int, uni
     assert units_of(kilobytes * 1024) == units
 
 
-def test_c02_a_byte_more_starts_the_next_step() -> None:
+def test_c02_one_byte_more_starts_the_next_step() -> None:
     assert (units_of(65_536), units_of(65_537)) == (1, 2)
 
 
-def test_money_is_shown_to_the_cent_without_a_minus_before_nothing() -> None:
+def test_money_is_shown_to_the_cent_and_zero_has_no_minus() -> None:
     assert money(Decimal("1369.6")) == "$1,369.60"
     assert money(Decimal("-0.001")) == "$0.00"
     assert money(Decimal("-1.5")) == "-$1.50"
@@ -92,12 +92,12 @@ def test_no_price_is_in_the_code() -> None:
             assert f'"{price}"' not in re.sub(r'""".*?"""|such as "0.80"', "", file.read_text(), flags=re.DOTALL), file
 
 
-def test_the_file_says_where_it_is_from_and_of_when() -> None:
+def test_the_tariff_names_its_source_and_date() -> None:
     assert "azure.microsoft.com" in TARIFF.source
     assert default_tariff_path().stem == f"tariff-{TARIFF.date:%Y-%m}"
 
 
-def changed(tmp_path: Path, old: str, new: str) -> Path:
+def write_changed_tariff(tmp_path: Path, old: str, new: str) -> Path:
     text = default_tariff_path().read_text()
     assert old in text
     file = tmp_path / "tariff.toml"
@@ -105,39 +105,39 @@ def changed(tmp_path: Path, old: str, new: str) -> Path:
     return file
 
 
-def test_an_own_tariff_is_used(tmp_path: Path) -> None:
-    ours = read_tariff(changed(tmp_path, '"0.80"', '"1.00"'))
-    assert operations_cost(ours, 14 * MILLION) == Decimal(1)
+def test_a_custom_tariff_is_used(tmp_path: Path) -> None:
+    tariff = read_tariff(write_changed_tariff(tmp_path, '"0.80"', '"1.00"'))
+    assert operations_cost(tariff, 14 * MILLION) == Decimal(1)
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "what"),
+    ("old", "new", "message"),
     [
-        ('"0.80"', "0.80", r'0\.8: an amount is a text such as "0\.80"'),
-        ('"0.80"', '"-1"', r"'-1': an amount is a text"),
-        ('"0.80"', '"1e3"', r"'1e3': an amount is a text"),
-        ("up_to = 100_000_000", "up_to = 5", r"number 1\)\.up_to: 5: is to be a whole number of at least 13,000,001"),
-        ("up_to = 100_000_000", "", r"number 1\): all but the last have an up_to"),
-        ("up_to = 100_000_000", "upto = 100_000_000", r"number 1\)\.upto: is not known; known are per_million, up_to"),
+        ('"0.80"', "0.80", r'0\.8: must be a string such as "0\.80"'),
+        ('"0.80"', '"-1"', r"'-1': must be a string"),
+        ('"0.80"', '"1e3"', r"'1e3': must be a string"),
+        ("up_to = 100_000_000", "up_to = 5", r"number 1\)\.up_to: 5: must be a whole number of at least 13,000,001"),
+        ("up_to = 100_000_000", "", r"number 1\): all tiers but the last must have up_to"),
+        ("up_to = 100_000_000", "upto = 100_000_000", r"number 1\)\.upto: is unknown; use one of per_million, up_to"),
         (
             "[[standard.tiers]] # the last",
             "[[standard.tiers]]\nup_to = 9_000_000_000 # the last",
-            "last one has no up_to",
+            "last tier must not have up_to",
         ),
         ("included_operations = 13_000_000", "", "included_operations: missing"),
         ("included_operations = 13_000_000", "included_operations = true", "included_operations: True"),
-        ("date = 2026-11-01", 'date = "2026-11-01"', "date: '2026-11-01': is to be a date"),
-        ('currency = "USD"', 'currency = "dollars"', "currency: 'dollars': is to be a code of three letters"),
-        ("[premium]", "[platinum]", "platinum: is not known"),
-        ("[premium]\nper_unit_and_month", "[basic.x]\nper_unit_and_month", r"there is no \[premium\]"),
+        ("date = 2026-11-01", 'date = "2026-11-01"', "date: '2026-11-01': must be a date"),
+        ('currency = "USD"', 'currency = "dollars"', "currency: 'dollars': must be a code of three letters"),
+        ("[premium]", "[platinum]", "platinum: is unknown"),
+        ("[premium]\nper_unit_and_month", "[basic.x]\nper_unit_and_month", r"the table \[premium\] is missing"),
         ("[tariff]", "[tariff", "is not TOML"),
     ],
 )
-def test_a_wrong_tariff_is_refused_with_what_is_wrong(tmp_path: Path, old: str, new: str, what: str) -> None:
-    with pytest.raises(PipelineError, match=what):
-        read_tariff(changed(tmp_path, old, new))
+def test_an_invalid_tariff_is_refused_with_the_reason(tmp_path: Path, old: str, new: str, message: str) -> None:
+    with pytest.raises(PipelineError, match=message):
+        read_tariff(write_changed_tariff(tmp_path, old, new))
 
 
-def test_a_tariff_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_tariff_is_named(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match=r"absent\.toml cannot be read: No such file"):
         read_tariff(tmp_path / "absent.toml")

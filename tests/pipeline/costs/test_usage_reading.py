@@ -1,4 +1,4 @@
-"""What servers counted is read whole, each minute once, however far it is rolled."""
+"""The usage of servers is read completely, each minute once, from journals and Parquet files."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 HOUR = dt.timedelta(hours=1)
 
 
-def two_hours(data: Path) -> UsageRecorder:
+def record_two_hours(data: Path) -> UsageRecorder:
     server = UsageRecorder(data, "contoso")
     server.record_minute(NOON, usage_row("orders", sends=3, send_units=4))
     server.record_minute(NOON + HOUR, usage_row("orders", sends=5, send_units=6))
     return server
 
 
-def sends(spark: SparkSession, *places: Path | str, **when: dt.datetime) -> int:
-    total = read_usage(spark, places, **when).groupBy().sum("sends").first()
+def sends(spark: SparkSession, *folders: Path | str, **period: dt.datetime) -> int:
+    total = read_usage(spark, folders, **period).groupBy().sum("sends").first()
     assert total is not None
     return total[0] or 0
 
 
-def test_hours_that_are_parquet_and_hours_that_are_journals_come_as_one(spark: SparkSession, tmp_path: Path) -> None:
-    server = two_hours(tmp_path)
+def test_parquet_files_and_journals_are_read_together(spark: SparkSession, tmp_path: Path) -> None:
+    server = record_two_hours(tmp_path)
     first = min(server.folder.glob("*.journal"))
     parquet_files.convert_journal(server.folder, first)
     usage = read_usage(spark, [tmp_path])
@@ -48,50 +48,50 @@ def test_hours_that_are_parquet_and_hours_that_are_journals_come_as_one(spark: S
     assert [row.minute.astimezone(dt.UTC) for row in rows] == [NOON, NOON + HOUR]
 
 
-def test_an_hour_that_is_there_as_both_counts_once(spark: SparkSession, tmp_path: Path) -> None:
-    server = two_hours(tmp_path)
+def test_an_hour_in_both_a_journal_and_a_parquet_file_counts_once(spark: SparkSession, tmp_path: Path) -> None:
+    server = record_two_hours(tmp_path)
     first = min(server.folder.glob("*.journal"))
-    kept = first.read_bytes()
+    content = first.read_bytes()
     parquet_files.convert_journal(server.folder, first)
-    first.write_bytes(kept)  # as after a crash between the two steps
+    first.write_bytes(content)  # as after a crash between writing the Parquet file and removing the journal
     assert sends(spark, tmp_path) == 8
 
 
-def test_a_journal_that_was_rolled_meanwhile_has_no_rows(tmp_path: Path) -> None:
+def test_a_journal_that_was_converted_meanwhile_has_no_rows(tmp_path: Path) -> None:
     assert list(read_batches(tmp_path / "gone.journal")) == []
 
 
-def test_a_torn_journal_is_read_up_to_there(spark: SparkSession, tmp_path: Path) -> None:
-    server = two_hours(tmp_path)
+def test_a_truncated_journal_is_read_up_to_its_last_whole_record(spark: SparkSession, tmp_path: Path) -> None:
+    server = record_two_hours(tmp_path)
     last = max(server.folder.glob("*.journal"))
     last.write_bytes(last.read_bytes()[:-3])
     assert sends(spark, tmp_path) == 3
 
 
-def test_several_namespaces_and_the_folder_itself_may_be_named(spark: SparkSession, tmp_path: Path) -> None:
-    two_hours(tmp_path / "one").roll()
-    two_hours(tmp_path / "two")
+def test_several_namespaces_and_their_usage_folders_can_be_read(spark: SparkSession, tmp_path: Path) -> None:
+    record_two_hours(tmp_path / "one").roll()
+    record_two_hours(tmp_path / "two")
     assert sends(spark, tmp_path / "one" / "usage", tmp_path / "two") == 16
 
 
 def test_a_folder_that_is_named_twice_counts_once(spark: SparkSession, tmp_path: Path) -> None:
-    two_hours(tmp_path)
+    record_two_hours(tmp_path)
     assert sends(spark, tmp_path, tmp_path / "usage", tmp_path / "usage" / ".." / "usage") == 8
 
 
-def test_a_time_may_be_chosen(spark: SparkSession, tmp_path: Path) -> None:
-    two_hours(tmp_path).roll()
-    two_hours(tmp_path / "journals")
+def test_a_period_can_be_chosen(spark: SparkSession, tmp_path: Path) -> None:
+    record_two_hours(tmp_path).roll()
+    record_two_hours(tmp_path / "journals")
     assert sends(spark, tmp_path, tmp_path / "journals", since=NOON + HOUR) == 10
     assert sends(spark, tmp_path, tmp_path / "journals", until=NOON + HOUR) == 6
     assert sends(spark, tmp_path, since=NOON + dt.timedelta(days=1)) == 0
 
 
-def test_where_there_is_none_that_is_said(spark: SparkSession, tmp_path: Path) -> None:
+def test_missing_usage_is_an_error(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "empty" / "usage").mkdir(parents=True)
-    with pytest.raises(PipelineError, match="no usage is in"):
+    with pytest.raises(PipelineError, match="no usage in"):
         read_usage(spark, [tmp_path / "empty"])
-    with pytest.raises(PipelineError, match="absent is no folder"):
+    with pytest.raises(PipelineError, match="absent is not a folder"):
         read_usage(spark, [tmp_path / "absent"])
     with pytest.raises(PipelineError, match="no usage: name the data folder"):
         read_usage(spark, [])

@@ -1,4 +1,4 @@
-"""Ids derived from rows: the same for the same row wherever it stands, and never the same for two that differ."""
+"""Message ids derived from rows: equal for equal rows in any position, and different for different rows."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ PROPERTY = pa.struct([("type", pa.string()), ("long", pa.int64())])
 
 
 def ids(batch: pa.RecordBatch, scope: str = "query-3", *key: str) -> list[object]:
-    return [one.message.message_id for one in to_messages(batch, "orders", RowIds(scope, key))]
+    return [outgoing.message.message_id for outgoing in to_messages(batch, "orders", RowIds(scope, key))]
 
 
 def rows(**columns: object) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(columns)
 
 
-def split(count: int, **more: object) -> pa.RecordBatch:
-    """Rows of one message, with different bodies."""
-    return rows(sourceId=["s/1"] * count, body=[f"part {number}" for number in range(count)], **more)
+def split(count: int, **columns: object) -> pa.RecordBatch:
+    """Return rows with one source id and different bodies."""
+    return rows(sourceId=["s/1"] * count, body=[f"part {number}" for number in range(count)], **columns)
 
 
-def test_a_row_has_its_id_wherever_it_stands() -> None:
-    whole = rows(sourceId=[f"s/{number}" for number in range(9)], body=["x"] * 9)
-    expected = dict(enumerate(ids(whole)))
-    some = [8, 2, 5]
-    assert ids(whole.take(pa.array(some))) == [expected[number] for number in some]
+def test_the_id_of_a_row_does_not_depend_on_its_position() -> None:
+    batch = rows(sourceId=[f"s/{number}" for number in range(9)], body=["x"] * 9)
+    expected = dict(enumerate(ids(batch)))
+    positions = [8, 2, 5]
+    assert ids(batch.take(pa.array(positions))) == [expected[number] for number in positions]
     assert len(set(expected.values())) == 9
 
 
-def test_rows_that_one_message_became_have_different_ids() -> None:
+def test_different_rows_of_one_message_have_different_ids() -> None:
     assert len(set(ids(split(5)))) == 5
 
 
@@ -49,26 +49,26 @@ def test_two_equal_rows_are_refused() -> None:
 
 def test_two_equal_rows_of_different_tasks_are_refused() -> None:
     def digests(*numbers: int) -> bytes:
-        derived = RowIds("query-3")
+        row_ids = RowIds("query-3")
         batch = rows(sourceId=[f"s/{number}" for number in numbers], body=["x"] * len(numbers))
-        assert len(list(to_messages(batch, "orders", derived))) == len(numbers)
-        return derived.digests
+        assert len(list(to_messages(batch, "orders", row_ids))) == len(numbers)
+        return row_ids.digests
 
     check_distinct([])
     check_distinct([digests(1, 2), b"", digests(3)])
-    twice = digests(2)[:DIGEST_BYTES].hex()
-    with pytest.raises(PipelineError, match=f"several rows have the message id that ends in {twice}"):
+    duplicate = digests(2)[:DIGEST_BYTES].hex()
+    with pytest.raises(PipelineError, match=f"several rows have the message id that ends in {duplicate}"):
         check_distinct([digests(1, 2), digests(3, 2)])
 
 
 def test_a_row_without_a_key_is_refused() -> None:
-    with pytest.raises(PipelineError, match="a row has no sourceId, which messageIds=deterministic derives"):
+    with pytest.raises(PipelineError, match="a row has no sourceId, from which messageIds=deterministic derives"):
         ids(rows(sourceId=pa.array([None], pa.string()), body=["x"]))
     with pytest.raises(PipelineError, match="a row has no line"):
         ids(rows(orderId=[1, 1], line=[1, None], body=["x", "y"]), "q", "orderId", "line")
 
 
-def test_another_batch_and_another_query_have_other_ids() -> None:
+def test_ids_differ_between_batches_and_between_queries() -> None:
     batch = rows(sourceId=["s/1"], body=["x"])
     assert len({*ids(batch, "a-1"), *ids(batch, "a-2"), *ids(batch, "b-1")}) == 3
 
@@ -87,7 +87,7 @@ def test_another_batch_and_another_query_have_other_ids() -> None:
         {"properties": pa.array([[("a", {"type": "long", "long": 1})]], pa.map_(pa.string(), PROPERTY))},
     ],
 )
-def test_everything_that_is_sent_counts(changed: dict[str, object]) -> None:
+def test_every_column_that_is_sent_changes_the_id(changed: dict[str, object]) -> None:
     plain: dict[str, object] = {"sourceId": ["s/1"], "body": ["x"]}
     assert ids(rows(**plain | changed)) != ids(rows(**plain))
 
@@ -103,16 +103,19 @@ def test_everything_that_is_sent_counts(changed: dict[str, object]) -> None:
         {"properties": pa.array([[]], pa.map_(pa.string(), pa.string()))},
     ],
 )
-def test_what_is_the_same_message_has_the_same_id(changed: dict[str, object]) -> None:
-    """Others may have received a message and given it back between two attempts: that is no other message."""
+def test_columns_that_do_not_change_the_message_do_not_change_the_id(changed: dict[str, object]) -> None:
+    """A message that others received and abandoned between two attempts is still the same message."""
     plain: dict[str, object] = {"sourceId": ["s/1"], "body": ["x"]}
     assert ids(rows(**plain | changed)) == ids(rows(**plain))
 
 
-def test_properties_count_in_any_order() -> None:
-    kind = pa.map_(pa.string(), pa.string())
-    one, other = ([("a", "1"), ("b", "2")], [("b", "2"), ("a", "1")])
-    first, second = (rows(sourceId=["s"], body=["x"], properties=pa.array([it], kind)) for it in (one, other))
+def test_the_order_of_properties_does_not_change_the_id() -> None:
+    map_type = pa.map_(pa.string(), pa.string())
+    ordered, reversed_order = ([("a", "1"), ("b", "2")], [("b", "2"), ("a", "1")])
+    first, second = (
+        rows(sourceId=["s"], body=["x"], properties=pa.array([properties], map_type))
+        for properties in (ordered, reversed_order)
+    )
     assert ids(first) == ids(second)
 
 
@@ -147,36 +150,36 @@ def test_a_key_may_be_of_any_type_that_can_be_compared_exactly(values: list[obje
 
 
 @pytest.mark.parametrize(
-    ("columns", "key", "said"),
+    ("columns", "key", "message"),
     [
         (
             {"body": ["x"]},
             (),
             r'with format\("servicebus"\), keep the column sourceId; otherwise name the columns',
         ),
-        ({"body": ["x"], "messageId": ["1"]}, (), "give each row a messageId, and leave the option messageIds out"),
+        ({"body": ["x"], "messageId": ["1"]}, (), "give each row a messageId and omit the option messageIds"),
         ({"body": ["x"], "orderId": [1]}, ("orderid",), r"names the column 'orderid'.*\(did you mean 'orderId'\?\)"),
         ({"body": ["x"], "price": [1.5]}, ("price",), "'price' is double, which cannot identify a row"),
         ({"body": ["x"], "lines": [[1]]}, ("lines",), "'lines' is list<.*cannot identify a row"),
     ],
 )
-def test_rows_without_a_possible_key_are_refused(columns: dict[str, object], key: tuple[str, ...], said: str) -> None:
-    with pytest.raises(PipelineError, match=said):
+def test_rows_without_a_usable_key_are_refused(columns: dict[str, object], key: tuple[str, ...], message: str) -> None:
+    with pytest.raises(PipelineError, match=message):
         check_key(rows(**columns).schema, key)
 
 
-def test_a_column_that_is_no_key_is_refused_as_ever() -> None:
+def test_an_unknown_column_that_is_no_key_is_refused() -> None:
     with pytest.raises(PipelineError, match="no column 'line' to write"):
         check_columns(rows(body=["x"], orderId=[1], line=[1]).schema, needs_entity=False, key_columns=("orderId",))
 
 
-def test_what_was_read_can_be_written_and_has_a_key() -> None:
+def test_the_columns_of_the_source_can_be_written_and_have_a_key() -> None:
     check_columns(SCHEMA, needs_entity=False)
     check_key(SCHEMA, ())
 
 
-def test_an_id_is_what_it_was() -> None:
-    """A batch may be run again by a later version: ids that change then are duplicates that nobody drops."""
+def test_ids_stay_the_same_across_versions() -> None:
+    """A later version may rerun a batch: if the ids changed, duplicate detection could not drop its messages."""
     batch = rows(
         sourceId=["contoso:5671/orders:7/1601/1700000000000000"],
         body=[b"two pounds of apples"],

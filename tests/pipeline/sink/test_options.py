@@ -1,4 +1,4 @@
-"""Options for writing: wrong ones are refused with what to do, and secrets do not show."""
+"""Options for writing: invalid ones are refused with advice, and secrets are not shown."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import pytest
 from twinbus.pipeline.errors import PipelineError
 from twinbus.pipeline.sink.options import read_options
 
-WHERE = "Endpoint=sb://contoso.example/;SharedAccessKeyName=root;SharedAccessKey=c2VjcmV0"
-OTHER = "Endpoint=sb://backup.example/;SharedAccessKeyName=root;SharedAccessKey=b3RoZXI="
+PRIMARY = "Endpoint=sb://contoso.example/;SharedAccessKeyName=root;SharedAccessKey=c2VjcmV0"
+SECONDARY = "Endpoint=sb://backup.example/;SharedAccessKeyName=root;SharedAccessKey=b3RoZXI="
 
 
-def test_names_are_read_without_regard_to_case() -> None:
-    found = read_options({"CONNECTIONSTRING": WHERE, "Entity": "orders", "checkpointLocation": "/tmp/x"})  # noqa: S108
-    assert (found.entity, found.operation_timeout_s, found.pair, found.has_deterministic_ids) == (
+def test_option_names_ignore_case() -> None:
+    options = read_options({"CONNECTIONSTRING": PRIMARY, "Entity": "orders", "checkpointLocation": "/tmp/x"})  # noqa: S108
+    assert (options.entity, options.operation_timeout_s, options.pair, options.has_deterministic_ids) == (
         "orders",
         60,
         None,
@@ -21,16 +21,16 @@ def test_names_are_read_without_regard_to_case() -> None:
     )
 
 
-def test_the_argument_of_save_is_the_entity_too() -> None:
-    assert read_options({"connectionString": WHERE, "path": "orders"}).entity == "orders"
-    assert read_options({"connectionString": WHERE, "path": "Orders", "entity": "orders"}).entity == "orders"
+def test_the_argument_of_save_names_the_entity() -> None:
+    assert read_options({"connectionString": PRIMARY, "path": "orders"}).entity == "orders"
+    assert read_options({"connectionString": PRIMARY, "path": "Orders", "entity": "orders"}).entity == "orders"
 
 
-def test_a_pair_is_read() -> None:
-    found = read_options(
+def test_the_options_of_a_pair_are_read() -> None:
+    options = read_options(
         {
-            "connectionString": WHERE,
-            "secondaryConnectionString": OTHER,
+            "connectionString": PRIMARY,
+            "secondaryConnectionString": SECONDARY,
             "backlogQueueCount": "3",
             "failoverInterval": "0",
             "pingInterval": "5",
@@ -39,55 +39,60 @@ def test_a_pair_is_read() -> None:
             "journalDir": "/srv/journal",
         }
     )
-    pair = found.pair
+    pair = options.pair
     assert pair is not None
-    assert (pair.connection_string, pair.admin_connection_string) == (OTHER, OTHER)
+    assert (pair.connection_string, pair.admin_connection_string) == (SECONDARY, SECONDARY)
     assert (pair.backlog_queue_count, pair.failover_interval_s, pair.ping_interval_s) == (3, 0, 5)
-    assert (pair.primary_name, pair.spool_dir, found.journal_dir) == ("contoso", "/srv/spool", "/srv/journal")
+    assert (pair.primary_name, pair.spool_dir, options.journal_dir) == ("contoso", "/srv/spool", "/srv/journal")
 
 
-def test_a_key_for_ids_is_names_of_columns() -> None:
-    found = read_options({"connectionString": WHERE, "messageIds": "deterministic", "messageIdKey": "orderId, line"})
-    assert (found.has_deterministic_ids, found.id_key) == (True, ("orderId", "line"))
+def test_a_message_id_key_is_a_list_of_columns() -> None:
+    options = read_options(
+        {"connectionString": PRIMARY, "messageIds": "deterministic", "messageIdKey": "orderId, line"}
+    )
+    assert (options.has_deterministic_ids, options.id_key) == (True, ("orderId", "line"))
 
 
-def test_secrets_do_not_show() -> None:
-    text = repr(read_options({"connectionString": WHERE, "secondaryConnectionString": OTHER}))
+def test_options_show_no_secrets() -> None:
+    text = repr(read_options({"connectionString": PRIMARY, "secondaryConnectionString": SECONDARY}))
     assert "c2VjcmV0" not in text
     assert "b3RoZXI" not in text
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("invalid", "message"),
     [
         ({}, "needs the option connectionString"),
         ({"connectionString": "Endpoint=x"}, "connectionString cannot be read"),
-        ({"connectionString": WHERE, "entty": "x"}, "no option 'entty' for writing .did you mean entity"),
-        ({"connectionString": WHERE, "startingOffsets": "latest"}, "no option 'startingOffsets' for writing"),
+        ({"connectionString": PRIMARY, "entty": "x"}, "no option 'entty' for writing .did you mean entity"),
+        ({"connectionString": PRIMARY, "startingOffsets": "latest"}, "no option 'startingOffsets' for writing"),
         (
-            {"connectionString": WHERE, "entity": "orders", "path": "news"},
-            r"entity is 'orders', and save\(...\) or start\(...\) says 'news': give one of them",
+            {"connectionString": PRIMARY, "entity": "orders", "path": "news"},
+            r"entity is 'orders', but save\(...\) or start\(...\) names 'news': give one",
         ),
-        ({"connectionString": WHERE, "messageIds": "random"}, "messageIds is 'random'; it can be given or determin"),
-        ({"connectionString": WHERE, "messageIdKey": "a"}, "messageIdKey is 'a', and messageIds is given"),
+        ({"connectionString": PRIMARY, "messageIds": "random"}, "messageIds is 'random'; use given or determin"),
+        ({"connectionString": PRIMARY, "messageIdKey": "a"}, "messageIdKey is 'a', but messageIds is given"),
         (
-            {"connectionString": WHERE, "messageIds": "deterministic", "messageIdKey": "a, ,b"},
-            "it is the names of columns, each once",
+            {"connectionString": PRIMARY, "messageIds": "deterministic", "messageIdKey": "a, ,b"},
+            "use distinct column names",
         ),
         (
-            {"connectionString": WHERE, "messageIds": "deterministic", "messageIdKey": "a,a"},
-            "it is the names of columns, each once",
+            {"connectionString": PRIMARY, "messageIds": "deterministic", "messageIdKey": "a,a"},
+            "use distinct column names",
         ),
-        ({"connectionString": WHERE, "operationTimeout": "soon"}, "operationTimeout is 'soon'"),
-        ({"connectionString": WHERE, "spoolDir": "/x"}, "spoolDir is for a pair"),
-        ({"connectionString": WHERE, "secondaryConnectionString": "Key=c2VjcmV0"}, "secondaryConnectionString cannot"),
+        ({"connectionString": PRIMARY, "operationTimeout": "soon"}, "operationTimeout is 'soon'"),
+        ({"connectionString": PRIMARY, "spoolDir": "/x"}, "spoolDir requires the option secondaryConnectionString"),
         (
-            {"connectionString": WHERE, "secondaryConnectionString": OTHER, "backlogQueueCount": "0"},
+            {"connectionString": PRIMARY, "secondaryConnectionString": "Key=c2VjcmV0"},
+            "secondaryConnectionString cannot",
+        ),
+        (
+            {"connectionString": PRIMARY, "secondaryConnectionString": SECONDARY, "backlogQueueCount": "0"},
             "backlogQueueCount is '0'",
         ),
     ],
 )
-def test_what_cannot_be_is_refused(given: dict[str, str], said: str) -> None:
-    with pytest.raises(PipelineError, match=said) as caught:
-        read_options(given)
+def test_invalid_options_are_refused(invalid: dict[str, str], message: str) -> None:
+    with pytest.raises(PipelineError, match=message) as caught:
+        read_options(invalid)
     assert "c2VjcmV0" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""Q04: rows that a paired task may have sent before are marked: those of a second attempt, and of a batch run again."""
+"""Q04: rows that a paired task may have sent before are marked: rows of a second attempt, and of a rerun batch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark import TaskContext
 
-from tests.pipeline.sink.test_paired_writing import both, pair  # noqa: F401  # a fixture
+from tests.pipeline.sink.test_paired_writing import pair_options, servers  # noqa: F401  # a fixture
 from tests.support.server_pair import QUEUE, create_queue, receive_all
 from twinbus.client.sync import BrokeredMessage, MessagingFactory
 from twinbus.pipeline.sink import writers
@@ -29,45 +29,48 @@ LARGE = 7
 
 
 def marks(server: ServerProcess) -> list[tuple[str, object]]:
-    return [(one.text, one.properties.get(DUPLICATE_MARK)) for one in asyncio.run(receive_all(server, 1))]
+    return [(message.text, message.properties.get(DUPLICATE_MARK)) for message in asyncio.run(receive_all(server, 1))]
 
 
 def run_as(monkeypatch: pytest.MonkeyPatch, attempt: int, properties: dict[str, str]) -> None:
-    """Be the task that Spark says it is."""
+    """Set the attempt and the properties of the current Spark task."""
     monkeypatch.setattr(TaskContext, "_taskContext", None)
     TaskContext(attemptNumber=attempt, localProperties=properties)
 
 
-def test_q04_rows_of_a_task_that_is_attempted_again_are_marked(
+def test_q04_rows_of_a_second_attempt_are_marked(
     monkeypatch: pytest.MonkeyPatch,
-    both: tuple[ServerProcess, ServerProcess],  # noqa: F811
+    servers: tuple[ServerProcess, ServerProcess],  # noqa: F811
     tmp_path: Path,
 ) -> None:
-    primary = both[0]
+    primary = servers[0]
     rows = [pa.RecordBatch.from_pydict({"body": ["apples"]})]
-    paired, alone = pair(*both), {"connectionString": pair(*both)["connectionString"], "entity": QUEUE}
+    paired, unpaired = (
+        pair_options(*servers),
+        {"connectionString": pair_options(*servers)["connectionString"], "entity": QUEUE},
+    )
     for attempt, mark in ((0, None), (1, True)):
         run_as(monkeypatch, attempt, {})
         BatchWriter(read_options(paired)).write(iter(rows))
         assert marks(primary) == [("apples", mark)]
-        BatchWriter(read_options(alone)).write(iter(rows))
+        BatchWriter(read_options(unpaired)).write(iter(rows))
         assert marks(primary) == [("apples", None)], "without a pair nothing is marked"
         run_as(monkeypatch, attempt, {BATCH_ID_PROPERTY: "3", RUN_ID_PROPERTY: "first"})
         StreamWriter(read_options(paired | {"checkpointLocation": str(tmp_path / "checkpoint")})).write(iter(rows))
         assert marks(primary) == [("apples", mark)]
     run_as(monkeypatch, 0, {BATCH_ID_PROPERTY: "3", RUN_ID_PROPERTY: "first"})
     StreamWriter(read_options(paired)).write(iter(rows))
-    assert marks(primary) == [("apples", True)], "without the checkpoint nobody can tell whether it ran before"
+    assert marks(primary) == [("apples", True)], "without a checkpoint it is unknown whether the batch ran before"
 
 
-def test_q04_a_batch_of_a_stream_that_runs_again_is_marked(
+def test_q04_a_rerun_batch_of_a_stream_is_marked(
     spark: SparkSession,
-    both: tuple[ServerProcess, ServerProcess],  # noqa: F811
+    servers: tuple[ServerProcess, ServerProcess],  # noqa: F811
     tmp_path: Path,
 ) -> None:
-    primary, source = both[0], "baskets"
+    primary, source = servers[0], "baskets"
     asyncio.run(create_queue(primary, source))
-    options = pair(*both)
+    options = pair_options(*servers)
 
     def copy(body: str) -> None:
         rows = spark.readStream.format("servicebus").options(
@@ -95,7 +98,7 @@ def test_q04_a_batch_of_a_stream_that_runs_again_is_marked(
     assert sorted(marks(primary)) == sorted((text, True) for text in texts)
 
 
-def test_q04_what_an_earlier_run_began_is_known_until_the_next_batch_is_written(tmp_path: Path) -> None:
+def test_q04_a_started_batch_is_remembered_until_the_next_batch_is_written(tmp_path: Path) -> None:
     checkpoint = f"file://{tmp_path}"
     assert not writers.mark_batch_begun(checkpoint, 3, "first")
     assert not writers.mark_batch_begun(checkpoint, 3, "first"), "another task of the same run"

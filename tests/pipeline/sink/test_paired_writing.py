@@ -1,4 +1,4 @@
-"""Jobs of Spark whose tasks are paired: they survive the loss of the primary; and the page's examples run."""
+"""Spark jobs with paired tasks survive the loss of the primary; the examples of docs/pipeline-writing.md run."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 PAGE = Path(__file__).parents[3] / "docs" / "pipeline-writing.md"
 COUNT = 20_000
-LOOK_S = 0.02
+POLL_S = 0.02
 
 
-def pair(primary: ServerProcess, secondary: ServerProcess) -> dict[str, str]:
+def pair_options(primary: ServerProcess, secondary: ServerProcess) -> dict[str, str]:
     return {
         "connectionString": connection_string(primary),
         "entity": QUEUE,
@@ -40,8 +40,8 @@ def pair(primary: ServerProcess, secondary: ServerProcess) -> dict[str, str]:
 
 
 @pytest.fixture
-def both(tmp_path: Path) -> Iterator[tuple[ServerProcess, ServerProcess]]:
-    """Spark is called from the thread that its session was made on, so these are no coroutines."""
+def servers(tmp_path: Path) -> Iterator[tuple[ServerProcess, ServerProcess]]:
+    """Run two servers. The tests are no coroutines, since Spark must be called on the thread of its session."""
     for name in ("contoso", "contoso-backup"):
         (tmp_path / name).mkdir()
     with (
@@ -53,29 +53,33 @@ def both(tmp_path: Path) -> Iterator[tuple[ServerProcess, ServerProcess]]:
 
 
 def ids(server: ServerProcess, path: str = QUEUE) -> list[str]:
-    return [str(one.message_id) for one in asyncio.run(receive_all(server, 0, path))]
+    return [str(message.message_id) for message in asyncio.run(receive_all(server, 0, path))]
 
 
 def test_a_job_whose_primary_is_killed_loses_nothing(
-    spark: SparkSession, both: tuple[ServerProcess, ServerProcess]
+    spark: SparkSession, servers: tuple[ServerProcess, ServerProcess]
 ) -> None:
-    primary, secondary = both
+    primary, secondary = servers
     rows = spark.range(0, COUNT, 1, 4).selectExpr("cast(id as string) messageId", "repeat('x', 500) body")
-    is_over = threading.Event()
+    job_ended = threading.Event()
 
     def kill() -> None:
-        while primary.message_counts(QUEUE)[0] == 0 and not is_over.wait(LOOK_S):
+        while primary.message_counts(QUEUE)[0] == 0 and not job_ended.wait(POLL_S):
             pass
         primary.kill()
 
     killer = threading.Thread(target=kill)
     killer.start()
     try:
-        rows.write.format("servicebus").options(**pair(primary, secondary)).mode("append").save()
+        rows.write.format("servicebus").options(**pair_options(primary, secondary)).mode("append").save()
     finally:
-        is_over.set()
+        job_ended.set()
         killer.join()
-    parked = [one for index in range(BACKLOG_QUEUES) for one in ids(secondary, backlog_queue_path("contoso", index))]
+    parked = [
+        message_id
+        for index in range(BACKLOG_QUEUES)
+        for message_id in ids(secondary, backlog_queue_path("contoso", index))
+    ]
     primary.start()
     arrived = ids(primary)
     assert parked
@@ -83,18 +87,18 @@ def test_a_job_whose_primary_is_killed_loses_nothing(
     assert {*parked, *arrived} == {str(number) for number in range(COUNT)}
 
 
-def test_the_examples_of_the_page_run(spark: SparkSession, both: tuple[ServerProcess, ServerProcess]) -> None:
-    assert spark is not None, "the examples take the session that there is"
-    told = pair(*both)
+def test_the_examples_of_the_page_run(spark: SparkSession, servers: tuple[ServerProcess, ServerProcess]) -> None:
+    assert spark is not None, "the examples use the existing session"
+    options = pair_options(*servers)
     names: dict[str, object] = {
-        "PRIMARY": told["connectionString"],
-        "SECONDARY": told["secondaryConnectionString"],
-        "SECONDARY_ADMIN": told["secondaryAdminConnectionString"],
+        "PRIMARY": options["connectionString"],
+        "SECONDARY": options["secondaryConnectionString"],
+        "SECONDARY_ADMIN": options["secondaryAdminConnectionString"],
     }
     examples = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert len(examples) == 2
     for example in examples:
         exec(example, names)  # noqa: S102  # our own page
-    found = asyncio.run(receive_all(both[0], 2))
-    assert [one.text for one in found] == ["two pounds of apples"] * 2
-    assert {one.properties["priority"] for one in found} == {"high"}
+    messages = asyncio.run(receive_all(servers[0], 2))
+    assert [message.text for message in messages] == ["two pounds of apples"] * 2
+    assert {message.properties["priority"] for message in messages} == {"high"}

@@ -1,4 +1,4 @@
-"""A batch that is run again after a failure, with rows missing: every row that is left is written, and none twice."""
+"""A failed batch is rerun after some of its messages were received: every other row is written exactly once."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ CHANGED = ("body", "messageId", "sessionId")
 
 
 def copy(spark: SparkSession, server: ServerProcess, source: str, target: str, folder: Path, body: str) -> None:
-    """One run of the job: what is in one queue goes to another, without the ids of its messages.
+    """Run the job once: copy the messages of one queue to another, without their ids.
 
-    The rows have one session, so they are sent in order, and none behind the one that fails.
+    The rows have one session, so they are sent in order, and none after the one that fails.
     """
     options = {"connectionString": server.connection_string}
     rows = spark.readStream.format("servicebus").options(entity=source, **options).load()
@@ -41,7 +41,7 @@ def copy(spark: SparkSession, server: ServerProcess, source: str, target: str, f
     assert query.awaitTermination(60)
 
 
-def test_a_row_that_follows_missing_ones_is_written_when_a_failed_batch_runs_again(
+def test_a_rerun_of_a_failed_batch_writes_every_row_once_although_source_rows_are_gone(
     spark: SparkSession,
     server: ServerProcess,
     tmp_path: Path,
@@ -54,10 +54,12 @@ def test_a_row_that_follows_missing_ones_is_written_when_a_failed_batch_runs_aga
             copy(spark, server, source, target, tmp_path, f"if(body = 'A{LARGE}', repeat('x', 300000), body)")
         assert server.message_counts(target)[0] == LARGE, "the rows before the large one were sent"
         with factory.create_message_receiver(source, ReceiveMode.RECEIVE_AND_DELETE) as other:
-            assert [one.text for one in other.receive_batch(TAKEN, TIMEOUT_S)] == [f"A{n}" for n in range(TAKEN)]
+            assert [message.text for message in other.receive_batch(TAKEN, TIMEOUT_S)] == [
+                f"A{n}" for n in range(TAKEN)
+            ]
         copy(spark, server, source, target, tmp_path, "body")
-        found: list[str] = []
+        texts: list[str] = []
         with factory.create_message_receiver(target, ReceiveMode.RECEIVE_AND_DELETE) as receiver:
-            while len(found) <= ROWS and (some := receiver.receive_batch(ROWS + 1, 1)):
-                found += [one.text for one in some]
-    assert sorted(found) == sorted(f"A{number}" for number in range(ROWS))
+            while len(texts) <= ROWS and (batch := receiver.receive_batch(ROWS + 1, 1)):
+                texts += [message.text for message in batch]
+    assert sorted(texts) == sorted(f"A{number}" for number in range(ROWS))

@@ -1,4 +1,4 @@
-"""Rows become messages: each column a property, each property of the type it had; and a row that cannot is named."""
+"""Rows become messages: columns become properties of the same type, and an invalid row is named."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ TYPED = {
 
 
 def sent(batch: pa.RecordBatch) -> BrokeredMessage:
-    """The one message of a batch, as it would arrive."""
+    """Return the only message of a batch as a receiver decodes it."""
     (outgoing,) = to_messages(batch, "orders")
     return BrokeredMessage.decode(outgoing.message.encode(NOW_MS))
 
@@ -69,7 +69,7 @@ def rows(**columns: list[object]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(columns)
 
 
-def test_a_message_that_was_read_is_written_as_it_was() -> None:
+def test_a_message_that_was_read_is_written_unchanged() -> None:
     message = BrokeredMessage(
         b"\x00body",
         message_id="id",
@@ -96,7 +96,7 @@ def test_a_message_that_was_read_is_written_as_it_was() -> None:
     [value({"a": Int(1), "b": [1, None]}), sequence([1, "two"], [Symbol("three")]), b""],
     ids=["value", "sequence", "none"],
 )
-def test_a_body_that_is_no_data_is_written_as_it_was(body: bytes) -> None:
+def test_a_body_that_is_not_data_is_written_unchanged(body: bytes) -> None:
     received = BrokeredMessage.decode(BrokeredMessage(None, message_id="id").encode(NOW_MS) + body)
     arrived = sent(record_batch([received.payload], 0))
     assert arrived.payload == received.payload
@@ -107,41 +107,41 @@ def test_a_body_may_be_text() -> None:
     assert sent(rows(body=["größer"])).body == "größer".encode()
 
 
-def test_properties_may_be_plain_texts() -> None:
-    kind = pa.map_(pa.string(), pa.string())
+def test_properties_may_be_plain_strings() -> None:
+    map_type = pa.map_(pa.string(), pa.string())
     batch = pa.RecordBatch.from_arrays(
-        [pa.array(["x"]), pa.array([[("a", "1"), ("b", None)]], kind)], names=["body", "properties"]
+        [pa.array(["x"]), pa.array([[("a", "1"), ("b", None)]], map_type)], names=["body", "properties"]
     )
     assert sent(batch).properties == {"a": "1", "b": None}
 
 
-def test_properties_of_a_part_of_a_batch_are_those_of_its_rows() -> None:
-    kind = pa.map_(pa.string(), pa.string())
-    column = pa.array([[("a", "0")], None, [("a", "2"), ("b", "2")], []], kind)
+def test_a_slice_of_a_batch_has_the_properties_of_its_own_rows() -> None:
+    map_type = pa.map_(pa.string(), pa.string())
+    column = pa.array([[("a", "0")], None, [("a", "2"), ("b", "2")], []], map_type)
     batch = pa.RecordBatch.from_arrays([pa.array(["x"] * 4), column], names=["body", "properties"]).slice(1, 3)
-    assert [one.message.properties for one in to_messages(batch, "orders")] == [{}, {"a": "2", "b": "2"}, {}]
+    assert [outgoing.message.properties for outgoing in to_messages(batch, "orders")] == [{}, {"a": "2", "b": "2"}, {}]
 
 
-def test_a_row_without_an_id_is_given_one() -> None:
+def test_a_row_without_an_id_gets_one() -> None:
     first, second = to_messages(rows(body=["a", "b"], messageId=["x", None]), "orders")
     assert first.message.message_id == "x"
     assert second.message.message_id not in (None, "", "x")
 
 
-def test_a_row_without_an_id_is_given_a_derived_one_if_there_are_such() -> None:
+def test_a_row_without_an_id_gets_a_deterministic_one_if_requested() -> None:
     batch = rows(body=["a", "b"], messageId=["x", None], sourceId=["s/1", "s/2"])
     first, second = to_messages(batch, "orders", RowIds("query-3"))
     assert first.message.message_id == "x"
     assert str(second.message.message_id).startswith("query-3-")
 
 
-def test_a_row_goes_where_it_says_or_where_the_option_says() -> None:
-    found = to_messages(rows(body=["a", "b"], entity=["news", None]), "orders")
-    assert [one.entity for one in found] == ["news", "orders"]
+def test_a_row_goes_to_its_own_entity_or_else_to_that_of_the_option() -> None:
+    outgoing = to_messages(rows(body=["a", "b"], entity=["news", None]), "orders")
+    assert [message.entity for message in outgoing] == ["news", "orders"]
 
 
-def test_a_row_that_says_nowhere_is_named() -> None:
-    with pytest.raises(PipelineError, match="messageId 'x' says no entity"):
+def test_a_row_without_an_entity_is_named() -> None:
+    with pytest.raises(PipelineError, match="messageId 'x' has no entity"):
         list(to_messages(rows(body=["a"], messageId=["x"], entity=[None]), None))
 
 
@@ -151,7 +151,7 @@ def test_sizes_grow_with_bodies_and_properties() -> None:
     assert 1500 + MESSAGE_OVERHEAD_BYTES <= outgoing.size <= 1600 + MESSAGE_OVERHEAD_BYTES
 
 
-def test_a_property_that_cannot_be_names_its_row() -> None:
+def test_an_invalid_property_names_its_row() -> None:
     entry = pa.struct([("type", pa.string()), ("long", pa.int64())])
     column = pa.array([[("a", {"type": "integer", "long": 1})]], pa.map_(pa.string(), entry))
     batch = pa.RecordBatch.from_arrays(
@@ -162,22 +162,20 @@ def test_a_property_that_cannot_be_names_its_row() -> None:
 
 
 @pytest.mark.parametrize(
-    ("columns", "said"),
+    ("columns", "message"),
     [
         ({"messageId": ["x"]}, "need a column 'body'"),
         ({"body": ["x"], "mesageId": ["x"]}, "no column 'mesageId' to write .did you mean 'messageId'"),
-        ({"body": [1]}, "'body' is int64; it has to be binary or string"),
+        ({"body": [1]}, "'body' is int64; it must be binary or string"),
         ({"body": ["x"], "timeToLive": ["x"]}, "'timeToLive' is string"),
         ({"body": ["x"], "properties": ["x"]}, "'properties' is string"),
-        ({"body": ["x"]}, "where to"),
+        ({"body": ["x"]}, "no destination"),
     ],
 )
-def test_columns_that_cannot_be_are_refused_before_anything_is_sent(
-    columns: dict[str, list[object]], said: str
-) -> None:
-    with pytest.raises(PipelineError, match=said):
+def test_invalid_columns_are_refused_before_anything_is_sent(columns: dict[str, list[object]], message: str) -> None:
+    with pytest.raises(PipelineError, match=message):
         check_columns(rows(**columns).schema, needs_entity=True)
 
 
-def test_what_a_namespace_says_of_messages_may_be_among_the_columns() -> None:
+def test_the_read_only_columns_of_the_source_are_accepted() -> None:
     check_columns(record_batch([], 0).schema, needs_entity=False)

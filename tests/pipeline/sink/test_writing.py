@@ -1,4 +1,4 @@
-"""Spark writes to entities: a DataFrame once, a stream batch by batch; and says why where it cannot."""
+"""Spark writes DataFrames and streams to entities, and refuses rows and options that cannot be written."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from twinbus.client import BrokeredMessage
 
 
-def write(rows: DataFrame, server: ServerProcess, entity: str, **more: str) -> None:
-    rows.write.format("servicebus").options(connectionString=server.connection_string, entity=entity, **more).mode(
+def write(rows: DataFrame, server: ServerProcess, entity: str, **options: str) -> None:
+    rows.write.format("servicebus").options(connectionString=server.connection_string, entity=entity, **options).mode(
         "append"
     ).save()
 
 
 def messages(server: ServerProcess, path: str, count: int) -> list[BrokeredMessage]:
     with MessagingFactory.from_connection_string(server.connection_string) as factory:
-        found: list[BrokeredMessage] = []
+        received: list[BrokeredMessage] = []
         client = factory.create_queue_client(path)
-        while len(found) < count and (some := client.receive_batch(count, 5)):
-            found += some
-        return found
+        while len(received) < count and (batch := client.receive_batch(count, 5)):
+            received += batch
+        return received
 
 
 def test_rows_of_all_partitions_arrive_once(spark: SparkSession, server: ServerProcess, queue: str) -> None:
@@ -43,11 +43,11 @@ def test_rows_of_all_partitions_arrive_once(spark: SparkSession, server: ServerP
         "map('number', named_struct('type', 'int', 'long', id)) properties",
     )
     write(rows, server, queue)
-    found = messages(server, queue, 3000)
-    assert sorted(int(str(one.message_id)) for one in found) == list(range(3000))
-    assert {one.label for one in found} == {"order"}
-    assert all(one.properties == {"number": Int(str(one.message_id))} for one in found)
-    assert {type(one.properties["number"]) for one in found} == {Int}
+    received = messages(server, queue, 3000)
+    assert sorted(int(str(message.message_id)) for message in received) == list(range(3000))
+    assert {message.label for message in received} == {"order"}
+    assert all(message.properties == {"number": Int(str(message.message_id))} for message in received)
+    assert {type(message.properties["number"]) for message in received} == {Int}
 
 
 def test_a_row_that_cannot_be_sent_fails_its_task_and_is_named(
@@ -60,7 +60,7 @@ def test_a_row_that_cannot_be_sent_fails_its_task_and_is_named(
         write(rows, server, queue)
 
 
-def test_what_cannot_be_written_is_refused_before_a_task_runs(
+def test_invalid_columns_options_and_modes_are_refused_before_a_task_runs(
     spark: SparkSession,
     server: ServerProcess,
     queue: str,
@@ -69,7 +69,7 @@ def test_what_cannot_be_written_is_refused_before_a_task_runs(
         write(spark.sql("select 'x' body, '1' mesageId"), server, queue)
     with pytest.raises(Exception, match="no option 'entty' for writing"):
         write(spark.sql("select 'x' body"), server, queue, entty="x")
-    with pytest.raises(Exception, match=r"needs to know what identifies a row.*keep the column sourceId.*messageIdKey"):
+    with pytest.raises(Exception, match=r"needs columns that identify a row.*keep the column sourceId.*messageIdKey"):
         write(spark.sql("select 'x' body"), server, queue, messageIds="deterministic")
     with pytest.raises(Exception, match="cannot be overwritten"):
         spark.sql("select 'x' body").write.format("servicebus").options(
@@ -92,7 +92,7 @@ def stream(spark: SparkSession, server: ServerProcess, entity: str, folder: Path
     assert query.awaitTermination(60)
 
 
-def test_a_batch_of_a_stream_that_is_sent_again_is_dropped_as_a_duplicate(
+def test_a_rerun_batch_of_a_stream_is_dropped_as_duplicates(
     spark: SparkSession,
     server: ServerProcess,
     tmp_path: Path,
@@ -101,12 +101,14 @@ def test_a_batch_of_a_stream_that_is_sent_again_is_dropped_as_a_duplicate(
     spark.range(100).selectExpr("cast(id as string)").repartition(2).write.text(str(tmp_path / "rows"))
     stream(spark, server, path, tmp_path)
     assert server.message_counts(path)[0] == 100
-    (tmp_path / "checkpoint" / "commits" / "0").unlink()  # as if Spark had been killed before it noted the end of it
+    (tmp_path / "checkpoint" / "commits" / "0").unlink()  # as if Spark had been killed before it committed the batch
     (tmp_path / "checkpoint" / "commits" / ".0.crc").unlink()
     stream(spark, server, path, tmp_path)
-    found = messages(server, path, 101)
-    assert sorted(int(one.text) for one in found) == list(range(100))
-    assert {str(one.message_id).split("-")[5] for one in found} == {"0"}, "the number of the batch is in the id"
+    received = messages(server, path, 101)
+    assert sorted(int(message.text) for message in received) == list(range(100))
+    assert {str(message.message_id).split("-")[5] for message in received} == {"0"}, (
+        "the number of the batch is in the id"
+    )
 
 
 def test_equal_rows_of_two_tasks_fail_the_job(spark: SparkSession, server: ServerProcess, queue: str) -> None:

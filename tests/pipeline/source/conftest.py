@@ -1,4 +1,4 @@
-"""One server for all tests of reading."""
+"""The fixture `feed`: one server for all tests of the Spark source."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""A namespace with messages to be read: one server for all tests, each with a queue of its own.
+"""A namespace with messages to read: one server for all tests, and a separate queue for each test.
 
     queue = feed.queue(partitioned=True)
     feed.send(queue, 100)
 
-Sends and receives go through the blocking client, since Spark's side of a test has no loop.
+Sends and receives use the blocking client, since tests with Spark have no event loop.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SUBSCRIPTION = (
 
 
 class MessageFeed:
-    """The sender's side of a test."""
+    """Creates entities, sends messages, and receives them outside Spark."""
 
     def __init__(self, server: ServerProcess) -> None:
         self.server = server
@@ -37,7 +37,7 @@ class MessageFeed:
         )
 
     def options(self, entity: str, **others: object) -> dict[str, str]:
-        """As a user gives them."""
+        """Return options for the data source, as a user passes them."""
         texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in others.items()}
         return {"connectionString": self.server.connection_string, "entity": entity, **texts}
 
@@ -54,27 +54,27 @@ class MessageFeed:
         return topic
 
     def send(self, path: str, count: int, *, first: int = 0) -> None:
-        """Numbered ones."""
+        """Send `count` messages whose bodies and ids are consecutive numbers."""
         self.send_all(path, (BrokeredMessage(f"{n}", message_id=f"{n}") for n in range(first, first + count)))
 
     def send_all(self, path: str, messages: Iterable[BrokeredMessage]) -> None:
-        """One after the other where their keys may lead to different fragments."""
+        """Send messages in batches, or one by one if they have keys: a batch goes to one fragment."""
         sender = self.factory.create_message_sender(path)
-        waiting = list(messages)
-        keyed = any(message.session_id or message.partition_key for message in waiting)
-        for at in range(0, len(waiting), 1 if keyed else BATCH_SIZE):
-            sender.send_batch(waiting[at : at + (1 if keyed else BATCH_SIZE)])
+        pending = list(messages)
+        keyed = any(message.session_id or message.partition_key for message in pending)
+        for start in range(0, len(pending), 1 if keyed else BATCH_SIZE):
+            sender.send_batch(pending[start : start + (1 if keyed else BATCH_SIZE)])
         sender.close()
 
     def receive(self, path: str, count: int) -> list[BrokeredMessage]:
-        """Take some, for good."""
+        """Receive and delete `count` messages."""
         with self.factory.create_message_receiver(path, ReceiveMode.RECEIVE_AND_DELETE) as receiver:
-            taken: list[BrokeredMessage] = []
-            while len(taken) < count:
-                found = receiver.receive_batch(count - len(taken), TIMEOUT_S)
-                assert found, f"{len(taken)} of {count} came"
-                taken += found
-        return taken
+            received: list[BrokeredMessage] = []
+            while len(received) < count:
+                batch = receiver.receive_batch(count - len(received), TIMEOUT_S)
+                assert batch, f"{len(received)} of {count} came"
+                received += batch
+        return received
 
     def receiver(self, path: str, *, prefetch: int = 0) -> MessageReceiver:
         return self.factory.create_message_receiver(path, prefetch=prefetch)
@@ -85,7 +85,7 @@ class MessageFeed:
         run_blocking(lambda: self.factory.inner.request(path, "twinbus:purge", {}, timeout_s=TIMEOUT_S))
 
     def count(self, path: str) -> int:
-        """Active messages that are there."""
+        """Return the number of active messages."""
         return self.server.message_counts(path)[0]
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""A program: a stream from an entity to Parquet files, with what is available now. For a cluster: it is the driver.
+"""A streaming job from an entity to Parquet files that reads all available messages and ends; runs as a driver.
 
 TWINBUS=<connection string> python -m tests.pipeline.source.stream_job MASTER ENTITY FOLDER LIMIT
 """

@@ -1,4 +1,4 @@
-"""A checkpoint is read without Spark: the last batch that is done, whatever other sources its query has."""
+"""A checkpoint is read without Spark: the offsets of the last completed batch, also if the query has other sources."""
 
 from __future__ import annotations
 
@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 def write(folder: Path, batch: int, *sources: object, is_done: bool = True) -> None:
     for name in ("offsets", "commits"):
         (folder / name).mkdir(exist_ok=True)
-    lines = ["v1", '{"batchWatermarkMs":0}', *(one if isinstance(one, str) else json.dumps(one) for one in sources)]
+    lines = [
+        "v1",
+        '{"batchWatermarkMs":0}',
+        *(source if isinstance(source, str) else json.dumps(source) for source in sources),
+    ]
     (folder / "offsets" / f"{batch}").write_text("\n".join(lines))
     (folder / "offsets" / f".{batch}.crc").write_text("crc")
     if is_done:
@@ -33,7 +37,7 @@ def offsets(number: int, entity: str = "orders") -> Offsets:
     return Offsets(entity, 7, {0: number})
 
 
-def test_the_last_batch_that_is_done_counts_not_one_that_was_begun(tmp_path: Path) -> None:
+def test_the_last_completed_batch_counts_and_not_a_started_one(tmp_path: Path) -> None:
     write(tmp_path, 9, offsets(5).to_json())
     write(tmp_path, 10, offsets(8).to_json())
     write(tmp_path, 11, offsets(99).to_json(), is_done=False)
@@ -41,13 +45,13 @@ def test_the_last_batch_that_is_done_counts_not_one_that_was_begun(tmp_path: Pat
     assert read_processed_offsets(f"file://{tmp_path}", "orders") == offsets(8)
 
 
-def test_a_query_that_has_done_nothing_has_processed_nothing(tmp_path: Path) -> None:
+def test_a_query_without_a_completed_batch_has_no_processed_offsets(tmp_path: Path) -> None:
     assert read_processed_offsets(tmp_path, "orders") is None
     write(tmp_path, 0, offsets(8).to_json(), is_done=False)
     assert read_processed_offsets(tmp_path, "orders") is None
 
 
-def test_other_sources_of_the_query_are_passed_over(tmp_path: Path) -> None:
+def test_other_sources_of_the_query_are_skipped(tmp_path: Path) -> None:
     write(tmp_path, 0, "-", {"logOffset": 3}, 17, offsets(8).to_json())
     assert read_processed_offsets(tmp_path, "orders") == offsets(8)
 
@@ -61,7 +65,7 @@ def test_a_checkpoint_of_another_query_is_refused(tmp_path: Path) -> None:
         read_processed_offsets(tmp_path, "orders")
 
 
-def test_a_log_that_ends_before_its_offsets_is_not_completed(tmp_path: Path, feed: MessageFeed) -> None:
+def test_nothing_is_completed_if_the_log_ends_before_the_offsets(tmp_path: Path, feed: MessageFeed) -> None:
     queue = feed.queue()
     feed.send(queue, 10)
     options = feed.options(queue, complete="processed")

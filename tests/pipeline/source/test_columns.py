@@ -1,4 +1,4 @@
-"""Encoded messages become rows: what is in each column, whatever the layout they were sent in."""
+"""Encoded messages become rows: the value of each column, for every layout of a message."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ NOW = dt.datetime.fromtimestamp(NOW_MS / 1000, dt.UTC)
 
 
 def stamped(bare: bytes, *, number: int = 7, header: Header | None = None, **annotations: object) -> bytes:
-    """A message as a browse link brings it."""
-    said: dict[str, object] = {"x-opt-enqueued-time": Timestamp(NOW_MS), "x-opt-sequence-number": number}
-    said |= {f"x-opt-{name.replace('_', '-')}": value for name, value in annotations.items()}
-    return sections.build(header=header or Header(delivery_count=2), message_annotations=said) + bare
+    """Return a message as a browse link delivers it."""
+    message_annotations: dict[str, object] = {"x-opt-enqueued-time": Timestamp(NOW_MS), "x-opt-sequence-number": number}
+    message_annotations |= {f"x-opt-{name.replace('_', '-')}": value for name, value in annotations.items()}
+    return sections.build(header=header or Header(delivery_count=2), message_annotations=message_annotations) + bare
 
 
 def bare_of(message: BrokeredMessage) -> bytes:
-    found = sections.Message(message.encode(NOW_MS))
-    return found.bare()
+    decoded = sections.Message(message.encode(NOW_MS))
+    return decoded.bare()
 
 
 def row_of(payload: bytes, **options: bool) -> dict[str, object]:
@@ -56,7 +56,7 @@ def row_of(payload: bytes, **options: bool) -> dict[str, object]:
     return rows[0]
 
 
-def test_arrow_and_spark_mean_the_same_columns() -> None:
+def test_arrow_and_spark_schemas_are_the_same() -> None:
     types = pytest.importorskip("pyspark.sql.types")
     pandas = pytest.importorskip("pyspark.sql.pandas.types")
     fields = [types.StructField(name, pandas.from_arrow_type(SCHEMA.field(name).type)) for name in COLUMNS]
@@ -64,7 +64,7 @@ def test_arrow_and_spark_mean_the_same_columns() -> None:
     assert DDL.count("`") == 2 * len(COLUMNS)
 
 
-def test_a_plain_message_has_its_body_its_id_and_what_the_namespace_said() -> None:
+def test_a_plain_message_has_a_body_an_id_and_the_values_of_the_namespace() -> None:
     row = row_of(stamped(bare_of(BrokeredMessage(b"apples", message_id="order-1"))))
     filled = {name: value for name, value in row.items() if value is not None}
     assert filled == {
@@ -79,7 +79,7 @@ def test_a_plain_message_has_its_body_its_id_and_what_the_namespace_said() -> No
     }
 
 
-def test_all_that_a_sender_can_say_has_a_column() -> None:
+def test_every_property_that_a_sender_can_set_has_a_column() -> None:
     message = BrokeredMessage(
         b"x" * 300,
         message_id="id",
@@ -119,16 +119,16 @@ def test_all_that_a_sender_can_say_has_a_column() -> None:
     assert row["deadLetterSource"] == "orders"
 
 
-def test_a_life_longer_than_the_header_can_say_is_told_by_its_ends() -> None:
+def test_a_time_to_live_beyond_the_header_limit_comes_from_the_expiry_time() -> None:
     message = BrokeredMessage(b"", message_id="id", time_to_live=dt.timedelta(days=90))
     row = row_of(stamped(bare_of(message), header=Header(ttl=2**32 - 1)))
     assert row["timeToLive"] == 90 * 86_400_000
     assert row["expiresAt"] == NOW + dt.timedelta(days=90)
 
 
-def test_a_dead_letter_says_why_with_and_without_its_properties() -> None:
-    why = {"DeadLetterReason": "broken", "DeadLetterErrorDescription": "in two", "n": 1}
-    payload = stamped(bare_of(BrokeredMessage(b"", message_id="id", properties=why)))
+def test_a_dead_letter_has_its_reason_with_and_without_properties() -> None:
+    properties = {"DeadLetterReason": "broken", "DeadLetterErrorDescription": "in two", "n": 1}
+    payload = stamped(bare_of(BrokeredMessage(b"", message_id="id", properties=properties)))
     row, short = row_of(payload), row_of(payload, with_properties=False)
     assert (row["deadLetterReason"], row["deadLetterErrorDescription"]) == ("broken", "in two")
     assert (short["deadLetterReason"], short["deadLetterErrorDescription"]) == ("broken", "in two")
@@ -163,20 +163,20 @@ def test_other_bodies_keep_their_encoding(body: bytes, kind: str | None) -> None
         ("five", "five"),
     ],
 )
-def test_ids_of_any_type_are_text(given_id: object, text: str | None) -> None:
+def test_ids_of_any_type_become_text(given_id: object, text: str | None) -> None:
     bare = sections.build(properties=Properties(message_id=given_id, correlation_id=given_id)) + sections.data(b"")
     row = row_of(stamped(bare))
     assert (row["messageId"], row["correlationId"]) == (text, text)
 
 
-def test_a_message_that_does_not_add_up_is_a_row_all_the_same() -> None:
+def test_a_malformed_message_is_a_row_with_its_raw_bytes() -> None:
     payload = stamped(b"\x00\x53\x73\xc0\x03\x01\x41\x41") + sections.data(b"x")
     rows = record_batch([payload, stamped(bare_of(BrokeredMessage(b"y", message_id="id")), number=8)], 0).to_pylist()
     assert (rows[0]["bodyType"], rows[0]["body"], rows[0]["sequenceNumber"]) == ("message", payload, 7)
     assert (rows[1]["bodyType"], rows[1]["body"], rows[1]["sequenceNumber"]) == ("data", b"y", 8)
 
 
-def test_columns_that_few_messages_have_are_in_the_right_rows() -> None:
+def test_sparse_columns_have_their_values_in_the_right_rows() -> None:
     messages = [BrokeredMessage(b"", message_id=str(n), label=str(n) if n in (3, 7) else None) for n in range(10)]
     batch = record_batch([stamped(bare_of(message), number=n) for n, message in enumerate(messages)], 0)
     assert batch.column("label").to_pylist() == [str(n) if n in (3, 7) else None for n in range(10)]
@@ -217,43 +217,43 @@ VALUES = [
 
 
 @pytest.mark.parametrize("value", VALUES, ids=repr)
-def test_a_property_is_the_same_when_it_is_written_again(value: object) -> None:
+def test_a_property_survives_a_round_trip(value: object) -> None:
     bare = sections.build(
         properties=Properties(message_id="id"), application_properties={"p": value}, body=sections.data(b"")
     )
-    found = row_of(stamped(bare))["properties"]
-    assert isinstance(found, list)
-    again = from_entry(found[0][1])
-    assert (type(again), again) == (type(value), value)
+    properties = row_of(stamped(bare))["properties"]
+    assert isinstance(properties, list)
+    written = from_entry(properties[0][1])
+    assert (type(written), written) == (type(value), value)
 
 
 @given(st.binary(min_size=16, max_size=16))
-def test_any_decimal_is_the_same_when_it_is_written_again(digits: bytes) -> None:
-    again = from_entry(dict(zip(FIELDS, to_entry(Decimal128(digits)), strict=True)))
-    assert again == Decimal128(digits)
+def test_any_decimal_survives_a_round_trip(digits: bytes) -> None:
+    written = from_entry(dict(zip(FIELDS, to_entry(Decimal128(digits)), strict=True)))
+    assert written == Decimal128(digits)
 
 
 @pytest.mark.parametrize(
-    ("entry", "what"),
+    ("entry", "message"),
     [
-        ({"type": "money", "string": "1"}, "it can have"),
+        ({"type": "money", "string": "1"}, "use one of"),
         ({"type": "uint", "string": "many"}, "uint"),
         ({"type": "uint"}, "needs the field"),
-        ({"string": "a", "long": 1}, "which of them counts"),
+        ({"string": "a", "long": 1}, "set its type"),
         ({"type": "amqp", "binary": b"\xa1\x05"}, "amqp"),
     ],
 )
-def test_what_is_wrong_with_a_property_is_said(entry: dict[str, object], what: str) -> None:
-    with pytest.raises(ValueError, match=what):
+def test_an_invalid_property_is_refused_with_the_reason(entry: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         from_entry(entry)
 
 
-def test_a_property_without_a_type_is_what_it_has() -> None:
+def test_a_property_without_a_type_has_the_type_of_its_only_field() -> None:
     assert from_entry({"string": "a"}) == "a"
     assert from_entry({"long": 3}) == 3
     assert from_entry({"timestamp": NOW}) == Timestamp(NOW_MS)
     assert from_entry({}) is None
 
 
-def test_a_batch_of_no_messages_has_the_columns() -> None:
+def test_an_empty_batch_has_all_columns() -> None:
     assert record_batch([], 0).equals(pa.RecordBatch.from_pylist([], schema=SCHEMA))

@@ -1,4 +1,4 @@
-"""The entity as a driver has it: what was processed is completed once, in the entity in which it was."""
+"""The driver's view of an entity: processed messages are completed once, and never in a new entity of the same name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tests.pipeline.source.message_feed import MessageFeed
 
 
-def test_an_entity_that_was_created_again_is_completed_from_its_first_message_on(feed: MessageFeed) -> None:
+def test_a_recreated_entity_is_completed_from_its_first_message(feed: MessageFeed) -> None:
     queue = feed.queue()
     feed.send(queue, 10)
     entity = SourceEntity(read_options(feed.options(queue, complete="processed", exclusive=False)))
@@ -34,32 +34,32 @@ def test_an_entity_that_was_created_again_is_completed_from_its_first_message_on
 
 
 @pytest.mark.parametrize("partitioned", [False, True])
-def test_what_was_processed_of_an_entity_is_not_completed_in_another_of_its_name(
-    feed: MessageFeed, *, partitioned: bool
-) -> None:
-    """A call that had no answer is made again, up to a minute later: the entity may be another one by then."""
+def test_offsets_of_a_deleted_entity_complete_nothing_in_its_successor(feed: MessageFeed, *, partitioned: bool) -> None:
+    """A call without a reply is repeated for up to a minute; by then the entity may have been recreated."""
     queue = feed.queue(partitioned=partitioned)
     options = feed.options(queue, complete="processed", exclusive=False)
-    entity, careless = (
+    entity, lenient_entity = (
         SourceEntity(read_options(options)),
         SourceEntity(read_options(options | {"failOnDataLoss": "false"})),
     )
     try:
-        planned = entity.positions().entity_id
+        old_entity_id = entity.positions().entity_id
         feed.server.delete_queue(queue)
-        division = f"<EnablePartitioning>{str(partitioned).lower()}</EnablePartitioning>"
-        feed.server.request("PUT", queue, QUEUE_ENTRY.format(division), expected=201)
+        partitioning = f"<EnablePartitioning>{str(partitioned).lower()}</EnablePartitioning>"
+        feed.server.request("PUT", queue, QUEUE_ENTRY.format(partitioning), expected=201)
         feed.send(queue, 10)
-        with pytest.raises(PipelineError, match=rf"data was lost: .* created again: its id was {planned}, and is"):
-            entity.complete(Offsets(queue, planned, {0: 11}))
-        careless.complete(Offsets(queue, planned, {0: 11}))
+        with pytest.raises(
+            PipelineError, match=rf"data was lost: .* created again: its id was {old_entity_id}, and is"
+        ):
+            entity.complete(Offsets(queue, old_entity_id, {0: 11}))
+        lenient_entity.complete(Offsets(queue, old_entity_id, {0: 11}))
         assert feed.count(queue) == 10
     finally:
         entity.close()
-        careless.close()
+        lenient_entity.close()
 
 
-def test_a_log_that_was_restored_is_completed_from_its_first_message_on(feed: MessageFeed) -> None:
+def test_a_restored_log_is_completed_from_its_first_message(feed: MessageFeed) -> None:
     queue = feed.queue()
     feed.send(queue, 10)
     entity = SourceEntity(read_options(feed.options(queue, complete="processed", exclusive=False)))

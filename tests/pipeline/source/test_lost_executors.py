@@ -1,4 +1,4 @@
-"""A stream on a cluster: an executor is killed in the middle, and every message is in the files once all the same."""
+"""A stream on a cluster: if an executor is killed during a batch, every message is still in the files exactly once."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ TIMEOUT_S: Final = 300.0
 
 
 def start(cluster: SparkCluster, feed: MessageFeed, queue: str, folder: Path) -> subprocess.Popen[bytes]:
-    """The driver, in a process of its own."""
-    words = [sys.executable, "-m", "tests.pipeline.source.stream_job", cluster.url, queue, str(folder), str(LIMIT)]
+    """Start the driver in a separate process."""
+    command = [sys.executable, "-m", "tests.pipeline.source.stream_job", cluster.url, queue, str(folder), str(LIMIT)]
     environment = {**os.environ, "TWINBUS": feed.server.connection_string}
-    with (folder / "said").open("ab") as said:
-        return subprocess.Popen(words, stdout=said, stderr=said, env=environment)
+    with (folder / "said").open("ab") as output:
+        return subprocess.Popen(command, stdout=output, stderr=output, env=environment)
 
 
 def read(folder: Path) -> list[int]:
-    """By what is in Spark's own list of files: what a lost task has left behind is not."""
+    """Return the bodies in the files that Spark's log of committed files lists; it omits the files of lost tasks."""
     listed = [
         line.split('"path":"', 1)[1].split('"', 1)[0].removeprefix("file://")
         for log in (folder / "output" / "_spark_metadata").iterdir()
@@ -44,7 +44,7 @@ def read(folder: Path) -> list[int]:
     return sorted(int(body) for file in listed for body in pq.read_table(file, columns=["body"])["body"].to_pylist())
 
 
-def test_an_executor_killed_in_the_middle_loses_nothing_and_doubles_nothing(
+def test_a_killed_executor_loses_no_message_and_duplicates_none(
     cluster: SparkCluster, feed: MessageFeed, tmp_path: Path
 ) -> None:
     queue = feed.queue(partitioned=True)
@@ -53,7 +53,7 @@ def test_an_executor_killed_in_the_middle_loses_nothing_and_doubles_nothing(
     driver = start(cluster, feed, queue, tmp_path)
     try:
         wait_for((tmp_path / "checkpoint/offsets/1").exists, "the second batch", TIMEOUT_S)
-        feed.server.pause()  # whatever is read now is in the middle of it
+        feed.server.pause()  # the executor is killed while it waits for messages
         cluster.kill_executor()
         feed.server.resume()
         assert driver.wait(TIMEOUT_S) == 0, (tmp_path / "said").read_text()

@@ -1,4 +1,4 @@
-"""A task reads a range of a fragment into record batches, whatever became of some of its messages meanwhile."""
+"""A task reads a range of a fragment into record batches, also if some of its messages are gone."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def positions(feed: MessageFeed, entity: str) -> Positions:
 
 def source_ids(feed: MessageFeed, path: str) -> list[str]:
     (batch,) = read_range(read_options(feed.options(path)), 0, 1, 3)
-    return batch.column("sourceId").to_pylist()  # type: ignore[no-any-return]  # the column is of texts
+    return batch.column("sourceId").to_pylist()  # type: ignore[no-any-return]  # the column has strings
 
 
-def test_a_range_is_read_in_order_and_stays(feed: MessageFeed) -> None:
+def test_a_range_is_read_in_order_and_its_messages_stay(feed: MessageFeed) -> None:
     queue = feed.queue()
     feed.send(queue, 20)
     for _ in range(2):
@@ -41,25 +41,27 @@ def test_a_range_is_read_in_order_and_stays(feed: MessageFeed) -> None:
     assert feed.count(queue) == 20
 
 
-def test_what_somebody_took_meanwhile_is_left_out_also_at_the_end_of_a_range(feed: MessageFeed) -> None:
+def test_completed_messages_are_omitted_also_at_the_end_of_a_range(feed: MessageFeed) -> None:
     queue = feed.queue()
     feed.send(queue, 10)
     with feed.receiver(queue) as receiver:
-        held = receiver.receive_batch(10, 20)
-        for message in held:
+        locked = receiver.receive_batch(10, 20)
+        for message in locked:
             if message.body in (b"0", b"4", b"8", b"9"):
                 receiver.complete(message)
     assert bodies(feed, queue, 0, 1, 10) == ["1", "2", "3", "5", "6", "7"]
 
 
-def test_a_range_of_which_nothing_is_left_has_no_rows(feed: MessageFeed) -> None:
+def test_a_range_whose_messages_are_all_gone_has_no_rows(feed: MessageFeed) -> None:
     queue = feed.queue()
     feed.send(queue, 5)
     feed.receive(queue, 5)
     assert bodies(feed, queue, 0, 1, 5) == []
 
 
-def test_more_than_one_batch_is_read_and_has_everything(feed: MessageFeed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_range_is_read_completely_in_several_batches(
+    feed: MessageFeed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(range_reader, "BATCH_ROWS", 64)
     queue = feed.queue()
     feed.send(queue, 1_000)
@@ -70,7 +72,7 @@ def test_more_than_one_batch_is_read_and_has_everything(feed: MessageFeed, monke
     assert numbers == list(range(1, 1_001))
 
 
-def test_a_reader_that_stops_early_leaves_nothing_behind(feed: MessageFeed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_can_be_closed_early(feed: MessageFeed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(range_reader, "BATCH_ROWS", 10)
     queue = feed.queue()
     feed.send(queue, 200)
@@ -79,19 +81,25 @@ def test_a_reader_that_stops_early_leaves_nothing_behind(feed: MessageFeed, monk
     batches.close()  # type: ignore[attr-defined]  # a generator
 
 
-def test_fragments_of_a_partitioned_queue_have_all_messages_between_them(feed: MessageFeed) -> None:
+def test_the_fragments_of_a_partitioned_queue_together_have_all_messages(feed: MessageFeed) -> None:
     queue = feed.queue(partitioned=True)
     feed.send_all(queue, [BrokeredMessage(f"{n}", partition_key=uuid.uuid4().hex) for n in range(100)])
-    found = positions(feed, queue)
-    assert (len(found.fragments), sum(one.message_count for one in found.fragments), found.unavailable_fragments) == (
+    current = positions(feed, queue)
+    assert (
+        len(current.fragments),
+        sum(position.message_count for position in current.fragments),
+        current.unavailable_fragments,
+    ) == (
         16,
         100,
         [],
     )
-    seen: list[str] = []
-    for one in found.fragments:
-        seen += bodies(feed, queue, one.fragment, one.low_sequence_number, one.next_sequence_number - 1)
-    assert sorted(map(int, seen)) == list(range(100))
+    all_bodies: list[str] = []
+    for position in current.fragments:
+        all_bodies += bodies(
+            feed, queue, position.fragment, position.low_sequence_number, position.next_sequence_number - 1
+        )
+    assert sorted(map(int, all_bodies)) == list(range(100))
 
 
 def test_subscriptions_dead_letters_and_queues_with_sessions_are_read_too(feed: MessageFeed) -> None:
@@ -115,28 +123,28 @@ def test_subscriptions_dead_letters_and_queues_with_sessions_are_read_too(feed: 
     assert batch.column("sessionId").to_pylist() == ["one", "two"]
 
 
-def test_a_source_id_is_of_one_message_for_ever(feed: MessageFeed) -> None:
+def test_a_source_id_never_names_another_message(feed: MessageFeed) -> None:
     queue = feed.queue()
     feed.send(queue, 3)
-    first, again = (source_ids(feed, queue) for _ in range(2))
+    first, second = (source_ids(feed, queue) for _ in range(2))
     feed.receive(queue, 1)
-    assert first[1:] == again[1:] == source_ids(feed, queue)
+    assert first[1:] == second[1:] == source_ids(feed, queue)
     feed.server.delete_queue(queue)
     feed.server.create_entity(queue, "QueueDescription")
     feed.send(queue, 3)
     assert len({*first, *source_ids(feed, queue)}) == 6
 
 
-def test_an_entity_that_is_another_one_by_now_is_not_read(feed: MessageFeed) -> None:
+def test_a_recreated_entity_is_not_read(feed: MessageFeed) -> None:
     queue = feed.queue()
     feed.send(queue, 3)
-    planned = positions(feed, queue).entity_id
+    old_entity_id = positions(feed, queue).entity_id
     feed.server.delete_queue(queue)
     feed.server.create_entity(queue, "QueueDescription")
     feed.send(queue, 3)
     with pytest.raises(PipelineError, match="created again"):
-        list(read_range(read_options(feed.options(queue)), 0, 1, 3, entity_id=planned))
-    careless = read_options(feed.options(queue, failOnDataLoss=False))
-    assert list(read_range(careless, 0, 1, 3, entity_id=planned)) == []
+        list(read_range(read_options(feed.options(queue)), 0, 1, 3, entity_id=old_entity_id))
+    lenient_options = read_options(feed.options(queue, failOnDataLoss=False))
+    assert list(read_range(lenient_options, 0, 1, 3, entity_id=old_entity_id)) == []
     with pytest.raises(EntityNotFound):
         positions(feed, "nothing")

@@ -1,4 +1,4 @@
-"""`spark.readStream.format("servicebus")`: batch after batch, each message in one of them, completed if so wished."""
+"""`spark.readStream.format("servicebus")`: each message is in one batch, and is completed if the query asks for it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TIMEOUT_S = 300.0
 
 
 class Job:
-    """A query from an entity to Parquet files, in run after run."""
+    """A query from an entity to Parquet files that can be run several times."""
 
     def __init__(self, spark: SparkSession, folder: Path, options: dict[str, str]) -> None:
         self.checkpoint = folder / "checkpoint"
@@ -45,7 +45,7 @@ class Job:
         return stream.option("checkpointLocation", str(self.checkpoint))
 
     def run(self) -> StreamingQuery:
-        """With what is available now."""
+        """Process all available messages, and wait for the end of the query."""
         query = self.writer().trigger(availableNow=True).start()
         assert query.awaitTermination(int(TIMEOUT_S))
         return query
@@ -54,8 +54,10 @@ class Job:
         return sorted(int(row.body) for row in self._spark.read.parquet(str(self.output)).select("body").collect())
 
     def offsets(self, batch: int) -> dict[str, object]:
-        found: dict[str, object] = json.loads((self.checkpoint / "offsets" / f"{batch}").read_text().splitlines()[-1])
-        return found
+        last_line: dict[str, object] = json.loads(
+            (self.checkpoint / "offsets" / f"{batch}").read_text().splitlines()[-1]
+        )
+        return last_line
 
 
 @pytest.fixture
@@ -63,7 +65,7 @@ def make_job(spark: SparkSession, tmp_path: Path, feed: MessageFeed) -> MakeJob:
     return lambda entity, **options: Job(spark, tmp_path, feed.options(entity, **options))
 
 
-def test_runs_take_up_where_the_last_one_ended_and_leave_messages_where_they_are(
+def test_a_run_continues_after_the_last_one_and_leaves_the_messages_in_place(
     feed: MessageFeed, make_job: MakeJob
 ) -> None:
     queue = feed.queue(partitioned=True)
@@ -78,7 +80,7 @@ def test_runs_take_up_where_the_last_one_ended_and_leave_messages_where_they_are
     assert (job.offsets(0)["version"], job.offsets(0)["entity"]) == (1, queue)
 
 
-def test_what_was_processed_is_completed_all_of_it_and_nothing_else(feed: MessageFeed, make_job: MakeJob) -> None:
+def test_exactly_the_processed_messages_are_completed(feed: MessageFeed, make_job: MakeJob) -> None:
     queue = feed.queue()
     feed.send(queue, 50)
     job = make_job(queue, complete="processed", maxOffsetsPerTrigger=20)
@@ -94,7 +96,7 @@ def test_what_was_processed_is_completed_all_of_it_and_nothing_else(feed: Messag
     assert feed.count(queue) == 0
 
 
-def test_a_query_that_completes_has_the_queue_for_itself(feed: MessageFeed, make_job: MakeJob) -> None:
+def test_a_query_that_completes_messages_receives_exclusively(feed: MessageFeed, make_job: MakeJob) -> None:
     queue = feed.queue()
     feed.send(queue, 10)
     job = make_job(queue, complete="processed")
@@ -120,21 +122,21 @@ def _is_free(feed: MessageFeed, queue: str) -> bool:
     return True
 
 
-def test_where_others_receive_a_claim_is_refused_unless_it_is_not_wanted(feed: MessageFeed, make_job: MakeJob) -> None:
+def test_an_exclusive_query_is_refused_while_others_receive(feed: MessageFeed, make_job: MakeJob) -> None:
     queue = feed.queue()
     feed.send(queue, 10)
     with feed.receiver(queue) as receiver:
-        (held,) = receiver.receive_batch(1, 20)
+        (locked,) = receiver.receive_batch(1, 20)
         with pytest.raises(Exception, match="exclusive=false"):
             make_job(queue, complete="processed").run()
         job = make_job(queue, complete="processed", exclusive=False)
         job.run()
         assert job.bodies() == list(range(10))
         assert feed.count(queue) == 1
-        receiver.complete(held)
+        receiver.complete(locked)
 
 
-def test_a_queue_with_sessions_is_claimed_and_completed_too(feed: MessageFeed, make_job: MakeJob) -> None:
+def test_a_queue_with_sessions_is_completed_too(feed: MessageFeed, make_job: MakeJob) -> None:
     queue = feed.queue(RequiresSession="true")
     feed.send_all(queue, [BrokeredMessage(f"{n}", session_id=f"s{n % 3}") for n in range(9)])
     job = make_job(queue, complete="processed")
@@ -143,7 +145,7 @@ def test_a_queue_with_sessions_is_claimed_and_completed_too(feed: MessageFeed, m
     assert feed.count(queue) == 0
 
 
-def test_lost_data_ends_a_query_or_is_passed_over(feed: MessageFeed, make_job: MakeJob) -> None:
+def test_lost_data_fails_the_query_unless_it_is_tolerated(feed: MessageFeed, make_job: MakeJob) -> None:
     queue = feed.queue()
     feed.send(queue, 3)
     job = make_job(queue)
@@ -158,13 +160,13 @@ def test_lost_data_ends_a_query_or_is_passed_over(feed: MessageFeed, make_job: M
     assert job.bodies() == list(range(5))
 
 
-def test_a_batch_that_is_done_again_after_a_purge_ends_the_query(feed: MessageFeed, make_job: MakeJob) -> None:
+def test_a_batch_rerun_after_a_purge_fails_the_query(feed: MessageFeed, make_job: MakeJob) -> None:
     queue = feed.queue()
     feed.send(queue, 3)
     job = make_job(queue)
     job.run()
     for folder in (job.checkpoint / "commits", job.output):
-        shutil.rmtree(folder)  # as if the driver had been killed before the batch was done
+        shutil.rmtree(folder)  # as if the driver had been killed before it committed the batch
     feed.purge(queue)
     with pytest.raises(Exception, match="purged up to 3"):
         job.run()
@@ -172,16 +174,14 @@ def test_a_batch_that_is_done_again_after_a_purge_ends_the_query(feed: MessageFe
     job.run()
 
 
-def test_after_a_restore_a_query_that_goes_on_reads_all_and_then_completes_it(
-    feed: MessageFeed, make_job: MakeJob
-) -> None:
+def test_after_a_restore_a_query_reads_all_messages_and_completes_them(feed: MessageFeed, make_job: MakeJob) -> None:
     queue = feed.queue()
     feed.send(queue, 10)
     job = make_job(queue, complete="processed", failOnDataLoss=False)
     job.run()
-    kept = job.checkpoint / "offsets" / "0"
-    kept.write_text(kept.read_text().replace('"0":11', '"0":1000').replace('"0": 11', '"0": 1000'))
-    (kept.parent / ".0.crc").unlink()
+    offsets_file = job.checkpoint / "offsets" / "0"
+    offsets_file.write_text(offsets_file.read_text().replace('"0":11', '"0":1000').replace('"0": 11', '"0": 1000'))
+    (offsets_file.parent / ".0.crc").unlink()
     feed.send(queue, 10, first=10)
     job.run()
     assert job.bodies() == list(range(20))
@@ -194,5 +194,5 @@ def test_a_checkpoint_of_another_entity_is_refused(feed: MessageFeed, make_job: 
     job = make_job(queue)
     job.run()
     job.options["entity"] = other
-    with pytest.raises(Exception, match=f"is of '{queue}', and the query reads '{other}'"):
+    with pytest.raises(Exception, match=f"is of '{queue}'; the query reads '{other}'"):
         job.run()

@@ -1,4 +1,4 @@
-"""What a stream's reader answers between batches: how far to read, what is done with, and what ends the query."""
+"""The stream reader between batches: how far to read, what to complete, and what fails the query."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TEXT = "Endpoint=sb://localhost:5672;SharedAccessKeyName=Root;SharedAccessKey=a2
 
 
 class FakeEntity:
-    """Says what a test tells it to, and notes what it is told."""
+    """Reports the positions that a test sets, and records completed offsets."""
 
     def __init__(self, *ends: int, low: int = 1, entity_id: int = 7) -> None:
         self.completed: list[dict[int, int]] = []
@@ -37,19 +37,19 @@ class FakeEntity:
         pass
 
     def positions(self) -> Positions:
-        found = [
+        fragment_positions = [
             FragmentPosition(number, self.low, end, end - self.low, number not in self.down, self.purged)
             for number, end in enumerate(self.ends)
         ]
-        return Positions(self.entity_id, tuple(found))
+        return Positions(self.entity_id, tuple(fragment_positions))
 
     def complete(self, offsets: Offsets) -> None:
         self.completed.append(offsets.fragments)
 
 
 def make(entity: FakeEntity, **options: str) -> StreamReader:
-    given = {"connectionString": TEXT, "entity": "orders", **options}
-    reader = StreamReader(read_options(given), COLUMNS)
+    all_options = {"connectionString": TEXT, "entity": "orders", **options}
+    reader = StreamReader(read_options(all_options), COLUMNS)
     reader._entity = cast("SourceEntity", entity)  # noqa: SLF001  # nothing is connected here
     return reader
 
@@ -58,16 +58,16 @@ def offsets(*numbers: int, entity_id: int = 7) -> dict[str, object]:
     return Offsets("orders", entity_id, dict(enumerate(numbers))).to_json()
 
 
-def ends(found: dict[str, object]) -> list[int]:
-    return list(read_offsets(found, "orders").fragments.values())
+def ends(offsets: dict[str, object]) -> list[int]:
+    return list(read_offsets(offsets, "orders").fragments.values())
 
 
-def test_a_new_query_begins_where_its_options_say() -> None:
+def test_a_new_query_starts_at_its_starting_offsets() -> None:
     assert make(FakeEntity(11, 21, low=5)).initialOffset() == offsets(5, 5)
     assert make(FakeEntity(11, 21), startingOffsets="latest").initialOffset() == offsets(11, 21)
 
 
-def test_a_batch_goes_as_far_as_its_limit_allows_and_shares_it_by_what_there_is() -> None:
+def test_the_limit_of_a_batch_is_shared_in_proportion_to_the_backlog_of_each_fragment() -> None:
     reader = make(FakeEntity(101, 301), maxOffsetsPerTrigger="40")
     assert reader.getDefaultReadLimit() == ReadMaxRows(40)
     assert reader.latestOffset(offsets(1, 1), ReadMaxRows(40)) == offsets(11, 31)
@@ -75,17 +75,17 @@ def test_a_batch_goes_as_far_as_its_limit_allows_and_shares_it_by_what_there_is(
     assert make(FakeEntity(1)).getDefaultReadLimit() == ReadAllAvailable()
 
 
-def test_numbers_that_are_gone_do_not_count_for_a_limit() -> None:
+def test_missing_sequence_numbers_do_not_count_towards_a_limit() -> None:
     assert make(FakeEntity(1_001, low=901)).latestOffset(offsets(1), ReadMaxRows(50)) == offsets(951)
 
 
-def test_few_messages_are_waited_for_where_more_are_wanted() -> None:
+def test_a_batch_waits_until_it_has_the_minimum_number_of_rows() -> None:
     reader = make(FakeEntity(11))
     assert reader.latestOffset(offsets(1), ReadMinRows(11)) == offsets(1)
     assert reader.latestOffset(offsets(1), ReadMinRows(10)) == offsets(11)
 
 
-def test_what_comes_after_the_start_is_not_available_now() -> None:
+def test_messages_sent_after_the_start_are_not_available_now() -> None:
     entity = FakeEntity(11)
     reader = make(entity)
     reader.prepareForTriggerAvailableNow()
@@ -96,7 +96,7 @@ def test_what_comes_after_the_start_is_not_available_now() -> None:
     assert reader.reportLatestOffset() == offsets(99)
 
 
-def test_a_log_that_was_restored_is_available_now_too() -> None:
+def test_a_restored_log_is_available_now() -> None:
     entity = FakeEntity(11, 21)
     reader = make(entity, failOnDataLoss="false")
     reader.prepareForTriggerAvailableNow()
@@ -105,20 +105,20 @@ def test_a_log_that_was_restored_is_available_now_too() -> None:
     assert reader.latestOffset(offsets(11, 21), ReadAllAvailable()) == offsets(11, 21)
 
 
-def test_a_fragment_that_is_down_stays_where_it_is_and_the_others_go_on() -> None:
+def test_an_unavailable_fragment_keeps_its_offset_and_the_others_continue() -> None:
     entity = FakeEntity(11, 21)
     reader = make(entity)
     entity.down = {0}
     assert reader.latestOffset(offsets(4, 4), ReadAllAvailable()) == offsets(4, 21)
     assert reader.reportLatestOffset() is None
     for begin in (reader.initialOffset, reader.prepareForTriggerAvailableNow):
-        with pytest.raises(PipelineError, match="fragment 0 of 'orders' is not available now"):
+        with pytest.raises(PipelineError, match="fragment 0 of 'orders' is not available"):
             begin()
     entity.down = set()
     assert reader.latestOffset(offsets(4, 21), ReadAllAvailable()) == offsets(11, 21)
 
 
-def test_what_lies_before_the_next_batch_is_completed_if_that_is_wished() -> None:
+def test_messages_before_the_next_batch_are_completed_if_requested() -> None:
     entity = FakeEntity(11)
     make(entity).latestOffset(offsets(5), ReadAllAvailable())
     assert entity.completed == []
@@ -128,7 +128,7 @@ def test_what_lies_before_the_next_batch_is_completed_if_that_is_wished() -> Non
     assert entity.completed == [{0: 5}, {0: 11}]
 
 
-def test_nothing_is_completed_in_another_entity_of_the_name() -> None:
+def test_nothing_is_completed_in_a_recreated_entity() -> None:
     entity = FakeEntity(11, entity_id=8)
     reader = make(entity, complete="processed", failOnDataLoss="false")
     assert reader.latestOffset(offsets(500), ReadAllAvailable()) == offsets(11, entity_id=8)
@@ -136,12 +136,12 @@ def test_nothing_is_completed_in_another_entity_of_the_name() -> None:
     assert entity.completed == [{}]
 
 
-def test_a_log_that_was_restored_is_read_again_before_it_is_completed() -> None:
+def test_a_restored_log_is_read_again_before_it_is_completed() -> None:
     entity = FakeEntity(11, 21)
     reader = make(entity, complete="processed", failOnDataLoss="false")
     assert reader.latestOffset(offsets(1_000, 5), ReadAllAvailable()) == offsets(11, 21)
     assert entity.completed == [{1: 5}]
-    assert [one.value for one in reader.partitions(offsets(1_000, 5), offsets(11, 21))] == [
+    assert [partition.value for partition in reader.partitions(offsets(1_000, 5), offsets(11, 21))] == [
         FragmentRange(0, 1, 10, 7),
         FragmentRange(1, 5, 20, 7),
     ]
@@ -151,33 +151,37 @@ def test_a_log_that_was_restored_is_read_again_before_it_is_completed() -> None:
     assert entity.completed[1:] == [{0: 11, 1: 21}]
 
 
-def test_a_loss_ends_the_query_or_is_passed_over() -> None:
+def test_lost_data_fails_the_query_unless_it_is_tolerated() -> None:
     entity = FakeEntity(11, low=9)
     entity.purged = 8
     with pytest.raises(PipelineError, match=r"purged up to 8.*failOnDataLoss=false"):
         make(entity).latestOffset(offsets(5), ReadAllAvailable())
     reader = make(entity, failOnDataLoss="false")
     assert reader.latestOffset(offsets(5), ReadAllAvailable()) == offsets(11)
-    assert [one.value for one in reader.partitions(offsets(5), offsets(11))] == [FragmentRange(0, 9, 10, 7)]
-    assert [one.value for one in reader.partitions(offsets(500), offsets(11))] == [FragmentRange(0, 9, 10, 7)]
+    assert [partition.value for partition in reader.partitions(offsets(5), offsets(11))] == [FragmentRange(0, 9, 10, 7)]
+    assert [partition.value for partition in reader.partitions(offsets(500), offsets(11))] == [
+        FragmentRange(0, 9, 10, 7)
+    ]
 
 
-def test_a_loss_is_noticed_before_a_batch_is_done_again() -> None:
+def test_lost_data_is_detected_before_a_batch_is_rerun() -> None:
     entity = FakeEntity(21, low=9)
     entity.purged = 8
     with pytest.raises(PipelineError, match=r"purged up to 8.*failOnDataLoss=false"):
         make(entity).partitions(offsets(5), offsets(11))
-    assert [one.value for one in make(entity).partitions(offsets(9), offsets(11))] == [FragmentRange(0, 9, 10, 7)]
+    assert [partition.value for partition in make(entity).partitions(offsets(9), offsets(11))] == [
+        FragmentRange(0, 9, 10, 7)
+    ]
 
 
-def test_a_batch_is_divided_and_none_has_no_tasks() -> None:
+def test_a_batch_is_divided_and_an_empty_batch_has_no_tasks() -> None:
     reader = make(FakeEntity(101, 101), maxOffsetsPerPartition="60")
     assert list(reader.partitions(offsets(1, 1), offsets(1, 1))) == []
-    found = [one.value for one in reader.partitions(offsets(1, 81), offsets(101, 101))]
-    assert found == [FragmentRange(0, 1, 50, 7), FragmentRange(0, 51, 100, 7), FragmentRange(1, 81, 100, 7)]
+    ranges = [partition.value for partition in reader.partitions(offsets(1, 81), offsets(101, 101))]
+    assert ranges == [FragmentRange(0, 1, 50, 7), FragmentRange(0, 51, 100, 7), FragmentRange(1, 81, 100, 7)]
 
 
-def test_a_checkpoint_that_is_not_its_own_is_refused() -> None:
+def test_a_checkpoint_of_another_entity_or_version_is_refused() -> None:
     other = Offsets("news", 7, {0: 1}).to_json()
     with pytest.raises(PipelineError, match="is of 'news'"):
         make(FakeEntity(11)).latestOffset(other, ReadAllAvailable())
@@ -186,11 +190,11 @@ def test_a_checkpoint_that_is_not_its_own_is_refused() -> None:
 
 
 def test_a_reader_is_pickled_without_its_connection() -> None:
-    again = pickle.loads(pickle.dumps(make(FakeEntity(11))))  # noqa: S301  # its own
-    assert again._entity is None  # noqa: SLF001
+    unpickled = pickle.loads(pickle.dumps(make(FakeEntity(11))))  # noqa: S301  # pickled here
+    assert unpickled._entity is None  # noqa: SLF001
 
 
-def test_what_a_stream_cannot_have_is_refused() -> None:
+def test_ending_offsets_and_unknown_columns_are_refused() -> None:
     with pytest.raises(PipelineError, match="for batches"):
         make(FakeEntity(1), endingOffsets='{"0": 3}')
     with pytest.raises(PipelineError, match="no column 'colour'"):
@@ -198,7 +202,7 @@ def test_what_a_stream_cannot_have_is_refused() -> None:
 
 
 @pytest.mark.parametrize("starting", ["latest", '{"0": -1}'])
-def test_a_query_that_begins_at_the_latest_begins_there_however_often_it_is_asked(starting: str) -> None:
+def test_the_latest_starting_offset_is_determined_once(starting: str) -> None:
     entity = FakeEntity(11)
     reader = make(entity, startingOffsets=starting)
     begin = reader.initialOffset()
@@ -207,14 +211,16 @@ def test_a_query_that_begins_at_the_latest_begins_there_however_often_it_is_aske
     assert reader.latestOffset(begin, ReadAllAvailable()) == begin, "the first batch says where the query begins"
     assert reader.partitions(begin, begin) == []
     assert reader.latestOffset(begin, ReadAllAvailable()) == offsets(15)
-    assert [one.value for one in reader.partitions(begin, offsets(15))] == [FragmentRange(0, 11, 14, 7)]
+    assert [partition.value for partition in reader.partitions(begin, offsets(15))] == [FragmentRange(0, 11, 14, 7)]
 
 
-def test_the_first_batch_of_a_query_that_begins_at_the_latest_is_empty_when_it_runs_again() -> None:
+def test_the_first_batch_of_a_query_from_latest_is_empty_when_it_is_rerun() -> None:
     entity = FakeEntity(15)
     reader = make(entity, startingOffsets="latest")
     begin = reader.initialOffset()
     assert begin == offsets(15)
     assert reader.partitions(begin, offsets(11)) == []
-    assert reader.latestOffset(offsets(11), ReadAllAvailable()) == offsets(15), "nothing is left out behind it"
-    assert [one.value for one in reader.partitions(offsets(11), offsets(15))] == [FragmentRange(0, 11, 14, 7)]
+    assert reader.latestOffset(offsets(11), ReadAllAvailable()) == offsets(15), "no later message is skipped"
+    assert [partition.value for partition in reader.partitions(offsets(11), offsets(15))] == [
+        FragmentRange(0, 11, 14, 7)
+    ]

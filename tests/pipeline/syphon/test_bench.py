@@ -1,4 +1,4 @@
-"""What the bench of the syphon on Spark finds is judged by the medians of both."""
+"""The benchmark of the syphon on Spark compares the medians of both variants."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from bench import pipeline_syphon
 from bench.support.shovel import Moved
 
 
-def test_the_ratio_is_that_of_the_medians() -> None:
+def test_the_ratio_is_the_ratio_of_the_medians() -> None:
     rates = {"in_process": (10.0, 1_000.0, 20.0), "on_spark": (1.0, 15.0, 16.0)}
-    moves = {name: [Moved(100, 100 / rate, 200 / rate) for rate in found] for name, found in rates.items()}
+    moves = {name: [Moved(100, 100 / rate, 200 / rate) for rate in values] for name, values in rates.items()}
     measured = pipeline_syphon.SparkSyphonMeasurement(**moves)
-    (bar,) = measured.thresholds
-    assert bar.found == pytest.approx(0.75)
-    assert bar.is_met
+    (threshold,) = measured.thresholds
+    assert threshold.found == pytest.approx(0.75)
+    assert threshold.is_met
     few = pipeline_syphon.SparkSyphonMeasurement(in_process=[Moved(50, 1, 2)], on_spark=[Moved(50, 2, 4)])
     page = pipeline_syphon.make_page({100: measured, 50: few}, {"machine": "a slow one"}, 100, "local[2,4]")
     assert "| on Spark | 15 | 8 | 1, 15, 16 |" in page

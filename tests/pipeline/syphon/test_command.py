@@ -1,4 +1,4 @@
-"""`twinbus pipeline syphon`: what it answers to wrong words, and its exit codes."""
+"""`twinbus pipeline syphon`: its errors for invalid arguments, and its exit codes."""
 
 from __future__ import annotations
 
@@ -18,77 +18,77 @@ if TYPE_CHECKING:
     from typer.testing import Result
 
 KEY = "c2VjcmV0IG9mIHRoaXMgdGVzdA=="
-THERE = f"Endpoint=sb://contoso.example/;SharedAccessKeyName=all;SharedAccessKey={KEY}"
-HERE = f"Endpoint=sb://127.0.0.1:1/;SharedAccessKeyName=all;SharedAccessKey={KEY};UseDevelopmentEmulator=true"
+REMOTE = f"Endpoint=sb://contoso.example/;SharedAccessKeyName=all;SharedAccessKey={KEY}"
+LOCAL = f"Endpoint=sb://127.0.0.1:1/;SharedAccessKeyName=all;SharedAccessKey={KEY};UseDevelopmentEmulator=true"
 
 
-def invoke(*words: str) -> Result:
-    result = CliRunner().invoke(app, ["pipeline", "syphon", *words])
+def invoke(*arguments: str) -> Result:
+    result = CliRunner().invoke(app, ["pipeline", "syphon", *arguments])
     assert KEY not in result.output
     return result
 
 
 @pytest.fixture
-def ended_with(monkeypatch: pytest.MonkeyPatch) -> Callable[[Report], None]:
+def set_report(monkeypatch: pytest.MonkeyPatch) -> Callable[[Report], None]:
     return lambda report: monkeypatch.setattr(syphon, "_run", lambda _wanted, _master: report)
 
 
-def report(left: int | None, *, is_over: bool, failure: str | None = None) -> Report:
+def report(left: int | None, *, is_finished: bool, write_error: str | None = None) -> Report:
     rows = [ReportRow("contoso/x-servicebus-transfer/0", "orders", 1_234, 5, left, None, None, 2, left == 0, "too bad")]
-    return Report(rows, is_finished=is_over, reason="nothing has moved for 60 s", write_error=failure)
+    return Report(rows, is_finished=is_finished, reason="nothing has moved for 60 s", write_error=write_error)
 
 
-def test_a_secondary_that_is_not_reached_is_named_before_spark_is_started() -> None:
-    result = invoke(THERE, HERE, HERE, "--available-now")
+def test_an_unreachable_secondary_is_named_before_spark_is_started() -> None:
+    result = invoke(REMOTE, LOCAL, LOCAL, "--available-now")
     assert result.exit_code == 1
     assert "twinbus pipeline syphon: " in result.output
     assert "127.0.0.1" in result.output
 
 
-def test_a_primary_without_a_name_has_to_be_named() -> None:
-    result = invoke(HERE, HERE, HERE)
+def test_a_primary_without_a_name_needs_the_option() -> None:
+    result = invoke(LOCAL, LOCAL, LOCAL)
     assert result.exit_code == 1
-    assert "say --primary-name" in result.output
+    assert "set --primary-name" in result.output
 
 
 def test_a_wrong_connection_string_is_refused() -> None:
-    assert invoke("nonsense", HERE, HERE).exit_code == 1
+    assert invoke("nonsense", LOCAL, LOCAL).exit_code == 1
 
 
-def test_a_file_that_is_no_certificate_is_refused(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_an_invalid_certificate_file_is_refused(tmp_path_factory: pytest.TempPathFactory) -> None:
     file = tmp_path_factory.mktemp("trust") / "ca.pem"
     file.write_text("nonsense")
-    assert invoke(THERE, HERE, HERE, "--ca-file", str(file)).exit_code == 1
+    assert invoke(REMOTE, LOCAL, LOCAL, "--ca-file", str(file)).exit_code == 1
 
 
-def test_it_ends_with_0_when_all_is_back(ended_with: Callable[[Report], None]) -> None:
-    ended_with(report(0, is_over=True))
-    result = invoke(THERE, HERE, HERE, "--available-now")
+def test_the_exit_code_is_0_if_all_messages_were_moved(set_report: Callable[[Report], None]) -> None:
+    set_report(report(0, is_finished=True))
+    result = invoke(REMOTE, LOCAL, LOCAL, "--available-now")
     assert result.exit_code == 0
     assert "1,234 messages were moved, 5 dead-lettered." in result.output
 
 
 @pytest.mark.parametrize(
-    ("left", "said"), [(7, "7 messages are left"), (None, "an unknown number of messages are left")]
+    ("left", "output"), [(7, "7 messages are left"), (None, "an unknown number of messages are left")]
 )
-def test_it_ends_with_2_when_messages_are_left(
-    ended_with: Callable[[Report], None], left: int | None, said: str
+def test_the_exit_code_is_2_if_messages_are_left(
+    set_report: Callable[[Report], None], left: int | None, output: str
 ) -> None:
-    ended_with(report(left, is_over=False))
-    result = invoke(THERE, HERE, HERE, "--available-now")
+    set_report(report(left, is_finished=False))
+    result = invoke(REMOTE, LOCAL, LOCAL, "--available-now")
     assert result.exit_code == 2
-    assert f"{said}: nothing has moved for 60 s" in result.output
+    assert f"{output}: nothing has moved for 60 s" in result.output
     assert "too" in result.output
     assert ">=1,234" in result.output, "a task was lost"
 
 
-def test_messages_that_are_left_when_it_is_stopped_are_no_failure(ended_with: Callable[[Report], None]) -> None:
-    ended_with(report(7, is_over=False))
-    assert invoke(THERE, HERE, HERE).exit_code == 0
+def test_the_exit_code_is_0_if_messages_are_left_after_a_stop(set_report: Callable[[Report], None]) -> None:
+    set_report(report(7, is_finished=False))
+    assert invoke(REMOTE, LOCAL, LOCAL).exit_code == 0
 
 
-def test_it_ends_with_1_when_the_report_was_not_written(ended_with: Callable[[Report], None]) -> None:
-    ended_with(report(0, is_over=True, failure="/nowhere: it is full"))
-    result = invoke(THERE, HERE, HERE, "--report", "/nowhere")
+def test_the_exit_code_is_1_if_the_report_was_not_written(set_report: Callable[[Report], None]) -> None:
+    set_report(report(0, is_finished=True, write_error="/nowhere: it is full"))
+    result = invoke(REMOTE, LOCAL, LOCAL, "--report", "/nowhere")
     assert result.exit_code == 1
     assert "the report was not written to /nowhere: it is full" in result.output

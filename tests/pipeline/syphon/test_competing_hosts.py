@@ -1,4 +1,4 @@
-"""Q17: what a task pumps beside other hosts of the syphon, and what an idle one costs, in namespaces in memory."""
+"""Q17: which host of the syphon moves messages if several run, and the cost of an idle one, in in-memory namespaces."""
 
 from __future__ import annotations
 
@@ -24,75 +24,79 @@ if TYPE_CHECKING:
     from twinbus.pipeline.syphon.assignment import Assignment
 
 
-async def put(app: Application, text: str, index: int = 0) -> None:
-    """Into a backlog queue."""
+async def park_message(app: Application, text: str, index: int = 0) -> None:
+    """Park a message in a backlog queue."""
     parked = park(BrokeredMessage(text).encode(0), 0, "orders", is_possible_duplicate=False)
     await app.pairing.secondary.create_message_sender(app.backlog_path(index)).deliver(parked)
 
 
-def of_all(app: Application, started_ms: int, number: int = 1) -> Assignment:
+def assign_all_queues(app: Application, started_ms: int, number: int = 1) -> Assignment:
     queues = tuple(queue.path for queue in app.pairing.rotation.queues)
     return replace(assignment(started_ms=started_ms, number=number), backlog_queues=queues)
 
 
 @in_virtual_time
-async def test_c05_rounds_of_an_hour_make_forty_receives_an_hour_of_ten_idle_queues() -> None:
+async def test_c05_ten_idle_queues_cost_forty_receives_an_hour() -> None:
     async with in_memory_pair_application(backlog_queue_count=10) as app:
         for number in range(1, 25):
-            one = of_all(app, 0, number)
-            async with running_pumps(*app.namespaces.factories(), one, one.epoch(0), TaskProgress(one.backlog_queues)):
+            work = assign_all_queues(app, 0, number)
+            async with running_pumps(
+                *app.namespaces.factories(), work, work.epoch(0), TaskProgress(work.backlog_queues)
+            ):
                 await asyncio.sleep(MAX_ROUND_S - 1)
             await asyncio.sleep(1)
-        counted = app.namespaces.secondary.usage()
-        assert sum(row.receives + row.empty_receives for row in counted) == 24 * 40
+        usage = app.namespaces.secondary.usage()
+        assert sum(row.receives + row.empty_receives for row in usage) == 24 * 40
 
 
 @in_virtual_time
-async def test_a_spark_syphon_that_is_older_stands_by_and_goes_on_when_the_other_is_gone() -> None:
+async def test_an_older_spark_syphon_stands_by_and_resumes_when_the_newer_one_ends() -> None:
     async with InMemoryPair() as namespaces:
         await namespaces.primary.create_queue("orders")
         async with paired_application(namespaces) as app:
-            one = of_all(app, namespaces.clock.wall_ms())
-            tally = TaskProgress(one.backlog_queues)
-            async with running_pumps(*namespaces.factories(), one, one.epoch(0), tally):
+            work = assign_all_queues(app, namespaces.clock.wall_ms())
+            progress = TaskProgress(work.backlog_queues)
+            async with running_pumps(*namespaces.factories(), work, work.epoch(0), progress):
                 await asyncio.sleep(10)
                 async with paired_application(namespaces, enable_syphon=True) as other:
                     await asyncio.sleep(10)
-                    assert all(tally.problems.values()), "another host has its queues"
-                    await put(app, "apples")
+                    assert all(progress.problems.values()), "another host has its queues"
+                    await park_message(app, "apples")
                     await asyncio.sleep(10)
                     assert len(other.events_of(EventKind.MOVED)) == 1
                 await asyncio.sleep(10)
-                await put(app, "pears")
+                await park_message(app, "pears")
                 await asyncio.sleep(10)
-                assert not any(tally.problems.values())
-                assert [row.moved for row in tally.rows() if row.moved] == [1]
+                assert not any(progress.problems.values())
+                assert [row.moved for row in progress.rows() if row.moved] == [1]
             assert sorted(await app.arrived_bodies()) == ["apples", "pears"]
 
 
 @in_virtual_time
-async def test_a_task_started_again_takes_the_queues_from_one_that_is_not_known_to_be_lost() -> None:
+async def test_a_restarted_task_takes_the_queues_from_its_predecessor() -> None:
     async with in_memory_pair_application(backlog_queue_count=1) as app:
-        one = of_all(app, 1_000)
-        lost, again = TaskProgress(one.backlog_queues), TaskProgress(one.backlog_queues)
-        async with running_pumps(*app.namespaces.factories(), one, one.epoch(0), lost):
+        work = assign_all_queues(app, 1_000)
+        old_progress, new_progress = TaskProgress(work.backlog_queues), TaskProgress(work.backlog_queues)
+        async with running_pumps(*app.namespaces.factories(), work, work.epoch(0), old_progress):
             await asyncio.sleep(1)
-            async with running_pumps(*app.namespaces.factories(), one, one.epoch(1), again):
+            async with running_pumps(*app.namespaces.factories(), work, work.epoch(1), new_progress):
                 await asyncio.sleep(1)
-                await put(app, "apples")
+                await park_message(app, "apples")
                 await asyncio.sleep(30)
-                assert [row.moved for row in again.rows()] == [1]
-                assert [row.moved for row in lost.rows()] == [0]
+                assert [row.moved for row in new_progress.rows()] == [1]
+                assert [row.moved for row in old_progress.rows()] == [0]
 
 
-def test_what_is_moved_is_in_the_journal(tmp_path: Path) -> None:
-    """Written on a thread, which virtual time does not wait for: so it is looked at when all is closed."""
+def test_moved_messages_are_in_the_journal(tmp_path: Path) -> None:
+    """A thread writes the journal, and virtual time does not wait for threads: read it after everything is closed."""
 
     async def move() -> None:
         async with in_memory_pair_application(backlog_queue_count=1) as app:
-            one = replace(of_all(app, 1_000), journal_dir=str(tmp_path))
-            await put(app, "apples")
-            async with running_pumps(*app.namespaces.factories(), one, one.epoch(0), TaskProgress(one.backlog_queues)):
+            work = replace(assign_all_queues(app, 1_000), journal_dir=str(tmp_path))
+            await park_message(app, "apples")
+            async with running_pumps(
+                *app.namespaces.factories(), work, work.epoch(0), TaskProgress(work.backlog_queues)
+            ):
                 await asyncio.sleep(10)
 
     run(move())
@@ -103,11 +107,11 @@ def test_what_is_moved_is_in_the_journal(tmp_path: Path) -> None:
 
 
 @in_virtual_time
-async def test_a_pump_that_has_ended_by_itself_is_noticed() -> None:
+async def test_a_pump_that_ends_unexpectedly_is_detected() -> None:
     async with in_memory_pair_application(backlog_queue_count=1) as app:
-        one = of_all(app, 1_000)
+        work = assign_all_queues(app, 1_000)
         primary, secondary = app.namespaces.factories()
-        async with running_pumps(primary, secondary, one, one.epoch(0), TaskProgress(one.backlog_queues)) as pumps:
+        async with running_pumps(primary, secondary, work, work.epoch(0), TaskProgress(work.backlog_queues)) as pumps:
             await asyncio.sleep(10)
             assert not any(pump.has_ended for pump in pumps)
             await secondary.close()

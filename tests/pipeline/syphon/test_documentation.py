@@ -1,4 +1,4 @@
-"""docs/pipeline-syphon.md: its example runs, and its tables tell all there is."""
+"""docs/pipeline-syphon.md: its example runs, and its tables list every option and column."""
 
 from __future__ import annotations
 
@@ -34,29 +34,31 @@ async def test_the_example_runs(
 
     monkeypatch.setattr(pipeline_spark, "session", session)
     (example,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    async with run_parked_pair(tmp_path) as here:
-        await here.park([parked_payload(f"order {number}") for number in range(30)])
+    async with run_parked_pair(tmp_path) as pair:
+        await pair.park([parked_payload(f"order {number}") for number in range(30)])
         names: dict[str, Any] = {
             "__name__": "example",
-            "PRIMARY": here.primary.connection_string,
-            "SECONDARY": here.secondary.connection_string,
-            "SECONDARY_ADMIN": here.secondary.admin_connection_string,
-            "CA_FILE": Path(here.secondary.ca_file),
+            "PRIMARY": pair.primary.connection_string,
+            "SECONDARY": pair.secondary.connection_string,
+            "SECONDARY_ADMIN": pair.secondary.admin_connection_string,
+            "CA_FILE": Path(pair.secondary.ca_file),
         }
         await asyncio.to_thread(exec, compile(example, "docs/pipeline-syphon.md", "exec"), names)
     assert "contoso/x-servicebus-transfer/0 to orders: 10 moved, 0 left" in capsys.readouterr().out
 
 
-def test_every_option_is_told() -> None:
+def test_every_option_is_documented() -> None:
     (command,) = [
-        one for one in typer.main.get_group(app).commands.values() if one.callback is not None and one.name == "syphon"
+        entry
+        for entry in typer.main.get_group(app).commands.values()
+        if entry.callback is not None and entry.name == "syphon"
     ]
-    options = {name for one in command.params for name in one.opts if name.startswith("--")} - {"--help"}
+    options = {name for entry in command.params for name in entry.opts if name.startswith("--")} - {"--help"}
     assert syphon.syphon.__doc__
     assert options == set(re.findall(r"^\| `(--[a-z-]+)", PAGE, re.MULTILINE))
 
 
-def test_every_column_is_told() -> None:
+def test_every_column_is_documented() -> None:
     (table,) = re.findall(r"\| column \| \|\n(.*?)\n\n", PAGE, re.DOTALL)
-    told = [name for row in table.splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1])]
-    assert told == [column.split()[0] for column in SCHEMA.split(",")]
+    documented = [name for row in table.splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1])]
+    assert documented == [column.split()[0] for column in SCHEMA.split(",")]

@@ -1,4 +1,4 @@
-"""The syphon on a cluster: an executor is killed in the middle, or the driver is told to stop, and nothing is lost."""
+"""The syphon on a cluster: no message is lost if an executor is killed or the driver is stopped."""
 
 from __future__ import annotations
 
@@ -23,29 +23,31 @@ if TYPE_CHECKING:
 COUNT: Final = 12_000
 TIMEOUT_S: Final = 200.0
 LIMIT_S: Final = 400
-"""Two programs in Java for each in Python: where others keep the processors busy they start slowly."""
+"""Generous, since each Python program starts two Java programs, which is slow on a busy machine."""
 
 
 class Command:
-    """`twinbus pipeline syphon`, as a user types it."""
+    """The command `twinbus pipeline syphon` in a separate process."""
 
-    def __init__(self, here: ParkedPair, cluster: SparkCluster, log: Path, *options: str) -> None:
-        strings = (here.primary.connection_string, here.secondary.connection_string)
-        words = ["pipeline", "syphon", *strings, here.secondary.admin_connection_string, "--primary-name=contoso"]
-        words += [f"--ca-file={here.secondary.ca_file}", f"--master={cluster.url}", *options]
+    def __init__(self, pair: ParkedPair, cluster: SparkCluster, log: Path, *options: str) -> None:
+        strings = (pair.primary.connection_string, pair.secondary.connection_string)
+        arguments = ["pipeline", "syphon", *strings, pair.secondary.admin_connection_string, "--primary-name=contoso"]
+        arguments += [f"--ca-file={pair.secondary.ca_file}", f"--master={cluster.url}", *options]
         self._log = log
         with log.open("wb") as output:
-            self._process = subprocess.Popen([sys.executable, "-m", "twinbus", *words], stdout=output, stderr=output)
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "twinbus", *arguments], stdout=output, stderr=output
+            )
 
     @property
-    def said(self) -> str:
+    def output(self) -> str:
         return self._log.read_text()
 
     def stop(self) -> None:
         self._process.terminate()
 
-    async def ended(self) -> int:
-        """Its exit code."""
+    async def wait(self) -> int:
+        """Wait for the end of the process, and return its exit code."""
         return await asyncio.to_thread(self._process.wait)
 
     def __enter__(self) -> Self:
@@ -58,51 +60,51 @@ class Command:
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(TIMEOUT_S):
-        while not await asyncio.to_thread(condition):  # noqa: ASYNC110  # it happens in other processes
+        while not await asyncio.to_thread(condition):  # noqa: ASYNC110  # the condition depends on other processes
             await asyncio.sleep(0.01)
 
 
 @pytest.mark.timeout(LIMIT_S)
-def test_an_executor_killed_in_the_middle_costs_nothing_but_duplicates_that_are_detected(
+def test_a_killed_executor_loses_nothing_and_its_duplicates_are_detected(
     tmp_path: Path, cluster: SparkCluster, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    async def test() -> None:
-        async with run_parked_pair(tmp_path) as here:
-            # Three in a row to the same destination: each backlog queue has some for both.
+    async def scenario() -> None:
+        async with run_parked_pair(tmp_path) as pair:
+            # Three consecutive messages have the same destination, so that each backlog queue has messages for both.
             texts = {f"order {number}": ORDERS if number // 3 % 2 else DEDUPLICATED for number in range(COUNT)}
-            await here.park([parked_payload(text, path) for text, path in texts.items()])
-            with Command(here, cluster, tmp_path / "said", "--available-now") as command:
-                await until(lambda: here.primary.message_counts(ORDERS)[0] > 0)
-                here.primary.pause()  # what is on its way stays so until nobody is there who would hear of it
+            await pair.park([parked_payload(text, path) for text, path in texts.items()])
+            with Command(pair, cluster, tmp_path / "said", "--available-now") as command:
+                await until(lambda: pair.primary.message_counts(ORDERS)[0] > 0)
+                pair.primary.pause()  # sends stay unconfirmed until their executor is dead
                 cluster.kill_executor()
-                here.primary.resume()
-                assert await command.ended() == 0, command.said
-            assert here.parked_count() == 0
-            arrived = Counter(await here.arrived(COUNT // 2) + await here.arrived(COUNT // 2, DEDUPLICATED))
+                pair.primary.resume()
+                assert await command.wait() == 0, command.output
+            assert pair.parked_count() == 0
+            arrived = Counter(await pair.arrived(COUNT // 2) + await pair.arrived(COUNT // 2, DEDUPLICATED))
             assert set(arrived) == set(texts), "nothing is lost"
             assert [text for text, count in arrived.items() if count > 1 and texts[text] == DEDUPLICATED] == []
-            assert ">=" in command.said, "of a task that was lost it is not known what it moved last"
-            secrets = [here.primary.key.encode(), here.secondary.key.encode()]
+            assert ">=" in command.output, "the count of a lost task is a lower bound"
+            secrets = [pair.primary.key.encode(), pair.secondary.key.encode()]
             logs = [file for file in tmp_path_factory.getbasetemp().glob("cluster*/**/*") if file.is_file()]
             assert any("work" in file.parts for file in logs)
-            for text in (command.said.encode(), *(file.read_bytes() for file in logs)):
+            for text in (command.output.encode(), *(file.read_bytes() for file in logs)):
                 assert not any(secret in text for secret in secrets)
 
-    uvloop.run(test())
+    uvloop.run(scenario())
 
 
 @pytest.mark.timeout(LIMIT_S)
-def test_told_to_stop_it_finishes_what_is_on_its_way_and_reports(tmp_path: Path, cluster: SparkCluster) -> None:
-    async def test() -> None:
-        async with run_parked_pair(tmp_path) as here:
-            await here.park([parked_payload(f"order {number}") for number in range(COUNT)])
-            with Command(here, cluster, tmp_path / "said") as command:
-                await until(lambda: here.primary.message_counts(ORDERS)[0] > 0)
+def test_a_stopped_syphon_finishes_its_sends_and_reports(tmp_path: Path, cluster: SparkCluster) -> None:
+    async def scenario() -> None:
+        async with run_parked_pair(tmp_path) as pair:
+            await pair.park([parked_payload(f"order {number}") for number in range(COUNT)])
+            with Command(pair, cluster, tmp_path / "said") as command:
+                await until(lambda: pair.primary.message_counts(ORDERS)[0] > 0)
                 command.stop()
-                assert await command.ended() == 0, command.said
-            left = here.parked_count()
-            arrived = await here.arrived(COUNT - left)
-            assert len(set(arrived)) == len(arrived) == COUNT - left, "nothing half done: neither lost nor twice"
-            assert f"{len(arrived):,} messages were moved, 0 dead-lettered." in command.said
+                assert await command.wait() == 0, command.output
+            left = pair.parked_count()
+            arrived = await pair.arrived(COUNT - left)
+            assert len(set(arrived)) == len(arrived) == COUNT - left, "no message is lost or duplicated"
+            assert f"{len(arrived):,} messages were moved, 0 dead-lettered." in command.output
 
-    uvloop.run(test())
+    uvloop.run(scenario())

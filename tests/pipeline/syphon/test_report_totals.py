@@ -1,4 +1,4 @@
-"""The report adds up: over attempts, rounds and tasks that were lost."""
+"""The report adds up the counts of attempts, rounds and lost tasks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def row(
 
 
 def counts(rows: list[ReportRow]) -> list[tuple[str, str | None, int, int]]:
-    return [one[:4] for one in rows]
+    return [row[:4] for row in rows]
 
 
 def test_a_task_counts_by_backlog_queue_and_destination() -> None:
@@ -39,7 +39,7 @@ def test_a_task_counts_by_backlog_queue_and_destination() -> None:
     ]
 
 
-def test_only_what_changed_is_told() -> None:
+def test_only_changes_are_reported() -> None:
     task = TaskProgress(["one"])
     task.count_moved("one", "orders", 1_000)
     assert task.take_changes() == ([MovedCount("one", "orders", 1, 0, 1_000, 1_000)], {})
@@ -50,7 +50,7 @@ def test_only_what_changed_is_told() -> None:
     assert task.take_changes() == ([], {"one": ""})
 
 
-def test_what_hinders_a_destination_is_told_until_its_messages_move() -> None:
+def test_the_problem_of_a_destination_is_reported_until_its_messages_move() -> None:
     task = TaskProgress(["one"])
     refuses = replace(EVENT, kind=EventKind.DESTINATION_REFUSES, backlog_queue="one", path="orders", reason="disabled")
     task.on_event(refuses)
@@ -61,7 +61,7 @@ def test_what_hinders_a_destination_is_told_until_its_messages_move() -> None:
     assert task.take_changes()[1] == {"one": ""}
 
 
-def test_destinations_without_end_are_counted_together() -> None:
+def test_destinations_beyond_the_limit_are_counted_together() -> None:
     task = TaskProgress(["one"])
     for number in range(progress.MAX_DESTINATIONS + 5):
         task.count_moved("one", f"invented-{number}", 1_000)
@@ -70,20 +70,20 @@ def test_destinations_without_end_are_counted_together() -> None:
     assert rows[-1] == MovedCount("one", OTHER_DESTINATIONS, 5, 0, 1_000, 1_000)
 
 
-def test_what_a_lost_task_told_last_counts_and_is_marked() -> None:
-    ledger = RoundCounts([("one",), ("two",)])
-    ledger.update(FIRST, [MovedCount("one", "orders", 700, 0, 1_000, 2_000)], {})
-    ledger.update(AGAIN, [], {})
+def test_the_last_report_of_a_lost_task_counts_and_is_marked_as_inexact() -> None:
+    round_counts = RoundCounts([("one",), ("two",)])
+    round_counts.update(FIRST, [MovedCount("one", "orders", 700, 0, 1_000, 2_000)], {})
+    round_counts.update(AGAIN, [], {})
     other = TaskId(1, 1, 0)
-    ledger.update(other, [MovedCount("two", "orders", 5, 0, 1_000, 1_000)], {})
-    ledger.finish(
+    round_counts.update(other, [MovedCount("two", "orders", 5, 0, 1_000, 1_000)], {})
+    round_counts.finish(
         [
             TaskResult(AGAIN, MovedCount("one", "orders", 300, 1, 3_000, 4_000)),
             TaskResult(other, MovedCount("two", "orders", 9, 0, 1_000, 5_000)),
         ]
     )
-    assert ledger.moved == 1_009
-    one, two = ledger.rows({"one": 0, "two": 0}, "stopped")
+    assert round_counts.moved == 1_009
+    one, two = round_counts.rows({"one": 0, "two": 0}, "stopped")
     assert (one.moved, one.dead_lettered, one.attempts, one.is_exact, one.end_reason) == (1_000, 1, 2, False, "empty")
     assert (two.moved, two.attempts, two.is_exact) == (9, 1, True)
     assert one.first_moved is not None
@@ -91,20 +91,22 @@ def test_what_a_lost_task_told_last_counts_and_is_marked() -> None:
     assert (one.first_moved.timestamp(), one.last_moved.timestamp()) == (1.0, 4.0)
 
 
-def test_a_queue_that_is_not_empty_says_what_hinders_it_or_why_it_ended() -> None:
-    ledger = RoundCounts([("one", "two", "three")])
-    ledger.update(FIRST, [], {"one": "'orders' is disabled"})
-    ledger.finish([TaskResult(FIRST, MovedCount(queue, None, 0, 0, None, None)) for queue in ("one", "two", "three")])
-    found = ledger.rows({"one": 3, "two": 4}, "stopped")
-    assert [(row.backlog_queue, row.left, row.end_reason) for row in found] == [
+def test_a_queue_that_is_not_empty_has_its_problem_or_the_end_reason() -> None:
+    round_counts = RoundCounts([("one", "two", "three")])
+    round_counts.update(FIRST, [], {"one": "'orders' is disabled"})
+    round_counts.finish(
+        [TaskResult(FIRST, MovedCount(queue, None, 0, 0, None, None)) for queue in ("one", "two", "three")]
+    )
+    rows = round_counts.rows({"one": 3, "two": 4}, "stopped")
+    assert [(row.backlog_queue, row.left, row.end_reason) for row in rows] == [
         ("one", 3, "'orders' is disabled"),
         ("three", 0, "empty"),
         ("two", 4, "stopped"),
     ]
-    assert [row.left for row in ledger.rows(None, "stopped")] == [None, None, None]
+    assert [row.left for row in round_counts.rows(None, "stopped")] == [None, None, None]
 
 
-def test_rounds_add_up_and_the_last_word_counts() -> None:
+def test_rounds_add_up_and_the_last_state_counts() -> None:
     report = Report()
     report.add_round([row("one", None, 0, 5)])
     assert counts(report.rows) == [("one", None, 0, 0)]
@@ -115,7 +117,7 @@ def test_rounds_add_up_and_the_last_word_counts() -> None:
     assert (report.moved, report.left) == (5, 0)
 
 
-def test_what_could_not_be_counted_is_unknown() -> None:
+def test_the_number_left_is_unknown_if_one_queue_could_not_be_counted() -> None:
     report = Report()
     report.add_round([row("one", "orders", 3, 2), row("two", None, 0, None)])
     assert report.left is None

@@ -1,4 +1,4 @@
-"""The pumps of a task wait for a destination that refuses its messages, and the report says why."""
+"""The pumps of a task wait for a destination that refuses messages, and the report has the reason."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def test_q19_messages_wait_for_a_destination_that_does_not_exist_and_the_r
         await namespaces.secondary.create_queue(BACKLOG, max_delivery_count=2_147_483_647)
         primary, secondary = namespaces.factories()
         await secondary.create_message_sender(BACKLOG).deliver(parked_payload("order", "orders"))
-        tally = TaskProgress([BACKLOG])
+        progress = TaskProgress([BACKLOG])
         assignment = Assignment(
             pair=Pair(
                 primary_connection_string="",
@@ -37,12 +37,12 @@ async def test_q19_messages_wait_for_a_destination_that_does_not_exist_and_the_r
             deduct=False,
             journal_dir=None,
         )
-        async with running_pumps(primary, secondary, assignment, 1, tally):
+        async with running_pumps(primary, secondary, assignment, 1, progress):
             await asyncio.sleep(1800)
-            assert tally.rows() == [MovedCount(BACKLOG, None, 0, 0, None, None)]
-            assert tally.problems == {BACKLOG: "'orders': The messaging entity 'orders' could not be found."}
+            assert progress.rows() == [MovedCount(BACKLOG, None, 0, 0, None, None)]
+            assert progress.problems == {BACKLOG: "'orders': The messaging entity 'orders' could not be found."}
             await namespaces.primary.create_queue("orders")
             await asyncio.sleep(120)
-            assert [(row.destination, row.moved, row.dead_lettered) for row in tally.rows()] == [("orders", 1, 0)]
-            assert tally.problems == {BACKLOG: ""}
+            assert [(row.destination, row.moved, row.dead_lettered) for row in progress.rows()] == [("orders", 1, 0)]
+            assert progress.problems == {BACKLOG: ""}
         assert [message.text for message in await namespaces.primary.messages("orders")] == ["order"]

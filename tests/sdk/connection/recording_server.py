@@ -1,6 +1,6 @@
-"""A tiny server on the engine that notes what a client does, and answers enough for it to go on.
+"""A small server on the AMQP engine that records what a client does.
 
-It accepts every link, answers put-token with 202 and accepts what is sent.
+It accepts every link and every message, and answers put-token with 202.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from twinbus.amqp.aio import Peer
+    from twinbus.amqp.codec.performatives import Attach
     from twinbus.amqp.events import Event
-    from twinbus.amqp.performatives import Attach
 
     EventT = TypeVar("EventT", bound=Event)
 
@@ -36,7 +36,7 @@ CBS = "$cbs"
 
 
 class RecordingServer:
-    """Our side of one connection."""
+    """Handler of one connection."""
 
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
@@ -74,7 +74,7 @@ class RecordingServer:
                 self.sent_to.setdefault(address, []).append(message)
 
     def answer(self, link: Receiver, request: Message) -> None:
-        """202, on the link of the same session that receives from $cbs."""
+        """Answer 202 on the link of the same session that receives from $cbs."""
         assert request.properties is not None
         response = build(
             properties=Properties(correlation_id=request.properties.message_id),
@@ -87,7 +87,7 @@ class RecordingServer:
 
 
 def address_of(attach: Attach) -> str:
-    """Of the node on the server: the target of who sends, the source of who receives."""
+    """Return the address of the server's node: the target of a sender, or the source of a receiver."""
     terminus = attach.source if attach.role else attach.target
     assert isinstance(terminus, Source | Target)
     return str(terminus.address)
@@ -99,7 +99,7 @@ def audience_of(request: Message) -> object:
 
 @asynccontextmanager
 async def run_recording_server() -> AsyncIterator[tuple[int, list[RecordingServer]]]:
-    """Its port, and what it notes: a record for each connection."""
+    """Run a server; yield its port and a list with one record for each connection."""
     records: list[RecordingServer] = []
 
     def admit(peer: Peer) -> RecordingServer:

@@ -1,4 +1,4 @@
-"""The unmodified azure-servicebus client opens, begins, shows its token to $cbs and attaches to its entity."""
+"""Handshake of the azure-servicebus client: open, begin, put-token at $cbs, and attach to the entity."""
 
 from __future__ import annotations
 
@@ -59,35 +59,35 @@ async def receive_with_the_aio_client(port: int) -> list[object]:
         return list(await receiver.receive_messages(max_wait_time=1))
 
 
-def assert_reached(record: RecordingServer, port: int, *, as_receiver: bool) -> None:
-    """What every one of these clients does, in its order."""
-    assert [init.mechanism for init in record.events_of(SaslInitReceived)] == ["ANONYMOUS"]
-    assert [opened.open.hostname for opened in record.events_of(ConnectionOpened)] == ["localhost"]
-    assert len(record.events_of(SessionBegun)) == 1
+def assert_reached(server: RecordingServer, port: int, *, as_receiver: bool) -> None:
+    """Assert the handshake that all these clients perform, in order."""
+    assert [init.mechanism for init in server.events_of(SaslInitReceived)] == ["ANONYMOUS"]
+    assert [opened.open.hostname for opened in server.events_of(ConnectionOpened)] == ["localhost"]
+    assert len(server.events_of(SessionBegun)) == 1
     entity = f"amqps://localhost:{port}/orders"
-    attached = [(address_of(request.attach), request.attach.role) for request in record.events_of(AttachRequested)]
+    attached = [(address_of(request.attach), request.attach.role) for request in server.events_of(AttachRequested)]
     assert attached == [(CBS, True), (CBS, False), (entity, as_receiver)]
-    assert [audience_of(request) for request in record.token_requests] == [f"sb://localhost:{port}/orders"]
-    assert record.token_requests[0].lookup(Section.APPLICATION_PROPERTIES, "operation") == "put-token"
-    assert str(record.token_requests[0].value).startswith("SharedAccessSignature sr=")
-    assert len(record.events_of(LinkDetached)) == len(attached)
-    assert len(record.events_of(ConnectionClosed)) == 1
+    assert [audience_of(request) for request in server.token_requests] == [f"sb://localhost:{port}/orders"]
+    assert server.token_requests[0].lookup(Section.APPLICATION_PROPERTIES, "operation") == "put-token"
+    assert str(server.token_requests[0].value).startswith("SharedAccessSignature sr=")
+    assert len(server.events_of(LinkDetached)) == len(attached)
+    assert len(server.events_of(ConnectionClosed)) == 1
 
 
-async def gone(record: RecordingServer) -> None:
-    """The SDK does not wait for the answer to its close: the server may still be at it."""
+async def wait_until_closed(server: RecordingServer) -> None:
+    """Wait for the end of the connection, because the SDK does not wait for the answer to its close."""
     async with asyncio.timeout(10):
-        await record.peer.lost
+        await server.peer.lost
 
 
 @pytest.mark.parametrize("kind", ["sync", "aio"])
-async def test_a_sender_reaches_its_queue(kind: str) -> None:
+async def test_a_sender_attaches_to_its_queue(kind: str) -> None:
     async with run_recording_server() as (port, records):
         if kind == "sync":
             await asyncio.to_thread(send_with_the_sync_client, port)
         else:
             await send_with_the_aio_client(port)
-        await gone(records[0])
+        await wait_until_closed(records[0])
     assert len(records) == 1
     assert_reached(records[0], port, as_receiver=False)
     sent = records[0].sent_to[f"amqps://localhost:{port}/orders"]
@@ -95,13 +95,13 @@ async def test_a_sender_reaches_its_queue(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["sync", "aio"])
-async def test_a_receiver_reaches_its_queue(kind: str) -> None:
+async def test_a_receiver_attaches_to_its_queue(kind: str) -> None:
     async with run_recording_server() as (port, records):
         if kind == "sync":
             received = await asyncio.to_thread(receive_with_the_sync_client, port)
         else:
             received = await receive_with_the_aio_client(port)
-        await gone(records[0])
+        await wait_until_closed(records[0])
     assert received == []
     assert len(records) == 1
     assert_reached(records[0], port, as_receiver=True)

@@ -1,4 +1,4 @@
-"""All operations concurrently on one sender and receiver; `tests.campaigns.sdk_concurrency` repeats it often."""
+"""All operations concurrently on one sender and receiver; `tests.campaigns.sdk_concurrency` repeats them for longer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from tests.support.server_process import ServerProcess
 
 
-def test_each_call_of_threads_and_of_tasks_succeeds(server: ServerProcess) -> None:
+def test_concurrent_calls_from_threads_and_tasks_all_succeed(server: ServerProcess) -> None:
     with ThreadPoolExecutor(2) as pool:
         for run in [pool.submit(run_sync, server), pool.submit(run_aio, server)]:
             run.result()

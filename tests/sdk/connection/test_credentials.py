@@ -1,4 +1,4 @@
-"""The SDK's client is let in by a credential beside the name of the host: a key with its name, or a signature."""
+"""Credential objects of the SDK: a named key or a shared access signature is accepted, a bearer token is refused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Bearer:
-    """What azure-identity would give: a token of Microsoft Entra ID."""
+    """Credential like those of azure-identity, with a token of Microsoft Entra ID."""
 
     def get_token(self, *_scopes: str, **_options: Any) -> AccessToken:  # noqa: ANN401  # those of the SDK
         return AccessToken("e30.e30.e30", 4_000_000_000)
@@ -30,29 +30,31 @@ def credential(server: ServerProcess, kind: str) -> Any:  # noqa: ANN401  # of a
     return AzureSasCredential(server.token(""))
 
 
-def send(server: ServerProcess, queue: str, shown: Any) -> None:  # noqa: ANN401  # of any kind
+def send(server: ServerProcess, queue: str, client_credential: Any) -> None:  # noqa: ANN401  # of any kind
     with (
-        ServiceBusClient(server.host, shown, connection_verify=server.ca_file, retry_total=0) as client,
+        ServiceBusClient(server.host, client_credential, connection_verify=server.ca_file, retry_total=0) as client,
         client.get_queue_sender(queue) as sender,
     ):
         sender.send_messages(ServiceBusMessage("x"))
 
 
 @pytest.mark.parametrize("kind", ["key", "signature"])
-def test_the_sync_client_is_let_in(server: ServerProcess, kind: str) -> None:
+def test_the_sync_client_can_send_with_a_credential(server: ServerProcess, kind: str) -> None:
     queue = server.create_queue()
     send(server, queue, credential(server, kind))
     assert server.message_counts(queue) == (1, 0)
 
 
 @pytest.mark.parametrize("kind", ["key", "signature"])
-def test_the_aio_client_is_let_in(server: ServerProcess, kind: str) -> None:
+def test_the_aio_client_can_send_with_a_credential(server: ServerProcess, kind: str) -> None:
     queue = server.create_queue()
 
     async def run() -> None:
-        shown = credential(server, kind)
+        client_credential = credential(server, kind)
         async with (
-            AsyncServiceBusClient(server.host, shown, connection_verify=server.ca_file, retry_total=0) as client,
+            AsyncServiceBusClient(
+                server.host, client_credential, connection_verify=server.ca_file, retry_total=0
+            ) as client,
             client.get_queue_sender(queue) as sender,
         ):
             await sender.send_messages(ServiceBusMessage("x"))
@@ -61,12 +63,12 @@ def test_the_aio_client_is_let_in(server: ServerProcess, kind: str) -> None:
     assert server.message_counts(queue) == (1, 0)
 
 
-def administration(server: ServerProcess, shown: Any) -> ServiceBusAdministrationClient:  # noqa: ANN401  # of any kind
+def administration(server: ServerProcess, client_credential: Any) -> ServiceBusAdministrationClient:  # noqa: ANN401  # of any kind
     host = f"{server.host}:{server.https_port}"
-    return ServiceBusAdministrationClient(host, shown, connection_verify=server.ca_file, retry_total=0)
+    return ServiceBusAdministrationClient(host, client_credential, connection_verify=server.ca_file, retry_total=0)
 
 
-def test_a_token_that_is_no_signature_is_refused_everywhere(server: ServerProcess) -> None:
+def test_a_bearer_token_is_refused_by_amqp_and_http(server: ServerProcess) -> None:
     queue = server.create_queue()
     with pytest.raises(ServiceBusAuthenticationError):
         send(server, queue, Bearer())

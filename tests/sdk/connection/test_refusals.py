@@ -1,4 +1,4 @@
-"""What cannot be done is refused with the exception that the SDK has for it, and the client can go on."""
+"""Refusals: the SDK raises its specific exception, and the client can continue."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GONE = r"was deleted|could not be found"
 
 
 def assert_sends(sender: ServiceBusSender, server: ServerProcess, queue: str) -> None:
-    """On the same connection as before."""
+    """Assert that the sender still works, on the same connection."""
     before = server.message_counts(queue)
     sender.send_messages(ServiceBusMessage("all is well"))
     assert server.message_counts(queue) == (before[0] + 1, before[1])
@@ -45,13 +45,13 @@ def test_the_management_of_a_queue_that_does_not_exist_is_refused(bus: Bus) -> N
         bus.receiver("nowhere").peek_messages()
 
 
-def test_nothing_can_be_sent_to_a_dead_letter_queue(bus: Bus, queue: str) -> None:
+def test_sending_to_a_dead_letter_queue_is_refused(bus: Bus, queue: str) -> None:
     with pytest.raises(ServiceBusError, match="amqp:not-allowed") as caught:
         bus.sender(f"{queue}/$DeadLetterQueue").send_messages(ServiceBusMessage("x"))
     assert not isinstance(caught.value, MessagingEntityNotFoundError)
 
 
-def test_a_message_that_is_too_large_is_refused_and_the_next_one_is_not(
+def test_a_message_that_is_too_large_is_refused_and_the_sender_continues(
     every_bus: Bus, server: ServerProcess, queue: str
 ) -> None:
     sender = every_bus.sender(queue)
@@ -61,7 +61,7 @@ def test_a_message_that_is_too_large_is_refused_and_the_next_one_is_not(
     assert_sends(sender, server, queue)
 
 
-def test_a_list_that_is_too_large_together_is_refused(bus: Bus, server: ServerProcess, queue: str) -> None:
+def test_a_list_whose_total_size_is_too_large_is_refused(bus: Bus, server: ServerProcess, queue: str) -> None:
     sender = bus.sender(queue)
     sender.send_messages(ServiceBusMessage("open"))
     with pytest.raises(MessageSizeExceededError):
@@ -69,7 +69,7 @@ def test_a_list_that_is_too_large_together_is_refused(bus: Bus, server: ServerPr
     assert_sends(sender, server, queue)
 
 
-def test_properties_have_limits_and_none_of_a_refused_batch_is_taken(
+def test_properties_over_their_limits_are_refused_and_a_refused_batch_stores_nothing(
     bus: Bus, server: ServerProcess, queue: str
 ) -> None:
     sender, receiver = bus.sender(queue), bus.receiver(queue)
@@ -88,7 +88,7 @@ def test_properties_have_limits_and_none_of_a_refused_batch_is_taken(
 
 
 def test_an_id_of_more_than_128_characters_is_refused(bus: Bus, server: ServerProcess, queue: str) -> None:
-    """The SDK lets no such id out of a message of its own making; it does of one in the form of AMQP."""
+    """ServiceBusMessage refuses such an id before sending; AmqpAnnotatedMessage does not."""
     sender = bus.sender(queue)
     for field in ("message_id", "group_id"):
         with pytest.raises(ServiceBusError, match="argument-out-of-range"):
@@ -97,12 +97,10 @@ def test_an_id_of_more_than_128_characters_is_refused(bus: Bus, server: ServerPr
     assert_sends(sender, server, queue)
 
 
-def test_who_sends_to_or_receives_from_a_queue_that_is_deleted_is_told(
-    bus: Bus, server: ServerProcess, queue: str
-) -> None:
-    """A sender learns only of a lost link at first, whatever the reason was; when it attaches again it is told."""
-    patient = bus.client(retry_total=1, retry_backoff_factor=0.1, retry_mode="fixed")
-    sender, receiver = bus.sender(queue, client=patient), bus.receiver(queue, client=patient)
+def test_senders_and_receivers_of_a_deleted_queue_get_an_error(bus: Bus, server: ServerProcess, queue: str) -> None:
+    """A sender first sees only a lost link; it gets the reason when it attaches again."""
+    retrying_client = bus.client(retry_total=1, retry_backoff_factor=0.1, retry_mode="fixed")
+    sender, receiver = bus.sender(queue, client=retrying_client), bus.receiver(queue, client=retrying_client)
     sender.send_messages(ServiceBusMessage("x"))
     receive(receiver, 1)
     server.delete_queue(queue)

@@ -1,4 +1,4 @@
-"""A server that is stopped and started again on the same ports: the same clients go on, and nothing is lost."""
+"""Server restarts: open senders and receivers continue, and no message is lost."""
 
 from __future__ import annotations
 
@@ -34,29 +34,29 @@ class Clients:
         [self.locked] = receive(self.receiver, 1)
         assert body_of(self.locked) == b"locked"
 
-    def go_on(self, server: ServerProcess) -> None:
+    def continue_after_restart(self, server: ServerProcess) -> None:
         assert server.message_counts(self.queue) == (2, 0)
         self.sender.send_messages(ServiceBusMessage("later"))
-        found = receive(self.receiver, 3)
-        assert [body_of(message) for message in found] == [b"locked", b"waiting", b"later"]
-        assert [message.delivery_count for message in found] == [0, 0, 0]
-        assert [message.sequence_number for message in found] == [1, 2, 3]
+        received = receive(self.receiver, 3)
+        assert [body_of(message) for message in received] == [b"locked", b"waiting", b"later"]
+        assert [message.delivery_count for message in received] == [0, 0, 0]
+        assert [message.sequence_number for message in received] == [1, 2, 3]
         with pytest.raises(MessageLockLostError):
             self.receiver.complete_message(self.locked)
-        for message in found:
+        for message in received:
             self.receiver.complete_message(message)
         assert server.message_counts(self.queue) == (0, 0)
 
 
-def test_the_same_senders_and_receivers_go_on_after_a_restart(tmp_path: Path, loop: AsyncDriver) -> None:
-    """Both clients at once: the SDK reads nothing while it is idle, so a stop takes all the time it is given."""
+def test_open_senders_and_receivers_continue_after_a_restart(tmp_path: Path, loop: AsyncDriver) -> None:
+    """Test both clients at once: an idle SDK reads nothing, so the server's stop takes its whole grace period."""
     with run_server(tmp_path) as server:
         buses = [Bus(SyncDriver(), server, tls=False), Bus(loop, server, tls=True)]
         with ThreadPoolExecutor(2) as threads:
             clients = list(threads.map(lambda bus: Clients(bus, server), buses))
             server.stop()
             server.start()
-            list(threads.map(lambda one: one.go_on(server), clients))
+            list(threads.map(lambda client: client.continue_after_restart(server), clients))
         for bus in buses:
             for closing in bus.close_in_background():
                 closing.result(20)

@@ -1,4 +1,4 @@
-"""A restart loses nothing of what messages and sessions can be: deferred, scheduled, expiring, known by an id."""
+"""A restart keeps deferred, scheduled and expiring messages, duplicate detection, sessions and their states."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class MessagesBeforeRestart:
-    """What was there before the restart, left by clients that are closed."""
+    """Messages and sessions that closed clients left before the restart."""
 
     def __init__(self, bus: Bus, server: ServerProcess) -> None:
         self.queue = server.create_queue(RequiresDuplicateDetection="true", DeadLetteringOnMessageExpiration="true")
@@ -29,9 +29,9 @@ class MessagesBeforeRestart:
         sender, receiver = bus.sender(self.queue), bus.receiver(self.queue)
         session_sender, session_receiver = bus.sender(self.sessions), bus.receiver(self.sessions, session_id="s")
         properties = AmqpMessageProperties(message_id="1")
-        told = {"mine": "to be delivered"}
+        annotations = {"mine": "to be delivered"}
         sender.send_messages(
-            AmqpAnnotatedMessage(data_body=b"deferred", properties=properties, delivery_annotations=told)
+            AmqpAnnotatedMessage(data_body=b"deferred", properties=properties, delivery_annotations=annotations)
         )
         [deferred] = receive(receiver, 1)
         receiver.defer_message(deferred)
@@ -58,8 +58,8 @@ class MessagesBeforeRestart:
         assert server.message_counts(self.queue) == (1, 1), "it is a duplicate"
         [deferred] = receiver.receive_deferred_messages(self.deferred)
         assert body_of(deferred) == b"deferred"
-        told = deferred.raw_amqp_message.delivery_annotations or {}
-        assert told[b"mine"] == b"to be delivered"
+        annotations = deferred.raw_amqp_message.delivery_annotations or {}
+        assert annotations[b"mine"] == b"to be delivered"
         peeked = receiver.peek_messages(9, sequence_number=1)
         assert [(body_of(message), message.state) for message in peeked] == [
             (b"deferred", ServiceBusMessageState.DEFERRED),
@@ -70,15 +70,15 @@ class MessagesBeforeRestart:
             sender.cancel_scheduled_messages(self.cancelled)
         sender.cancel_scheduled_messages(self.late)
         assert session_receiver.session.get_state() == b"half done"
-        found = receive(session_receiver, 2)
-        assert [(body_of(message), message.delivery_count) for message in found] == [(b"1", 0), (b"2", 0)]
+        received = receive(session_receiver, 2)
+        assert [(body_of(message), message.delivery_count) for message in received] == [(b"1", 0), (b"2", 0)]
         properties = bus.administration.get_queue(self.sessions)
         assert (properties.user_metadata, properties.lock_duration) == ("mine", dt.timedelta(seconds=57))
 
 
-def test_all_is_there_after_a_restart(tmp_path: Path, loop: AsyncDriver) -> None:
+def test_messages_in_every_state_survive_a_restart(tmp_path: Path, loop: AsyncDriver) -> None:
     with run_server(tmp_path) as server, ThreadPoolExecutor(2) as threads:
-        before = list(
+        messages_by_client = list(
             threads.map(
                 lambda bus: MessagesBeforeRestart(bus, server),
                 [Bus(SyncDriver(), server, tls=False), Bus(loop, server, tls=True)],
@@ -87,7 +87,7 @@ def test_all_is_there_after_a_restart(tmp_path: Path, loop: AsyncDriver) -> None
         server.stop()
         server.start()
         buses = [Bus(SyncDriver(), server, tls=False), Bus(loop, server, tls=True)]
-        list(threads.map(lambda one, bus: one.check(bus, server), before, buses))
+        list(threads.map(lambda messages, bus: messages.check(bus, server), messages_by_client, buses))
         for bus in buses:
             for closing in bus.close_in_background():
                 closing.result(20)

@@ -1,4 +1,4 @@
-"""A queue that detects duplicates accepts a message whose id it has seen, and keeps the first one only."""
+"""Duplicate detection: a message with a known id is accepted and dropped."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from tests.sdk.bus import Bus
     from tests.support.server_process import ServerProcess
 
-DETECTS = {"RequiresDuplicateDetection": "true"}
+DUPLICATE_DETECTION = {"RequiresDuplicateDetection": "true"}
 
 
-def test_a_message_that_is_sent_again_is_accepted_and_dropped(every_bus: Bus, server: ServerProcess) -> None:
-    queue = server.create_queue(**DETECTS)
+def test_a_duplicate_message_is_accepted_and_dropped(every_bus: Bus, server: ServerProcess) -> None:
+    queue = server.create_queue(**DUPLICATE_DETECTION)
     sender, another, receiver = every_bus.sender(queue), every_bus.sender(queue), every_bus.receiver(queue)
     sender.send_messages(ServiceBusMessage("first", message_id="1"))
     sender.send_messages(ServiceBusMessage("again", message_id="1"))
@@ -28,19 +28,21 @@ def test_a_message_that_is_sent_again_is_accepted_and_dropped(every_bus: Bus, se
     assert [body_of(message) for message in receive(receiver, 2)] == [b"first", b"other"]
 
 
-def test_of_a_batch_those_are_kept_that_are_new(bus: Bus, server: ServerProcess) -> None:
-    queue = server.create_queue(**DETECTS)
+def test_only_the_new_messages_of_a_batch_are_kept(bus: Bus, server: ServerProcess) -> None:
+    queue = server.create_queue(**DUPLICATE_DETECTION)
     sender, receiver = bus.sender(queue), bus.receiver(queue)
     sender.send_messages(ServiceBusMessage("a", message_id="a"))
-    sender.send_messages([ServiceBusMessage(f"{one} in a batch", message_id=one) for one in ("b", "a", "c", "b")])
-    found = receive(receiver, 3)
-    assert [body_of(message) for message in found] == [b"a", b"b in a batch", b"c in a batch"]
-    assert [message.sequence_number for message in found] == [1, 2, 3]
+    sender.send_messages(
+        [ServiceBusMessage(f"{message_id} in a batch", message_id=message_id) for message_id in ("b", "a", "c", "b")]
+    )
+    received = receive(receiver, 3)
+    assert [body_of(message) for message in received] == [b"a", b"b in a batch", b"c in a batch"]
+    assert [message.sequence_number for message in received] == [1, 2, 3]
     assert server.message_counts(queue) == (3, 0)
 
 
-def test_a_message_is_remembered_when_it_is_long_completed(bus: Bus, server: ServerProcess) -> None:
-    queue = server.create_queue(**DETECTS)
+def test_a_message_id_is_remembered_after_the_message_is_completed(bus: Bus, server: ServerProcess) -> None:
+    queue = server.create_queue(**DUPLICATE_DETECTION)
     sender, receiver = bus.sender(queue), bus.receiver(queue)
     sender.send_messages(ServiceBusMessage("x", message_id="1"))
     receiver.complete_message(receive(receiver, 1)[0])
@@ -48,8 +50,8 @@ def test_a_message_is_remembered_when_it_is_long_completed(bus: Bus, server: Ser
     assert server.message_counts(queue) == (0, 0)
 
 
-def test_a_scheduled_message_is_a_duplicate_like_any_other(bus: Bus, server: ServerProcess) -> None:
-    queue = server.create_queue(**DETECTS)
+def test_scheduled_messages_take_part_in_duplicate_detection(bus: Bus, server: ServerProcess) -> None:
+    queue = server.create_queue(**DUPLICATE_DETECTION)
     sender = bus.sender(queue)
     later = dt.datetime.now(dt.UTC) + dt.timedelta(hours=1)
     [number] = sender.schedule_messages(ServiceBusMessage("x", message_id="1"), later)
@@ -61,8 +63,8 @@ def test_a_scheduled_message_is_a_duplicate_like_any_other(bus: Bus, server: Ser
     assert bus.administration.get_queue_runtime_properties(queue).scheduled_message_count == 1
 
 
-def test_in_a_queue_with_sessions_the_id_alone_says_what_is_a_duplicate(bus: Bus, server: ServerProcess) -> None:
-    queue = server.create_queue(**DETECTS, RequiresSession="true")
+def test_duplicate_detection_ignores_the_session_id(bus: Bus, server: ServerProcess) -> None:
+    queue = server.create_queue(**DUPLICATE_DETECTION, RequiresSession="true")
     bus.sender(queue).send_messages(
         [
             ServiceBusMessage("first", message_id="1", session_id="s"),
@@ -76,14 +78,16 @@ def test_in_a_queue_with_sessions_the_id_alone_says_what_is_a_duplicate(bus: Bus
     assert server.message_counts(queue) == (2, 0)
 
 
-def test_messages_without_an_id_are_all_different(bus: Bus, server: ServerProcess) -> None:
-    queue = server.create_queue(**DETECTS)
+def test_messages_without_an_id_are_never_duplicates(bus: Bus, server: ServerProcess) -> None:
+    queue = server.create_queue(**DUPLICATE_DETECTION)
     sender, receiver = bus.sender(queue), bus.receiver(queue)
     for _ in range(2):
         sender.send_messages(AmqpAnnotatedMessage(data_body=b"x"))
     assert len({message.message_id for message in receive(receiver, 2)}) == 2
 
 
-def test_a_queue_that_detects_none_keeps_all(bus: Bus, server: ServerProcess, queue: str) -> None:
+def test_a_queue_without_duplicate_detection_keeps_messages_with_equal_ids(
+    bus: Bus, server: ServerProcess, queue: str
+) -> None:
     bus.sender(queue).send_messages([ServiceBusMessage("x", message_id="1") for _ in range(3)])
     assert server.message_counts(queue) == (3, 0)

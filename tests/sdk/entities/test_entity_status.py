@@ -1,4 +1,4 @@
-"""A queue can be closed for senders, for receivers or for both: to new links, and to those that are there."""
+"""Status of a queue: sending, receiving or both can be disabled, for open links and new ones."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ ALLOWED = {
     "ReceiveDisabled": (True, False),
     "Disabled": (False, False),
 }
-"""Whether one can send, and receive."""
-CLOSED = [status for status in ALLOWED if status != "Active"]
+"""Whether sending and receiving are allowed, by status."""
+DISABLED_STATUSES = [status for status in ALLOWED if status != "Active"]
 
 
-def check(sender: Any, receiver: Any, status: str) -> None:  # noqa: ANN401  # the SDK's, of a queue with messages
+def check_links(sender: Any, receiver: Any, status: str) -> None:  # noqa: ANN401  # the SDK's, of a queue with messages
     can_send, can_receive = ALLOWED[status]
     if can_send:
         sender.send_messages(ServiceBusMessage("more"))
@@ -40,39 +40,39 @@ def check(sender: Any, receiver: Any, status: str) -> None:  # noqa: ANN401  # t
             receiver.receive_messages(max_wait_time=5)
 
 
-def test_a_status_holds_for_links_that_are_open_and_for_new_ones_until_it_is_active_again(
+def test_a_disabled_status_applies_to_open_and_new_links_until_the_queue_is_active_again(
     bus: Bus, server: ServerProcess
 ) -> None:
-    """A sender learns only of a lost link at first, whatever the reason was; when it attaches again it is told."""
-    patient = bus.client(retry_total=1, retry_backoff_factor=0.1, retry_mode="fixed")
-    impatient = bus.client()
+    """A sender first sees only a lost link; it gets the reason when it attaches again."""
+    retrying_client = bus.client(retry_total=1, retry_backoff_factor=0.1, retry_mode="fixed")
+    client_without_retries = bus.client()
     assert bus.administration is not None, "it is made once"
 
-    def close_and_open(status: str) -> None:
+    def disable_and_enable(status: str) -> None:
         queue = server.create_queue()
-        sender, receiver = bus.sender(queue, client=patient), bus.receiver(queue, client=patient)
+        sender, receiver = bus.sender(queue, client=retrying_client), bus.receiver(queue, client=retrying_client)
         sender.send_messages([ServiceBusMessage(f"{number}") for number in range(5)])
         receiver.complete_message(receive(receiver, 1)[0])
         bus.update_queue(queue, status=status)
-        links = bus.sender(queue, client=impatient), bus.receiver(queue, client=impatient)
-        check(sender, receiver, status)
-        check(*links, status)
+        links = bus.sender(queue, client=client_without_retries), bus.receiver(queue, client=client_without_retries)
+        check_links(sender, receiver, status)
+        check_links(*links, status)
         can_send, can_receive = ALLOWED[status]
         assert server.message_counts(queue) == (4 + 2 * can_send - 2 * can_receive, 0)
         bus.update_queue(queue, status="Active")
-        check(sender, receiver, "Active")
+        check_links(sender, receiver, "Active")
 
-    with ThreadPoolExecutor(len(CLOSED)) as threads:
-        list(threads.map(close_and_open, CLOSED))
+    with ThreadPoolExecutor(len(DISABLED_STATUSES)) as threads:
+        list(threads.map(disable_and_enable, DISABLED_STATUSES))
 
 
-def test_a_queue_can_be_made_closed(bus: Bus, server: ServerProcess) -> None:
+def test_a_queue_can_be_created_disabled(bus: Bus, server: ServerProcess) -> None:
     queue = server.create_queue(Status="Disabled")
-    check(bus.sender(queue), bus.receiver(queue), "Disabled")
+    check_links(bus.sender(queue), bus.receiver(queue), "Disabled")
     assert bus.administration.get_queue(queue).status == "Disabled"
 
 
-def test_who_waits_for_messages_is_told_at_once(bus: Bus, queue: str) -> None:
+def test_a_waiting_receiver_fails_at_once_when_the_queue_is_disabled(bus: Bus, queue: str) -> None:
     receiver = bus.receiver(queue)
     assert receiver.peek_messages() == []
     handle: Any = receiver
@@ -82,7 +82,7 @@ def test_who_waits_for_messages_is_told_at_once(bus: Bus, queue: str) -> None:
         waiting.result(10)
 
 
-def test_who_has_a_session_or_waits_for_one_is_told(bus: Bus, server: ServerProcess) -> None:
+def test_session_receivers_fail_when_the_queue_is_disabled(bus: Bus, server: ServerProcess) -> None:
     queue = server.create_queue(RequiresSession="true")
     bus.sender(queue).send_messages(ServiceBusMessage("x", session_id="s"))
     holder = bus.receiver(queue, session_id="s")
@@ -97,9 +97,7 @@ def test_who_has_a_session_or_waits_for_one_is_told(bus: Bus, server: ServerProc
     assert [(body_of(message), message.delivery_count) for message in receive(again, 1)] == [(b"x", 0)]
 
 
-def test_nothing_can_be_scheduled_in_a_queue_that_is_closed_for_senders_and_what_is_scheduled_stays(
-    bus: Bus, queue: str
-) -> None:
+def test_a_send_disabled_queue_refuses_scheduling_and_keeps_scheduled_messages(bus: Bus, queue: str) -> None:
     due = dt.datetime.now(dt.UTC) + dt.timedelta(hours=1)
     sender = bus.sender(queue)
     [number] = sender.schedule_messages(ServiceBusMessage("x"), due)

@@ -1,4 +1,4 @@
-"""A message lives as long as it says, or as its queue says if that is shorter; then it is dropped, or a dead letter."""
+"""Expiry: the time to live of message and queue, and dropping or dead-lettering of expired messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SECOND = dt.timedelta(seconds=1)
 EXPIRED = ("TTLExpiredException", "The message expired and was dead lettered.")
 
 
-def test_a_message_whose_time_is_over_is_dropped_or_dead_lettered_as_its_queue_says(
+def test_an_expired_message_is_dropped_or_dead_lettered_as_its_queue_is_configured(
     every_bus: Bus, server: ServerProcess
 ) -> None:
     drops, keeps = server.create_queue(), server.create_queue()
@@ -40,7 +40,7 @@ def test_a_message_whose_time_is_over_is_dropped_or_dead_lettered_as_its_queue_s
     assert body_of(alive) == b"long"
 
 
-def test_the_queue_says_how_long_a_message_lives_at_most(bus: Bus, server: ServerProcess) -> None:
+def test_the_default_time_to_live_of_a_queue_limits_that_of_its_messages(bus: Bus, server: ServerProcess) -> None:
     hour = dt.timedelta(hours=1)
     queue = server.create_queue(DefaultMessageTimeToLive="PT1H")
     bus.sender(queue).send_messages(
@@ -50,14 +50,14 @@ def test_the_queue_says_how_long_a_message_lives_at_most(bus: Bus, server: Serve
             ServiceBusMessage("shorter", time_to_live=hour / 2),
         ]
     )
-    found = receive(bus.receiver(queue), 3)
-    lives = [message.time_to_live for message in found]
+    received = receive(bus.receiver(queue), 3)
+    lives = [message.time_to_live for message in received]
     assert lives == [hour, hour, hour / 2]
-    assert [message.expires_at_utc - message.enqueued_time_utc for message in found] == lives
+    assert [message.expires_at_utc - message.enqueued_time_utc for message in received] == lives
 
 
-def test_nobody_receives_what_has_expired_not_even_who_waits_for_it(bus: Bus, server: ServerProcess) -> None:
-    """From the moment on, however late it is removed."""
+def test_an_expired_message_is_not_received(bus: Bus, server: ServerProcess) -> None:
+    """An expired message is not delivered, even before it is removed."""
     queue = server.create_queue()
     sender, receiver = bus.sender(queue), bus.receiver(queue)
     sender.send_messages(ServiceBusMessage("x", time_to_live=2 * SECOND))
@@ -68,8 +68,8 @@ def test_nobody_receives_what_has_expired_not_even_who_waits_for_it(bus: Bus, se
     wait_until(lambda: server.message_counts(queue) == (0, 0))
 
 
-def test_who_has_a_message_can_settle_it_when_its_time_is_over(bus: Bus, server: ServerProcess) -> None:
-    """What comes back then is expired; what is deferred or a dead letter by then lives on."""
+def test_a_locked_message_can_be_settled_after_its_expiry(bus: Bus, server: ServerProcess) -> None:
+    """An abandoned message expires then; deferred messages and dead letters do not expire."""
     queue = server.create_queue(DeadLetteringOnMessageExpiration="true")
     sender, receiver = bus.sender(queue), bus.receiver(queue)
     bodies = ("completed", "abandoned", "deferred", "dead-lettered")
@@ -107,14 +107,14 @@ def test_messages_of_sessions_expire_too(bus: Bus, server: ServerProcess) -> Non
     assert [body_of(message) for message in receive(receiver, 1)] == [b"z"]
     assert bus.list_sessions(queue) == ["held"]
     dead_letters = bus.receiver(queue, sub_queue=ServiceBusSubQueue.DEAD_LETTER)
-    found = receive(dead_letters, 2)
-    assert [(message.session_id, message.dead_letter_reason) for message in found] == [
+    received = receive(dead_letters, 2)
+    assert [(message.session_id, message.dead_letter_reason) for message in received] == [
         ("free", "TTLExpiredException"),
         ("held", "TTLExpiredException"),
     ]
 
 
-def test_a_life_can_be_as_long_as_a_header_can_say(bus: Bus, queue: str) -> None:
+def test_a_time_to_live_of_49_days_is_kept(bus: Bus, queue: str) -> None:
     sender, receiver = bus.sender(queue), bus.receiver(queue)
     life = dt.timedelta(days=49)
     sender.send_messages(ServiceBusMessage("x", time_to_live=life))

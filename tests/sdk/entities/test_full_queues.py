@@ -1,4 +1,4 @@
-"""A queue that is full refuses messages as the SDK expects it, goes on handing them out, and takes new ones then."""
+"""Full queues: the SDK raises a quota error for sends; completing messages makes space again."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def small_queues(tmp_path: Path) -> Iterator[InProcessServer]:
 
 
 def make_small_queue(server: InProcessServer) -> str:
-    """Of one megabyte: the smallest that can be asked for has a thousand, which take long to fill."""
+    """Create a queue of 1 MB; the smallest size that the API allows, 1,024 MB, would take too long to fill."""
     queue = server.create_queue()
     object.__setattr__(server.namespace.find(queue).description, "max_size_mb", 1)
     return queue
 
 
 @pytest.mark.parametrize("kind", ["sync", "aio"])
-def test_a_full_queue_takes_no_more_until_something_is_completed(
+def test_a_full_queue_refuses_messages_until_one_is_completed(
     small_queues: InProcessServer, loop: AsyncDriver, kind: str
 ) -> None:
     queue = make_small_queue(small_queues)

@@ -1,4 +1,4 @@
-"""A queue is changed while it is used: what is new holds then, what cannot be is refused and alters nothing."""
+"""Updates of a queue in use: new properties take effect, invalid ones are refused and change nothing."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from tests.support.server_process import ServerProcess
 
 SLACK = dt.timedelta(seconds=10)
-FOREVER_AND_A_DAY = "P10675200DT0S"
+LONGER_THAN_MAXIMUM = "P10675200DT0S"
 REFUSED: dict[str, list[Any]] = {
     "lock_duration": [dt.timedelta(days=25), dt.timedelta(seconds=4), dt.timedelta(0), "-PT30S", "PT5M0.001S"],
     "default_message_time_to_live": [dt.timedelta(0), "-P1D", "PT0.999S"],
-    "duplicate_detection_history_time_window": [dt.timedelta(seconds=19), dt.timedelta(days=8), FOREVER_AND_A_DAY],
+    "duplicate_detection_history_time_window": [dt.timedelta(seconds=19), dt.timedelta(days=8), LONGER_THAN_MAXIMUM],
     "auto_delete_on_idle": [dt.timedelta(minutes=4, seconds=59), "-PT10M"],
     "max_delivery_count": [0, -1, 2**31],
     "max_size_in_megabytes": [0, 1000, 10**9],
@@ -33,13 +33,13 @@ REFUSED: dict[str, list[Any]] = {
 
 
 def status_of(call: Callable[[], object]) -> int | None:
-    """Of the answer to what fails."""
+    """Return the HTTP status of a call that must fail."""
     with pytest.raises(HttpResponseError) as caught:
         call()
     return caught.value.status_code
 
 
-def test_locks_deliveries_and_lives_are_as_the_queue_is_described_now(bus: Bus, queue: str) -> None:
+def test_new_lock_duration_max_delivery_count_and_time_to_live_take_effect(bus: Bus, queue: str) -> None:
     sender, receiver = bus.sender(queue), bus.receiver(queue)
     dead_letters = bus.receiver(queue, sub_queue=ServiceBusSubQueue.DEAD_LETTER)
     sender.send_messages([ServiceBusMessage("1"), ServiceBusMessage("2")])
@@ -62,7 +62,7 @@ def test_locks_deliveries_and_lives_are_as_the_queue_is_described_now(bus: Bus, 
     receiver.complete_message(first)
 
 
-def test_metadata_are_kept_as_they_are_written(every_bus: Bus, queue: str) -> None:
+def test_user_metadata_is_stored_unchanged(every_bus: Bus, queue: str) -> None:
     administration = every_bus.administration
     assert administration.get_queue(queue).user_metadata is None
     for text in (" <orders> & 'more' é中\n", "ü" * 1024):
@@ -70,7 +70,7 @@ def test_metadata_are_kept_as_they_are_written(every_bus: Bus, queue: str) -> No
         assert administration.get_queue(queue).user_metadata == text
 
 
-def test_an_update_changes_nothing_that_it_does_not_name(bus: Bus, server: ServerProcess) -> None:
+def test_an_update_changes_only_the_given_properties(bus: Bus, server: ServerProcess) -> None:
     queue = server.create_queue(
         LockDuration="PT17S", MaxDeliveryCount="7", RequiresSession="true", RequiresDuplicateDetection="true"
     )
@@ -80,7 +80,9 @@ def test_an_update_changes_nothing_that_it_does_not_name(bus: Bus, server: Serve
     assert {name for name in before if before[name] != after[name]} == {"auto_delete_on_idle"}
 
 
-def test_what_is_set_at_creation_stays(bus: Bus, server: ServerProcess, queue: str) -> None:
+def test_requires_session_and_duplicate_detection_cannot_be_changed(
+    bus: Bus, server: ServerProcess, queue: str
+) -> None:
     with_all = server.create_queue(RequiresSession="true", RequiresDuplicateDetection="true")
     for name, is_set in ((queue, False), (with_all, True)):
         for fixed in ("requires_session", "requires_duplicate_detection"):
@@ -90,7 +92,7 @@ def test_what_is_set_at_creation_stays(bus: Bus, server: ServerProcess, queue: s
             assert bus.administration.get_queue(name)[fixed] is is_set
 
 
-def test_what_no_queue_can_be_is_refused_when_it_is_made_and_when_it_is_changed(bus: Bus, queue: str) -> None:
+def test_invalid_properties_are_refused_on_create_and_on_update(bus: Bus, queue: str) -> None:
     administration = bus.administration
     before = administration.get_queue(queue)
     for name, values in REFUSED.items():
@@ -102,7 +104,7 @@ def test_what_no_queue_can_be_is_refused_when_it_is_made_and_when_it_is_changed(
         administration.get_queue(f"{queue}-2")
 
 
-def test_a_queue_that_is_not_there_cannot_be_changed(bus: Bus, queue: str) -> None:
+def test_updating_a_missing_queue_is_refused(bus: Bus, queue: str) -> None:
     properties = bus.administration.get_queue(queue)
     properties.name = "nowhere"
     with pytest.raises(ResourceNotFoundError):

@@ -1,4 +1,4 @@
-"""Topics: what is sent to one is received from its subscriptions, each with a life of its own."""
+"""Topics: copies for each subscription, rules, scheduling, sessions, and errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 LARGE = "x" * 5_000
 
 
-def test_each_subscription_gets_its_copy_and_settles_it(every_bus: Bus) -> None:
+def test_each_subscription_gets_and_settles_its_own_copy(every_bus: Bus) -> None:
     topic = every_bus.topic("one", "two")
     sender = every_bus.topic_sender(topic)
     sender.send_messages(ServiceBusMessage(LARGE, application_properties={"n": 1}))
@@ -33,16 +33,16 @@ def test_each_subscription_gets_its_copy_and_settles_it(every_bus: Bus) -> None:
     assert (runtime.active_message_count, runtime.total_message_count) == (0, 0)
 
 
-def test_a_batch_is_published_together(bus: Bus) -> None:
+def test_a_batch_is_published_to_every_subscription_in_order(bus: Bus) -> None:
     topic = bus.topic("one", "two")
     sender = bus.topic_sender(topic)
     sender.send_messages([ServiceBusMessage(f"{number}") for number in range(20)])
     for name in ("one", "two"):
-        found = receive(bus.subscription_receiver(topic, name, receive_mode="receiveanddelete"), 20)
-        assert [body_of(message) for message in found] == [b"%d" % number for number in range(20)]
+        received = receive(bus.subscription_receiver(topic, name, receive_mode="receiveanddelete"), 20)
+        assert [body_of(message) for message in received] == [b"%d" % number for number in range(20)]
 
 
-def test_sql_rules_choose_and_change(bus: Bus) -> None:
+def test_a_sql_rule_filters_and_changes_messages(bus: Bus) -> None:
     topic = bus.topic()
     administration = bus.administration
     administration.create_subscription(topic, "red")
@@ -59,19 +59,19 @@ def test_sql_rules_choose_and_change(bus: Bus) -> None:
     assert not receiver.receive_messages(max_wait_time=0.5)
 
 
-def test_correlation_rules_choose(bus: Bus) -> None:
+def test_a_correlation_rule_filters_messages(bus: Bus) -> None:
     topic = bus.topic("all")
     administration = bus.administration
     administration.create_subscription(topic, "mine")
     administration.delete_rule(topic, "mine", "$Default")
-    chosen = CorrelationRuleFilter(label="order", properties={"region": "eu"})
-    administration.create_rule(topic, "mine", "eu", filter=chosen)
+    correlation_filter = CorrelationRuleFilter(label="order", properties={"region": "eu"})
+    administration.create_rule(topic, "mine", "eu", filter=correlation_filter)
     sender = bus.topic_sender(topic)
     for subject, region in (("order", "eu"), ("order", "us"), ("offer", "eu")):
         sender.send_messages(
             ServiceBusMessage(f"{subject} {region}", subject=subject, application_properties={"region": region})
         )
-    assert [body_of(one) for one in receive(bus.subscription_receiver(topic, "mine"), 1)] == [b"order eu"]
+    assert [body_of(message) for message in receive(bus.subscription_receiver(topic, "mine"), 1)] == [b"order eu"]
     assert len(receive(bus.subscription_receiver(topic, "all"), 3)) == 3
     runtime = administration.get_subscription_runtime_properties(topic, "mine")
     assert runtime.active_message_count == 1
@@ -91,20 +91,20 @@ def test_a_scheduled_message_is_published_when_it_is_due_and_can_be_cancelled(bu
     assert message.enqueued_time_utc >= now + dt.timedelta(seconds=2)
 
 
-def test_sessions_of_a_subscription(bus: Bus) -> None:
+def test_a_subscription_with_sessions_delivers_a_session_and_stores_its_state(bus: Bus) -> None:
     topic = bus.topic()
     bus.administration.create_subscription(topic, "one", requires_session=True)
     sender = bus.topic_sender(topic)
     for number in range(4):
         sender.send_messages(ServiceBusMessage(f"{number}", session_id=f"s{number % 2}"))
     receiver = bus.subscription_receiver(topic, "one", session_id="s1")
-    found = receive(receiver, 2)
-    assert [(body_of(message), message.session_id) for message in found] == [(b"1", "s1"), (b"3", "s1")]
+    received = receive(receiver, 2)
+    assert [(body_of(message), message.session_id) for message in received] == [(b"1", "s1"), (b"3", "s1")]
     receiver.session.set_state(b"half")
     assert receiver.session.get_state() == b"half"
 
 
-def test_dead_letters_deferral_and_peeking_of_a_subscription(bus: Bus) -> None:
+def test_dead_lettering_deferral_and_peeking_work_on_a_subscription(bus: Bus) -> None:
     topic = bus.topic("one", "two")
     sender, receiver = bus.topic_sender(topic), bus.subscription_receiver(topic, "one")
     sender.send_messages([ServiceBusMessage(LARGE + name) for name in ("dead", "deferred", "left")])
@@ -115,12 +115,12 @@ def test_dead_letters_deferral_and_peeking_of_a_subscription(bus: Bus) -> None:
     (again,) = receiver.receive_deferred_messages([deferred.sequence_number])
     receiver.complete_message(again)
     assert body_of(again) == LARGE.encode() + b"deferred"
-    (found,) = receive(bus.subscription_receiver(topic, "one", sub_queue=ServiceBusSubQueue.DEAD_LETTER), 1)
-    assert (body_of(found), found.dead_letter_reason) == (LARGE.encode() + b"dead", "bad")
+    (dead_letter,) = receive(bus.subscription_receiver(topic, "one", sub_queue=ServiceBusSubQueue.DEAD_LETTER), 1)
+    assert (body_of(dead_letter), dead_letter.dead_letter_reason) == (LARGE.encode() + b"dead", "bad")
     assert len(receive(bus.subscription_receiver(topic, "two", receive_mode="receiveanddelete"), 3)) == 3
 
 
-def test_nothing_is_received_from_a_topic_nor_sent_to_a_subscription(bus: Bus) -> None:
+def test_receiving_from_a_topic_and_sending_to_a_subscription_are_refused(bus: Bus) -> None:
     topic = bus.topic("one")
     with pytest.raises(ServiceBusError):
         bus.receiver(topic).receive_messages(max_wait_time=1)
@@ -128,7 +128,7 @@ def test_nothing_is_received_from_a_topic_nor_sent_to_a_subscription(bus: Bus) -
         bus.sender(f"{topic}/Subscriptions/one").send_messages(ServiceBusMessage("1"))
 
 
-def test_a_subscription_that_is_not_there(bus: Bus) -> None:
+def test_a_receiver_of_a_missing_subscription_is_refused(bus: Bus) -> None:
     topic = bus.topic("one")
     with pytest.raises(MessagingEntityNotFoundError):
         bus.subscription_receiver(topic, "other").receive_messages(max_wait_time=1)

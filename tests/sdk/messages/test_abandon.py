@@ -1,4 +1,4 @@
-"""An abandoned message comes back at once, counted; after as many deliveries as allowed it is dead-lettered."""
+"""Abandoned messages: redelivery with a higher delivery count, and dead-lettering after the last delivery."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tests.support.server_process import ServerProcess
 
 
-def test_an_abandoned_message_comes_back_at_once_with_a_delivery_more(every_bus: Bus, queue: str) -> None:
+def test_an_abandoned_message_is_redelivered_at_once_with_a_higher_delivery_count(every_bus: Bus, queue: str) -> None:
     sender, receiver = every_bus.sender(queue), every_bus.receiver(queue)
     sender.send_messages(ServiceBusMessage("x", application_properties={"a": 1}))
     tokens = set()
@@ -26,7 +26,7 @@ def test_an_abandoned_message_comes_back_at_once_with_a_delivery_more(every_bus:
     assert len(tokens) == 4
 
 
-def test_an_abandoned_message_comes_before_those_behind_it(bus: Bus, queue: str) -> None:
+def test_an_abandoned_message_is_redelivered_before_later_messages(bus: Bus, queue: str) -> None:
     sender, receiver = bus.sender(queue), bus.receiver(queue)
     sender.send_messages([ServiceBusMessage("first"), ServiceBusMessage("second")])
     [message] = receive(receiver, 1)

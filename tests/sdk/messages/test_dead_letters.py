@@ -1,4 +1,4 @@
-"""A message that nobody can use goes to the dead-letter queue with the reason, and is received and completed there."""
+"""Dead letters: their reason, and receiving, settling, peeking and renewing in the dead-letter queue."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 DEAD_LETTER = ServiceBusSubQueue.DEAD_LETTER
 
 
-def test_a_dead_lettered_message_is_in_the_sub_queue_with_its_reason(
+def test_a_dead_lettered_message_is_in_the_dead_letter_queue_with_its_reason(
     every_bus: Bus, server: ServerProcess, queue: str
 ) -> None:
     sender, receiver = every_bus.sender(queue), every_bus.receiver(queue)
@@ -32,7 +32,7 @@ def test_a_dead_lettered_message_is_in_the_sub_queue_with_its_reason(
     assert server.message_counts(queue) == (0, 0)
 
 
-def test_a_reason_need_not_be_given(bus: Bus, server: ServerProcess, queue: str) -> None:
+def test_a_message_can_be_dead_lettered_without_a_reason(bus: Bus, server: ServerProcess, queue: str) -> None:
     sender, receiver = bus.sender(queue), bus.receiver(queue)
     sender.send_messages(ServiceBusMessage("broken"))
     receiver.dead_letter_message(receive(receiver, 1)[0])
@@ -42,7 +42,7 @@ def test_a_reason_need_not_be_given(bus: Bus, server: ServerProcess, queue: str)
     assert not dead.dead_letter_reason
 
 
-def test_an_abandoned_dead_letter_stays_where_it_is_however_often(bus: Bus, server: ServerProcess) -> None:
+def test_an_abandoned_dead_letter_stays_in_the_dead_letter_queue(bus: Bus, server: ServerProcess) -> None:
     queue = server.create_queue(MaxDeliveryCount="1")
     sender, receiver = bus.sender(queue), bus.receiver(queue)
     dead_letters = bus.receiver(queue, sub_queue=DEAD_LETTER)

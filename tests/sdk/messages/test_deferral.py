@@ -1,4 +1,4 @@
-"""A message that is deferred waits for someone who asks for its number, in a queue, a session or dead letters."""
+"""Deferral: a deferred message is received by its sequence number, in a queue, a session or a dead-letter queue."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ DEAD_LETTER = ServiceBusSubQueue.DEAD_LETTER
 
 
 def defer(bus: Bus, queue: str, receiver: ServiceBusReceiver, *bodies: str, session: str | None = None) -> list[int]:
-    """Send messages and defer them; their numbers."""
+    """Send and defer messages; return their sequence numbers."""
     bus.sender(queue).send_messages([ServiceBusMessage(body, session_id=session) for body in bodies])
-    found = receive(receiver, len(bodies))
-    for message in found:
+    received = receive(receiver, len(bodies))
+    for message in received:
         receiver.defer_message(message)
-    return [message.sequence_number for message in found]
+    return [message.sequence_number for message in received]
 
 
-def test_a_deferred_message_comes_to_who_asks_for_its_number_only(
+def test_a_deferred_message_is_received_only_by_its_sequence_number(
     every_bus: Bus, server: ServerProcess, queue: str
 ) -> None:
     receiver, other = every_bus.receiver(queue), every_bus.receiver(queue)
     first, second, third = defer(every_bus, queue, receiver, "1", "2", "3")
     assert server.message_counts(queue) == (0, 0)
     assert other.receive_messages(max_wait_time=0.3) == []
-    found = other.receive_deferred_messages([third, first])
-    assert [(body_of(message), message.sequence_number) for message in found] == [(b"3", third), (b"1", first)]
-    for message in found:
+    received = other.receive_deferred_messages([third, first])
+    assert [(body_of(message), message.sequence_number) for message in received] == [(b"3", third), (b"1", first)]
+    for message in received:
         assert message.lock_token is not None
         other.complete_message(message)
     [last] = receiver.receive_deferred_messages(second)
@@ -45,7 +45,7 @@ def test_a_deferred_message_comes_to_who_asks_for_its_number_only(
     assert receiver.peek_messages(9, sequence_number=1) == []
 
 
-def test_a_number_that_no_deferred_message_has_is_not_found_and_then_none_is_taken(
+def test_a_request_with_a_number_of_no_deferred_message_fails_and_locks_none(
     bus: Bus, server: ServerProcess, queue: str
 ) -> None:
     other_queue = server.create_queue()
@@ -67,9 +67,7 @@ def test_a_number_that_no_deferred_message_has_is_not_found_and_then_none_is_tak
         receiver.receive_deferred_messages(good)
 
 
-def test_a_deferred_message_that_someone_has_is_not_there_for_others_until_it_is_given_back(
-    bus: Bus, queue: str
-) -> None:
+def test_a_locked_deferred_message_is_unavailable_to_others_until_it_is_abandoned(bus: Bus, queue: str) -> None:
     receiver, other = bus.receiver(queue), bus.receiver(queue)
     [number] = defer(bus, queue, receiver, "x")
     [message] = receiver.receive_deferred_messages(number)
@@ -88,7 +86,9 @@ def test_a_deferred_message_that_someone_has_is_not_there_for_others_until_it_is
     receiver.complete_message(once_more)
 
 
-def test_a_deferred_message_can_be_dead_lettered_or_abandoned_too_often(bus: Bus, server: ServerProcess) -> None:
+def test_a_deferred_message_can_be_dead_lettered_directly_or_by_its_delivery_count(
+    bus: Bus, server: ServerProcess
+) -> None:
     queue = server.create_queue(MaxDeliveryCount="1")
     receiver, dead_letters = bus.receiver(queue), bus.receiver(queue, sub_queue=DEAD_LETTER)
     numbers = defer(bus, queue, receiver, "bad", "worse")
@@ -96,8 +96,8 @@ def test_a_deferred_message_can_be_dead_lettered_or_abandoned_too_often(bus: Bus
     receiver.dead_letter_message(bad, reason="unreadable")
     receiver.abandon_message(worse)
     assert server.message_counts(queue) == (0, 2)
-    found = receive(dead_letters, 2)
-    assert [(body_of(message), message.dead_letter_reason) for message in found] == [
+    received = receive(dead_letters, 2)
+    assert [(body_of(message), message.dead_letter_reason) for message in received] == [
         (b"bad", "unreadable"),
         (b"worse", "MaxDeliveryCountExceeded"),
     ]
@@ -108,11 +108,11 @@ def test_a_deferred_message_can_be_dead_lettered_or_abandoned_too_often(bus: Bus
 def test_deferred_messages_can_be_received_and_deleted(bus: Bus, queue: str) -> None:
     receiver = bus.receiver(queue)
     numbers = defer(bus, queue, receiver, "1", "2")
-    taker = bus.receiver(queue, receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE)
-    found = taker.receive_deferred_messages(numbers)
-    assert [(body_of(message), message.lock_token) for message in found] == [(b"1", None), (b"2", None)]
+    deleting_receiver = bus.receiver(queue, receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE)
+    received = deleting_receiver.receive_deferred_messages(numbers)
+    assert [(body_of(message), message.lock_token) for message in received] == [(b"1", None), (b"2", None)]
     with pytest.raises(MessageNotFoundError):
-        taker.receive_deferred_messages(numbers[0])
+        deleting_receiver.receive_deferred_messages(numbers[0])
 
 
 def test_dead_letters_can_be_deferred(bus: Bus, server: ServerProcess, queue: str) -> None:
@@ -135,20 +135,22 @@ def test_dead_letters_can_be_deferred(bus: Bus, server: ServerProcess, queue: st
     assert server.message_counts(queue) == (0, 0)
 
 
-def test_a_message_that_is_deferred_in_a_session_comes_to_who_has_the_session(bus: Bus, server: ServerProcess) -> None:
+def test_a_message_deferred_in_a_session_is_received_by_the_holder_of_the_session(
+    bus: Bus, server: ServerProcess
+) -> None:
     queue = server.create_queue(RequiresSession="true")
-    holder, stranger = bus.receiver(queue, session_id="s"), bus.receiver(queue, session_id="t")
+    holder, other = bus.receiver(queue, session_id="s"), bus.receiver(queue, session_id="t")
     kept, returned = defer(bus, queue, holder, "1", "2", session="s")
     with pytest.raises(MessageNotFoundError):
-        stranger.receive_deferred_messages(kept)
+        other.receive_deferred_messages(kept)
     [message] = holder.receive_deferred_messages(kept)
     assert (body_of(message), message.session_id) == (b"1", "s")
     holder.complete_message(message)
     [unsettled] = holder.receive_deferred_messages(returned)
     holder.close()
-    heir = bus.receiver(queue, session_id="s")
-    [again] = heir.receive_deferred_messages(returned)
+    next_holder = bus.receiver(queue, session_id="s")
+    [again] = next_holder.receive_deferred_messages(returned)
     assert (body_of(again), again.delivery_count) == (b"2", unsettled.delivery_count)
-    heir.complete_message(again)
+    next_holder.complete_message(again)
     with pytest.raises(MessageNotFoundError):
-        heir.receive_deferred_messages([kept])
+        next_holder.receive_deferred_messages([kept])

@@ -1,4 +1,4 @@
-"""Locks: renewed by hand or by themselves, lost when their time is over, and good for settling by another way."""
+"""Message locks: manual and automatic renewal, expiry, and settlement by another receiver."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SETTLEMENTS: dict[str, tuple[Callable[[ServiceBusReceiver, Any], None], tuple[in
 }
 
 
-def test_a_renewed_lock_lasts_longer(every_bus: Bus, queue: str) -> None:
+def test_renewing_a_message_lock_extends_it(every_bus: Bus, queue: str) -> None:
     sender, receiver = every_bus.sender(queue), every_bus.receiver(queue)
     sender.send_messages(ServiceBusMessage("x"))
     [message] = receive(receiver, 1)
@@ -39,8 +39,8 @@ def test_a_renewed_lock_lasts_longer(every_bus: Bus, queue: str) -> None:
     assert message.locked_until_utc == after
 
 
-def test_a_lock_expires_or_is_renewed_by_itself(bus: Bus, server: ServerProcess) -> None:
-    """Both at once: the shortest lock lasts five seconds, and real time has to pass."""
+def test_a_message_lock_expires_unless_it_is_renewed_automatically(bus: Bus, server: ServerProcess) -> None:
+    """Test both cases at once, because the shortest lock lasts five seconds of real time."""
     queue, renewed_queue = server.create_queue(**SHORTEST), server.create_queue(**SHORTEST)
     sender, receiver, other = bus.sender(queue), bus.receiver(queue), bus.receiver(queue)
     renewed_sender, renewed_receiver = bus.sender(renewed_queue), bus.receiver(renewed_queue)
@@ -67,10 +67,10 @@ def test_a_lock_expires_or_is_renewed_by_itself(bus: Bus, server: ServerProcess)
     assert server.message_counts(renewed_queue) == (0, 0)
 
 
-def test_a_lock_that_the_client_believes_in_is_refused_by_the_server(
+def test_the_server_refuses_a_lost_lock_that_the_client_considers_valid(
     bus: Bus, server: ServerProcess, queue: str
 ) -> None:
-    """The SDK looks at its clock first; another receiver may have settled the message all the same."""
+    """The SDK checks its own clock first; another receiver may have settled the message meanwhile."""
     sender, receiver, other = bus.sender(queue), bus.receiver(queue), bus.receiver(queue)
     sender.send_messages([ServiceBusMessage("x") for _ in range(4)])
     messages = receive(receiver, 4)
@@ -87,7 +87,7 @@ def test_a_lock_that_the_client_believes_in_is_refused_by_the_server(
     assert body_of(receive(receiver, 1)[0]) == b"still well"
 
 
-def test_a_message_is_settled_once(bus: Bus, queue: str) -> None:
+def test_a_message_can_be_settled_only_once(bus: Bus, queue: str) -> None:
     sender, receiver = bus.sender(queue), bus.receiver(queue)
     sender.send_messages(ServiceBusMessage("x"))
     [message] = receive(receiver, 1)
@@ -97,7 +97,7 @@ def test_a_message_is_settled_once(bus: Bus, queue: str) -> None:
 
 
 @pytest.mark.parametrize("settlement", SETTLEMENTS)
-def test_a_message_is_settled_by_another_receiver_of_its_queue(
+def test_a_message_can_be_settled_by_another_receiver_of_its_queue(
     bus: Bus, server: ServerProcess, queue: str, settlement: str
 ) -> None:
     settle, counts = SETTLEMENTS[settlement]
@@ -105,11 +105,11 @@ def test_a_message_is_settled_by_another_receiver_of_its_queue(
     sender.send_messages(ServiceBusMessage("x"))
     settle(other, receive(receiver, 1)[0])
     assert server.message_counts(queue) == counts
-    found = other.receive_messages(max_wait_time=20 if counts[0] else 0.2)
-    assert [message.delivery_count for message in found] == [1] * counts[0]
+    received = other.receive_messages(max_wait_time=20 if counts[0] else 0.2)
+    assert [message.delivery_count for message in received] == [1] * counts[0]
 
 
-def test_a_message_whose_receiver_was_closed_keeps_its_lock_and_is_settled_by_another(
+def test_a_message_of_a_closed_receiver_stays_locked_and_another_can_settle_it(
     bus: Bus, server: ServerProcess, queue: str
 ) -> None:
     sender, receiver, other = bus.sender(queue), bus.receiver(queue), bus.receiver(queue)

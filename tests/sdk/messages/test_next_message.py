@@ -1,4 +1,4 @@
-"""Messages are asked for one by one: by `next`, as the sync client calls it, or by its counterpart in aio."""
+"""Receiving single messages with `next` of the sync client, or `__anext__` of the aio client."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from tests.sdk.bus import Bus
 
 
-def test_the_next_message_comes_and_then_the_one_behind_it(bus: Bus, queue: str) -> None:
+def test_next_returns_the_messages_in_order(bus: Bus, queue: str) -> None:
     bus.sender(queue).send_messages([ServiceBusMessage("1"), ServiceBusMessage("2")])
     receiver: Any = bus.receiver(queue)
-    following = receiver.__anext__ if bus.is_aio else receiver.next
-    assert [body_of(following()) for _ in range(2)] == [b"1", b"2"]
+    next_message = receiver.__anext__ if bus.is_aio else receiver.next
+    assert [body_of(next_message()) for _ in range(2)] == [b"1", b"2"]

@@ -1,4 +1,4 @@
-"""A message that was parked and brought back says so in words that other SDKs can read."""
+"""Properties of messages that were parked and restored, as the Azure SDK reads them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from tests.support.server_process import ServerProcess
 
 
-async def bring_back(server: ServerProcess, backlog: str, queue: str) -> None:
-    """Park a message, and send it on as the syphon does."""
+async def park_and_restore(server: ServerProcess, backlog: str, queue: str) -> None:
+    """Park a message, restore it, and send it to its destination like the syphon."""
     async with MessagingFactory.from_connection_string(server.connection_string) as factory:
         parked = rewriting.park(BrokeredMessage("apples").encode(0), 0, queue, is_possible_duplicate=False)
         await factory.create_message_sender(backlog).deliver(parked)
@@ -32,7 +32,7 @@ async def bring_back(server: ServerProcess, backlog: str, queue: str) -> None:
 def test_q09_the_parked_time_is_a_number_of_milliseconds_to_other_sdks(
     bus: Bus, server: ServerProcess, queue: str
 ) -> None:
-    asyncio.run(bring_back(server, server.create_queue(LockDuration="PT1M"), queue))
+    asyncio.run(park_and_restore(server, server.create_queue(LockDuration="PT1M"), queue))
     (message,) = receive(bus.receiver(queue), 1)
     properties = message.application_properties
     assert type(properties[b"x-ms-parked-for-ms"]) is int

@@ -1,4 +1,4 @@
-"""Peeking shows active, deferred and scheduled messages together, in the order of their numbers, with their states."""
+"""Peeking returns active, deferred and scheduled messages with their states, in order of sequence number."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LATER = dt.timedelta(hours=1)
 
 
 def fill(sender: ServiceBusSender, receiver: ServiceBusReceiver, session: str | None = None) -> None:
-    """Numbers 1 and 3 are deferred, 2 and 6 active, 4 and 5 scheduled; 2 is locked."""
+    """Create messages: 1 and 3 are deferred, 2 and 6 active, 4 and 5 scheduled; 2 is locked."""
     sender.send_messages([ServiceBusMessage(f"{number}", session_id=session) for number in (1, 2, 3)])
     first, _, third = receive(receiver, 3)
     receiver.defer_message(third)
@@ -37,7 +37,7 @@ def fill(sender: ServiceBusSender, receiver: ServiceBusReceiver, session: str | 
     sender.send_messages(ServiceBusMessage("6", session_id=session))
 
 
-def seen(messages: Iterable[Any]) -> list[tuple[int, bytes, ServiceBusMessageState]]:
+def summaries(messages: Iterable[Any]) -> list[tuple[int, bytes, ServiceBusMessageState]]:
     return [(message.sequence_number, body_of(message), message.state) for message in messages]
 
 
@@ -51,25 +51,25 @@ EXPECTED = [
 ]
 
 
-def test_all_states_are_shown_in_order_from_any_number(every_bus: Bus, queue: str) -> None:
+def test_peeking_returns_all_states_in_order_from_any_sequence_number(every_bus: Bus, queue: str) -> None:
     receiver = every_bus.receiver(queue)
     fill(every_bus.sender(queue), receiver)
-    assert seen(receiver.peek_messages(20, sequence_number=1)) == EXPECTED
-    assert seen(receiver.peek_messages(20, sequence_number=3)) == EXPECTED[2:]
-    assert seen(receiver.peek_messages(3, sequence_number=2)) == EXPECTED[1:4]
-    assert seen(receiver.peek_messages(1, sequence_number=5)) == EXPECTED[4:5]
+    assert summaries(receiver.peek_messages(20, sequence_number=1)) == EXPECTED
+    assert summaries(receiver.peek_messages(20, sequence_number=3)) == EXPECTED[2:]
+    assert summaries(receiver.peek_messages(3, sequence_number=2)) == EXPECTED[1:4]
+    assert summaries(receiver.peek_messages(1, sequence_number=5)) == EXPECTED[4:5]
     assert receiver.peek_messages(20, sequence_number=7) == []
 
 
-def test_peeking_goes_on_through_all_states(bus: Bus, queue: str) -> None:
+def test_repeated_peeks_continue_through_all_states(bus: Bus, queue: str) -> None:
     receiver = bus.receiver(queue)
     fill(bus.sender(queue), receiver)
     other = bus.receiver(queue)
-    pages = [seen(other.peek_messages(2)) for _ in range(4)]
+    pages = [summaries(other.peek_messages(2)) for _ in range(4)]
     assert pages == [EXPECTED[:2], EXPECTED[2:4], EXPECTED[4:], []]
 
 
-def test_within_a_session_its_active_messages_are_shown_page_by_page(bus: Bus, server: ServerProcess) -> None:
+def test_peeking_within_a_session_returns_its_active_messages_page_by_page(bus: Bus, server: ServerProcess) -> None:
     queue = server.create_queue(RequiresSession="true")
     sender, receiver = bus.sender(queue), bus.receiver(queue, session_id="s")
     sender.send_messages([ServiceBusMessage(f"{n}", session_id="st"[n % 2]) for n in range(40)])
@@ -84,24 +84,24 @@ def test_within_a_session_its_active_messages_are_shown_page_by_page(bus: Bus, s
     ]
     [locked] = receive(receiver, 1)
     receiver.abandon_message(locked)
-    [shown] = receiver.peek_messages(sequence_number=1)
-    assert (shown.session_id, shown.delivery_count) == ("s", 1)
+    [peeked] = receiver.peek_messages(sequence_number=1)
+    assert (peeked.session_id, peeked.delivery_count) == ("s", 1)
     assert receiver.peek_messages(sequence_number=41) == []
 
 
-def test_within_a_session_all_states_are_shown_and_nothing_of_other_sessions(bus: Bus, server: ServerProcess) -> None:
+def test_peeking_within_a_session_returns_all_states_of_that_session_only(bus: Bus, server: ServerProcess) -> None:
     queue = server.create_queue(RequiresSession="true")
     sender, receiver = bus.sender(queue), bus.receiver(queue, session_id="s")
     fill(sender, receiver, "s")
     sender.send_messages(ServiceBusMessage("other", session_id="t"))
     sender.schedule_messages(ServiceBusMessage("other", session_id="t"), dt.datetime.now(dt.UTC) + LATER)
-    assert seen(receiver.peek_messages(20, sequence_number=1)) == EXPECTED
-    assert seen(receiver.peek_messages(2, sequence_number=3)) == EXPECTED[2:4]
+    assert summaries(receiver.peek_messages(20, sequence_number=1)) == EXPECTED
+    assert summaries(receiver.peek_messages(2, sequence_number=3)) == EXPECTED[2:4]
     other = bus.receiver(queue, session_id=NEXT_AVAILABLE_SESSION)
     assert [body_of(message) for message in other.peek_messages(20)] == [b"other", b"other"]
 
 
-def test_deferred_dead_letters_are_shown(bus: Bus, queue: str) -> None:
+def test_peeking_returns_deferred_dead_letters(bus: Bus, queue: str) -> None:
     sender, receiver = bus.sender(queue), bus.receiver(queue)
     dead_letters = bus.receiver(queue, sub_queue=ServiceBusSubQueue.DEAD_LETTER)
     sender.send_messages([ServiceBusMessage("1"), ServiceBusMessage("2")])
@@ -109,5 +109,5 @@ def test_deferred_dead_letters_are_shown(bus: Bus, queue: str) -> None:
         receiver.dead_letter_message(message)
     [first] = receive(dead_letters, 1)
     dead_letters.defer_message(first)
-    assert seen(dead_letters.peek_messages(9, sequence_number=1)) == [(1, b"1", DEFERRED), (2, b"2", ACTIVE)]
+    assert summaries(dead_letters.peek_messages(9, sequence_number=1)) == [(1, b"1", DEFERRED), (2, b"2", ACTIVE)]
     assert receiver.peek_messages(9, sequence_number=1) == []

@@ -1,4 +1,4 @@
-"""What a sender writes on a message is what a receiver, and who peeks, reads on it: every property, of every type."""
+"""Message properties: every property of every type is received and peeked as it was sent."""
 
 from __future__ import annotations
 
@@ -48,32 +48,32 @@ APPLICATION_PROPERTIES: dict[Any, Any] = {
 AS_RECEIVED = {
     name.encode(): value.encode() if isinstance(value, str) else value for name, value in APPLICATION_PROPERTIES.items()
 } | {b"time": int(INSTANT.timestamp() * 1000)}
-"""As the SDK hands them out: text as bytes, a time as milliseconds."""
+"""Properties as the SDK returns them: text as bytes, a time as milliseconds."""
 
 
-def shown(message: Any) -> dict[str, Any]:  # noqa: ANN401  # received or peeked
+def properties_of(message: Any) -> dict[str, Any]:  # noqa: ANN401  # received or peeked
     return {name: getattr(message, name) for name in PROPERTIES}
 
 
-def test_every_property_comes_back_to_who_receives_and_to_who_peeks(every_bus: Bus, queue: str) -> None:
+def test_every_property_is_received_and_peeked_as_it_was_sent(every_bus: Bus, queue: str) -> None:
     sender, receiver = every_bus.sender(queue), every_bus.receiver(queue)
     sender.send_messages(ServiceBusMessage("x", **PROPERTIES, application_properties=APPLICATION_PROPERTIES))
     [peeked], [received] = receiver.peek_messages(), receive(receiver, 1)
     for message in (peeked, received):
-        assert shown(message) == PROPERTIES
+        assert properties_of(message) == PROPERTIES
         assert message.application_properties == AS_RECEIVED
 
 
-def test_what_was_not_set_is_not_there(bus: Bus, queue: str) -> None:
+def test_properties_that_were_not_set_are_none(bus: Bus, queue: str) -> None:
     sender, receiver = bus.sender(queue), bus.receiver(queue)
     sender.send_messages(ServiceBusMessage("x"))
     [message] = receive(receiver, 1)
-    assert {name: value for name, value in shown(message).items() if value is not None}.keys() == {"message_id"}
+    assert {name: value for name, value in properties_of(message).items() if value is not None}.keys() == {"message_id"}
     assert message.application_properties is None
 
 
 @pytest.mark.parametrize("identity", [uuid.UUID(int=2**100), 2**60, b"bytes", "text"])
-def test_an_id_keeps_its_type(bus: Bus, queue: str, identity: Any) -> None:  # noqa: ANN401  # of several types
+def test_message_and_correlation_ids_keep_their_type(bus: Bus, queue: str, identity: Any) -> None:  # noqa: ANN401  # of several types
     sender, receiver = bus.sender(queue), bus.receiver(queue)
     message = AmqpAnnotatedMessage(data_body=b"x", properties={"message_id": identity, "correlation_id": identity})
     sender.send_messages(message)
@@ -83,7 +83,7 @@ def test_an_id_keeps_its_type(bus: Bus, queue: str, identity: Any) -> None:  # n
     assert (properties.message_id, properties.correlation_id) == (expected, expected)
 
 
-def test_annotations_of_the_sender_and_a_footer_are_carried_through(bus: Bus, queue: str) -> None:
+def test_annotations_footer_and_header_of_the_sender_are_delivered(bus: Bus, queue: str) -> None:
     sender, receiver = bus.sender(queue), bus.receiver(queue)
     annotated = AmqpAnnotatedMessage(
         data_body=b"x",

@@ -1,4 +1,4 @@
-"""Receiving: under a lock or for good, some at a time, ahead of time, one by one, and when there is nothing."""
+"""Receiving: peek-lock and receive-and-delete, prefetch, iteration, waiting, and empty queues."""
 
 from __future__ import annotations
 
@@ -26,9 +26,7 @@ def bodies(count: int) -> list[bytes]:
     return [b"order %d" % number for number in range(count)]
 
 
-def test_what_is_received_under_a_lock_stays_in_the_queue_until_it_is_completed(
-    bus: Bus, server: ServerProcess, queue: str
-) -> None:
+def test_a_locked_message_stays_in_the_queue_until_it_is_completed(bus: Bus, server: ServerProcess, queue: str) -> None:
     sender, receiver = bus.sender(queue), bus.receiver(queue)
     sender.send_messages(orders(5))
     received = receive(receiver, 5)
@@ -45,7 +43,7 @@ def test_a_locked_message_is_not_received_again(bus: Bus, queue: str) -> None:
     assert other.receive_messages(max_wait_time=0.3) == []
 
 
-def test_what_is_received_and_deleted_is_gone(every_bus: Bus, server: ServerProcess, queue: str) -> None:
+def test_receive_and_delete_removes_messages_from_the_queue(every_bus: Bus, server: ServerProcess, queue: str) -> None:
     sender, receiver = every_bus.sender(queue), every_bus.receiver(queue, receive_mode=RECEIVE_AND_DELETE)
     sender.send_messages(orders(5))
     assert [body_of(message) for message in receive(receiver, 5)] == bodies(5)
@@ -59,7 +57,7 @@ def test_a_receiver_gets_no_more_than_it_asks_for(bus: Bus, queue: str) -> None:
         assert len(receiver.receive_messages(max_message_count=1, max_wait_time=20)) == 1
 
 
-def test_a_receiver_that_fetches_ahead_gets_all_in_order(bus: Bus, server: ServerProcess, queue: str) -> None:
+def test_a_receiver_with_prefetch_gets_all_messages_in_order(bus: Bus, server: ServerProcess, queue: str) -> None:
     sender, receiver = bus.sender(queue), bus.receiver(queue, prefetch_count=20)
     sender.send_messages(orders(100))
     received: list[bytes] = []
@@ -71,7 +69,7 @@ def test_a_receiver_that_fetches_ahead_gets_all_in_order(bus: Bus, server: Serve
     assert server.message_counts(queue) == (0, 0)
 
 
-def test_a_receiver_can_be_iterated_over_until_nothing_comes(bus: Bus, server: ServerProcess, queue: str) -> None:
+def test_iterating_over_a_receiver_ends_when_no_message_arrives(bus: Bus, server: ServerProcess, queue: str) -> None:
     sender, receiver = bus.sender(queue), bus.receiver(queue, max_wait_time=1)
     sender.send_messages(orders(10))
     received = []
@@ -82,14 +80,14 @@ def test_a_receiver_can_be_iterated_over_until_nothing_comes(bus: Bus, server: S
     assert server.message_counts(queue) == (0, 0)
 
 
-def test_nothing_comes_of_an_empty_queue_and_the_receiver_can_be_used_again(bus: Bus, queue: str) -> None:
+def test_receiving_from_an_empty_queue_returns_nothing_and_the_receiver_can_be_reused(bus: Bus, queue: str) -> None:
     sender, receiver = bus.sender(queue), bus.receiver(queue)
     assert receiver.receive_messages(max_wait_time=0.3) == []
     sender.send_messages(orders(1))
     assert len(receive(receiver, 1)) == 1
 
 
-def test_who_waits_gets_a_message_long_before_its_time_is_over(bus: Bus, queue: str) -> None:
+def test_a_waiting_receiver_gets_a_new_message_before_its_timeout(bus: Bus, queue: str) -> None:
     sender, receiver = bus.sender(queue), bus.receiver(queue)
     assert receiver.receive_messages(max_wait_time=0.2) == []
     with ThreadPoolExecutor(1) as thread:
@@ -100,12 +98,14 @@ def test_who_waits_gets_a_message_long_before_its_time_is_over(bus: Bus, queue: 
     assert time.monotonic() - started < 20
 
 
-def test_what_a_closed_receiver_fetched_ahead_is_free_for_another(bus: Bus, server: ServerProcess, queue: str) -> None:
-    sender, hoarder = bus.sender(queue), bus.receiver(queue, prefetch_count=50)
+def test_prefetched_messages_of_a_closed_receiver_are_released_to_others(
+    bus: Bus, server: ServerProcess, queue: str
+) -> None:
+    sender, prefetching = bus.sender(queue), bus.receiver(queue, prefetch_count=50)
     sender.send_messages(orders(10))
-    [first] = receive(hoarder, 1)
-    hoarder.complete_message(first)
-    hoarder.close()
+    [first] = receive(prefetching, 1)
+    prefetching.complete_message(first)
+    prefetching.close()
     receiver = bus.receiver(queue)
     received = receive(receiver, 9)
     assert sorted(body_of(message) for message in received) == bodies(10)[1:]

@@ -1,4 +1,4 @@
-"""A message can be sent for later: it has a number by which it is cancelled, and another one when it is due."""
+"""Scheduled messages: sequence numbers, delivery when due, and cancellation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def scheduled_count(bus: Bus, queue: str) -> int | None:
     return bus.administration.get_queue_runtime_properties(queue).scheduled_message_count
 
 
-def test_a_scheduled_message_comes_when_it_is_due_with_a_new_number(
+def test_a_scheduled_message_is_delivered_when_due_with_a_new_sequence_number(
     every_bus: Bus, server: ServerProcess, queue: str
 ) -> None:
     sender, receiver = every_bus.sender(queue), every_bus.receiver(queue)
@@ -35,17 +35,17 @@ def test_a_scheduled_message_comes_when_it_is_due_with_a_new_number(
     assert sender.schedule_messages([ServiceBusMessage("in a call"), ServiceBusMessage("and another")], due) == [2, 3]
     sender.send_messages(ServiceBusMessage("in a send", scheduled_enqueue_time_utc=due))
     assert server.message_counts(queue) == (0, 0)
-    found = receive(receiver, 3)
+    received = receive(receiver, 3)
     assert dt.datetime.now(dt.UTC) >= due
-    assert sorted(body_of(message) for message in found) == [b"and another", b"in a call", b"in a send"]
-    assert [message.sequence_number for message in found] == [5, 6, 7]
-    for message in found:
+    assert sorted(body_of(message) for message in received) == [b"and another", b"in a call", b"in a send"]
+    assert [message.sequence_number for message in received] == [5, 6, 7]
+    for message in received:
         assert message.state is ServiceBusMessageState.ACTIVE
         assert message.enqueued_time_utc >= due.replace(microsecond=due.microsecond // 1000 * 1000)
         assert abs(message.scheduled_enqueue_time_utc - due) < dt.timedelta(milliseconds=1)
 
 
-def test_a_scheduled_message_keeps_what_it_was_sent_with(bus: Bus, queue: str) -> None:
+def test_a_scheduled_message_keeps_its_properties(bus: Bus, queue: str) -> None:
     sender, receiver = bus.sender(queue), bus.receiver(queue)
     sender.schedule_messages(
         ServiceBusMessage("x", message_id="7", subject="s", application_properties={"a": 1}), from_now(seconds=0.5)
@@ -55,7 +55,7 @@ def test_a_scheduled_message_keeps_what_it_was_sent_with(bus: Bus, queue: str) -
     receiver.complete_message(message)
 
 
-def test_a_message_of_a_session_is_scheduled_into_it(bus: Bus, server: ServerProcess) -> None:
+def test_a_scheduled_message_is_delivered_to_its_session(bus: Bus, server: ServerProcess) -> None:
     queue = server.create_queue(RequiresSession="true")
     bus.sender(queue).schedule_messages(ServiceBusMessage("x", session_id="s"), from_now(seconds=1))
     receiver = bus.receiver(queue, session_id=NEXT_AVAILABLE_SESSION, max_wait_time=30)
@@ -63,12 +63,12 @@ def test_a_message_of_a_session_is_scheduled_into_it(bus: Bus, server: ServerPro
     assert receiver.session.session_id == "s"
 
 
-def test_cancelled_messages_never_come(bus: Bus, queue: str) -> None:
+def test_cancelled_messages_are_not_delivered(bus: Bus, queue: str) -> None:
     sender, receiver = bus.sender(queue), bus.receiver(queue)
     due = from_now(seconds=2)
-    one, *others = sender.schedule_messages([ServiceBusMessage(f"cancelled {number}") for number in range(200)], due)
+    first, *others = sender.schedule_messages([ServiceBusMessage(f"cancelled {number}") for number in range(200)], due)
     [_, last] = sender.schedule_messages([ServiceBusMessage("kept"), ServiceBusMessage("cancelled")], due)
-    sender.cancel_scheduled_messages(one)
+    sender.cancel_scheduled_messages(first)
     sender.cancel_scheduled_messages([*others, last])
     assert scheduled_count(bus, queue) == 1
     assert [body_of(message) for message in receive(receiver, 1)] == [b"kept"]
@@ -76,9 +76,7 @@ def test_cancelled_messages_never_come(bus: Bus, queue: str) -> None:
     assert scheduled_count(bus, queue) == 0
 
 
-def test_a_number_that_is_not_of_a_scheduled_message_cannot_be_cancelled(
-    bus: Bus, server: ServerProcess, queue: str
-) -> None:
+def test_cancelling_a_number_of_no_scheduled_message_is_refused(bus: Bus, server: ServerProcess, queue: str) -> None:
     other_queue = server.create_queue()
     sender, other_sender, receiver = bus.sender(queue), bus.sender(other_queue), bus.receiver(queue)
     later = from_now(hours=1)
@@ -99,7 +97,7 @@ def test_a_number_that_is_not_of_a_scheduled_message_cannot_be_cancelled(
     assert scheduled_count(bus, queue) == 0
 
 
-def test_a_message_that_was_due_cannot_be_cancelled_any_more(bus: Bus, queue: str) -> None:
+def test_a_message_that_was_due_cannot_be_cancelled(bus: Bus, queue: str) -> None:
     sender, receiver = bus.sender(queue), bus.receiver(queue)
     [number] = sender.schedule_messages(ServiceBusMessage("x"), from_now(seconds=0.5))
     [message] = receive(receiver, 1)
@@ -109,21 +107,21 @@ def test_a_message_that_was_due_cannot_be_cancelled_any_more(bus: Bus, queue: st
     receiver.complete_message(message)
 
 
-def test_a_schedule_in_the_past_is_now(bus: Bus, server: ServerProcess, queue: str) -> None:
+def test_a_message_scheduled_in_the_past_is_delivered_at_once(bus: Bus, server: ServerProcess, queue: str) -> None:
     sender, receiver = bus.sender(queue), bus.receiver(queue)
     started = time.monotonic()
     long_ago = dt.datetime(1970, 1, 2, tzinfo=dt.UTC)
     [number] = sender.schedule_messages(ServiceBusMessage("in a call"), from_now(hours=-1))
     sender.send_messages(ServiceBusMessage("in a send", scheduled_enqueue_time_utc=long_ago))
-    found = receive(receiver, 2)
+    received = receive(receiver, 2)
     assert time.monotonic() - started < 5
-    assert [body_of(message) for message in found] == [b"in a call", b"in a send"]
-    assert [message.sequence_number for message in found] == [number, number + 1]
-    assert all(abs(message.enqueued_time_utc - dt.datetime.now(dt.UTC)).total_seconds() < 10 for message in found)
+    assert [body_of(message) for message in received] == [b"in a call", b"in a send"]
+    assert [message.sequence_number for message in received] == [number, number + 1]
+    assert all(abs(message.enqueued_time_utc - dt.datetime.now(dt.UTC)).total_seconds() < 10 for message in received)
     assert server.message_counts(queue) == (2, 0)
 
 
-def test_a_schedule_at_the_end_of_time_waits(bus: Bus, queue: str) -> None:
+def test_a_message_can_be_scheduled_for_the_year_9999(bus: Bus, queue: str) -> None:
     sender, receiver = bus.sender(queue), bus.receiver(queue)
     end = dt.datetime(9999, 12, 31, 23, 59, 59, tzinfo=dt.UTC)
     [number] = sender.schedule_messages(ServiceBusMessage("x"), end)
@@ -134,14 +132,14 @@ def test_a_schedule_at_the_end_of_time_waits(bus: Bus, queue: str) -> None:
     assert receiver.peek_messages(sequence_number=1) == []
 
 
-def test_a_message_is_no_larger_for_being_scheduled(bus: Bus, queue: str) -> None:
+def test_a_scheduled_message_over_the_size_limit_is_refused(bus: Bus, queue: str) -> None:
     sender = bus.sender(queue)
     with pytest.raises(MessageSizeExceededError):
         sender.schedule_messages(ServiceBusMessage(b"x" * 263_000), from_now(hours=1))
     assert scheduled_count(bus, queue) == 0
 
 
-def test_who_schedules_too_much_at_once_can_go_on(bus: Bus, queue: str) -> None:
+def test_a_sender_can_continue_after_a_schedule_request_that_is_too_large(bus: Bus, queue: str) -> None:
     sender = bus.sender(queue)
     with pytest.raises(MessageSizeExceededError):
         sender.schedule_messages([ServiceBusMessage(b"x" * 100_000) for _ in range(3)], from_now(hours=1))

@@ -1,4 +1,4 @@
-"""What is sent is in the queue when the call returns: one message, a list, or a batch up to its limit."""
+"""Sending: single messages, lists and batches are in the queue when the call returns."""
 
 from __future__ import annotations
 
@@ -27,16 +27,14 @@ def test_a_message_sent_is_received_and_completed(every_bus: Bus, server: Server
     assert server.message_counts(queue) == (0, 0)
 
 
-def test_a_list_is_sent_as_one_and_received_in_its_order(bus: Bus, server: ServerProcess, queue: str) -> None:
+def test_a_list_of_messages_is_received_in_order(bus: Bus, server: ServerProcess, queue: str) -> None:
     sender, receiver = bus.sender(queue), bus.receiver(queue)
     sender.send_messages([ServiceBusMessage(f"order {number}") for number in range(20)])
     assert server.message_counts(queue) == (20, 0)
     assert [body_of(message) for message in receive(receiver, 20)] == [b"order %d" % number for number in range(20)]
 
 
-def test_a_batch_takes_messages_up_to_the_limit_and_all_of_them_arrive(
-    bus: Bus, server: ServerProcess, queue: str
-) -> None:
+def test_a_batch_accepts_messages_up_to_its_limit_and_all_arrive(bus: Bus, server: ServerProcess, queue: str) -> None:
     sender = bus.sender(queue)
     batch = sender.create_message_batch()
     assert batch.max_size_in_bytes == BATCH_LIMIT
@@ -48,13 +46,13 @@ def test_a_batch_takes_messages_up_to_the_limit_and_all_of_them_arrive(
     assert server.message_counts(queue) == (len(batch), 0)
 
 
-def test_messages_of_several_sends_are_received_in_the_order_they_were_accepted_in(bus: Bus, queue: str) -> None:
+def test_messages_of_several_sends_are_received_in_order(bus: Bus, queue: str) -> None:
     sender, receiver = bus.sender(queue), bus.receiver(queue)
     for number in range(10):
         sender.send_messages(ServiceBusMessage(f"order {number}"))
     assert [body_of(message) for message in receive(receiver, 10)] == [b"order %d" % number for number in range(10)]
 
 
-def test_the_name_of_a_queue_is_found_in_any_spelling(bus: Bus, server: ServerProcess, queue: str) -> None:
+def test_queue_names_are_case_insensitive(bus: Bus, server: ServerProcess, queue: str) -> None:
     bus.sender(queue.upper()).send_messages(ServiceBusMessage("an order"))
     assert server.message_counts(queue) == (1, 0)

@@ -1,4 +1,4 @@
-"""What the broker writes on a message: its number, its times, its lock, how often it was delivered."""
+"""System properties: sequence number, times, lock and delivery count, as the broker sets them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_sequence_numbers_start_at_one_and_have_no_gaps(bus: Bus, queue: str) ->
     assert [message.sequence_number for message in receive(receiver, 4)] == [1, 2, 3, 4]
 
 
-def test_times_are_those_of_now_and_a_lock_lasts_a_minute(bus: Bus, queue: str) -> None:
+def test_enqueued_time_expiry_and_lock_start_now_and_the_lock_lasts_a_minute(bus: Bus, queue: str) -> None:
     sender, receiver = bus.sender(queue), bus.receiver(queue)
     before = dt.datetime.now(dt.UTC)
     sender.send_messages(ServiceBusMessage("x", time_to_live=TTL))
@@ -37,25 +37,25 @@ def test_times_are_those_of_now_and_a_lock_lasts_a_minute(bus: Bus, queue: str) 
     assert (message.dead_letter_source, message.scheduled_enqueue_time_utc) == (None, None)
 
 
-def test_a_message_that_never_expires_says_so(bus: Bus, queue: str) -> None:
+def test_a_message_that_never_expires_has_no_expiry(bus: Bus, queue: str) -> None:
     sender, receiver = bus.sender(queue), bus.receiver(queue)
     sender.send_messages(ServiceBusMessage("x"))
     [message] = receive(receiver, 1)
     assert (message.time_to_live, message.expires_at_utc) == (None, None)
 
 
-def test_the_lock_token_is_the_delivery_tag_as_dotnet_writes_a_guid(bus: Bus, queue: str) -> None:
+def test_the_delivery_tag_is_the_lock_token_in_dotnet_byte_order(bus: Bus, queue: str) -> None:
     sender, receiver = bus.sender(queue), bus.receiver(queue)
     sender.send_messages([ServiceBusMessage("x"), ServiceBusMessage("y")])
     first, second = receive(receiver, 2)
     for message in (first, second):
-        # The SDK reads its lock token from the tag, in .NET's order; the annotation has it in the usual one.
+        # The SDK reads its lock token from the tag, in .NET byte order; the annotation has it in RFC 4122 order.
         assert isinstance(message.lock_token, uuid.UUID)
         assert message.lock_token == message.raw_amqp_message.delivery_annotations[b"x-opt-lock-token"]
     assert first.lock_token != second.lock_token
 
 
-def test_what_is_received_and_deleted_or_peeked_has_no_lock(bus: Bus, queue: str) -> None:
+def test_received_and_deleted_or_peeked_messages_have_no_lock(bus: Bus, queue: str) -> None:
     sender = bus.sender(queue)
     receiver = bus.receiver(queue, receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE)
     sender.send_messages(ServiceBusMessage("x"))

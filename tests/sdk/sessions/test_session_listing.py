@@ -1,4 +1,4 @@
-"""The sessions of a queue are listed: those that have messages or a state, or those whose state is recent."""
+"""Session listing: sessions with messages or a state, or with a state set after a given time."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def test_sessions_with_messages_or_a_state_are_listed_and_no_others(every_bus: B
     assert sorted(every_bus.list_sessions(queue)) == ["full", "state"]
 
 
-def test_many_sessions_are_listed_page_by_page_each_once(bus: Bus, server: ServerProcess) -> None:
+def test_many_sessions_are_listed_once_each_over_several_pages(bus: Bus, server: ServerProcess) -> None:
     queue = server.create_queue(**SESSIONS)
     names = [f"session {number}" for number in range(230)]
     bus.sender(queue).send_messages([ServiceBusMessage("x", session_id=name) for name in names for _ in range(2)])
     assert sorted(bus.list_sessions(queue)) == sorted(names)
 
 
-def test_sessions_are_listed_by_when_their_state_was_set(bus: Bus, server: ServerProcess) -> None:
+def test_sessions_are_listed_by_the_time_of_their_last_state_change(bus: Bus, server: ServerProcess) -> None:
     queue = server.create_queue(**SESSIONS)
     sender, early, late = bus.sender(queue), bus.receiver(queue, session_id="1"), bus.receiver(queue, session_id="2")
     sender.send_messages(ServiceBusMessage("x", session_id="without"))
@@ -46,12 +46,12 @@ def test_sessions_are_listed_by_when_their_state_was_set(bus: Bus, server: Serve
     late.session.set_state("x")
     now = dt.datetime.now(dt.UTC)
     while dt.datetime.now(dt.UTC) - now < dt.timedelta(milliseconds=2):
-        pass  # times are told in milliseconds: in the same one, "after" would not hold
+        pass  # times have millisecond precision: within one millisecond, "after" would be false
     late.session.set_state("y")
     assert bus.list_sessions(queue, state_updated_after=now) == ["2"]
     assert sorted(bus.list_sessions(queue, state_updated_after=now - dt.timedelta(minutes=1))) == ["1", "2"]
 
 
-def test_a_queue_without_sessions_cannot_list_any(bus: Bus, queue: str) -> None:
+def test_listing_the_sessions_of_a_queue_without_sessions_is_refused(bus: Bus, queue: str) -> None:
     with pytest.raises(ServiceBusError, match="has no sessions"):
         bus.list_sessions(queue)

@@ -1,4 +1,4 @@
-"""Who has a session has it for the queue's lock duration, and longer if it is renewed; then it is lost, and told so."""
+"""Session locks: renewal, expiry after the lock duration, and the errors of a receiver that lost its session."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ LOST: dict[str, Callable[[ServiceBusReceiver, Any], object]] = {
     "renew": lambda receiver, _: receiver.session.renew_lock(),
     "set state": lambda receiver, _: receiver.session.set_state("x"),
 }
-"""What whoever has lost a session cannot do."""
+"""Operations that fail after a receiver has lost its session."""
 
 
-def test_a_renewed_session_lasts_longer(every_bus: Bus, server: ServerProcess) -> None:
+def test_renewing_a_session_lock_extends_it(every_bus: Bus, server: ServerProcess) -> None:
     queue = server.create_queue(RequiresSession="true")
     session = every_bus.receiver(queue, session_id="s").session
     before = session.locked_until_utc
@@ -41,10 +41,10 @@ def test_a_renewed_session_lasts_longer(every_bus: Bus, server: ServerProcess) -
     assert session.locked_until_utc == after
 
 
-def test_a_session_is_lost_when_its_time_is_over_or_renewed_by_itself(bus: Bus, server: ServerProcess) -> None:
-    """Both at once: the shortest lock lasts five seconds, and real time has to pass.
+def test_a_session_lock_expires_unless_it_is_renewed_automatically(bus: Bus, server: ServerProcess) -> None:
+    """Test both cases at once, because the shortest lock lasts five seconds of real time.
 
-    The SDK looks at its own clock first; then it is made to believe in its locks, and the server says no.
+    The SDK checks its own clock first; then the test resets the SDK's lock state, and the server refuses the operation.
     """
     queue, renewed_queue = server.create_queue(**SHORTEST), server.create_queue(**SHORTEST)
     sender, renewed_sender = bus.sender(queue), bus.sender(renewed_queue)
@@ -65,14 +65,14 @@ def test_a_session_is_lost_when_its_time_is_over_or_renewed_by_itself(bus: Bus, 
         with pytest.raises(SessionLockLostError):
             LOST[name](receiver, held[name])
         session: Any = receiver.session
-        session.called._locked_until_utc, session.called._lock_lost = None, False  # noqa: SLF001  # it believes
+        session.called._locked_until_utc, session.called._lock_lost = None, False  # noqa: SLF001  # the SDK considers its lock valid
         with pytest.raises(SessionLockLostError):
             LOST[name](receiver, held[name])
     for other in others:
-        found = receive(other, 2)
+        messages = receive(other, 2)
         name = other.session.session_id
-        assert [body_of(message) for message in found] == [f"{name} 1".encode(), f"{name} 2".encode()]
-        assert [message.delivery_count for message in found] == [1, 0]
+        assert [body_of(message) for message in messages] == [f"{name} 1".encode(), f"{name} 2".encode()]
+        assert [message.delivery_count for message in messages] == [1, 0]
 
     assert renewed_receiver.session.auto_renew_error is None
     renewed_receiver.complete_message(renewed)

@@ -1,4 +1,4 @@
-"""A session state that does not fit into its entity is refused as the SDK expects it."""
+"""Session states count towards the size of their queue; the SDK raises a quota error if a state does not fit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 SIZE = 250_000
 
 
-def test_states_fill_a_queue_until_one_is_cleared(tmp_path: Path) -> None:
+def test_session_states_fill_a_queue_until_one_is_cleared(tmp_path: Path) -> None:
     with run_server_in_process(tmp_path) as server:
         bus = Bus(SyncDriver(), server, tls=False)
         queue = server.create_queue(RequiresSession="true")

@@ -1,4 +1,4 @@
-"""A session remembers a state for whoever has it, longer than any receiver or message of it lives."""
+"""Session states: set, read, cleared, and kept beyond the session's messages and receivers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SESSIONS = {"RequiresSession": "true"}
 LIMIT = 262_144
 
 
-def test_a_state_is_kept_changed_and_cleared(every_bus: Bus, server: ServerProcess) -> None:
+def test_a_session_state_is_set_changed_and_cleared(every_bus: Bus, server: ServerProcess) -> None:
     session = every_bus.receiver(server.create_queue(**SESSIONS), session_id="s").session
     assert session.get_state() is None
     for state in (b"\x00\xff bytes", bytearray(b"more"), b""):
@@ -30,7 +30,7 @@ def test_a_state_is_kept_changed_and_cleared(every_bus: Bus, server: ServerProce
     assert session.get_state() is None
 
 
-def test_a_state_outlives_its_messages_and_its_receiver_and_is_of_one_session_only(
+def test_a_session_state_outlives_its_messages_and_receivers_and_belongs_to_one_session(
     bus: Bus, server: ServerProcess
 ) -> None:
     queue = server.create_queue(**SESSIONS)
@@ -45,7 +45,7 @@ def test_a_state_outlives_its_messages_and_its_receiver_and_is_of_one_session_on
     assert other.session.get_state() == b"all done"
 
 
-def test_a_state_can_be_as_large_as_a_message_and_no_larger(bus: Bus, server: ServerProcess) -> None:
+def test_a_session_state_may_be_as_large_as_a_message_and_no_larger(bus: Bus, server: ServerProcess) -> None:
     session = bus.receiver(server.create_queue(**SESSIONS), session_id="s").session
     session.set_state(b"x" * LIMIT)
     with pytest.raises(MessageSizeExceededError):

@@ -1,4 +1,4 @@
-"""The sessions of a subscription are listed, as those of a queue are."""
+"""Session listing of a subscription."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ def test_sessions_of_a_subscription_with_messages_are_listed(bus: Bus) -> None:
     async def collect() -> list[str]:
         return [session async for session in listing()]
 
-    found = bus._driver.run(collect if bus.is_aio else lambda: list(listing()))  # noqa: SLF001  # of either kind
-    assert sorted(found) == ["a", "b"]
+    session_ids = bus._driver.run(collect if bus.is_aio else lambda: list(listing()))  # noqa: SLF001  # of either kind
+    assert sorted(session_ids) == ["a", "b"]

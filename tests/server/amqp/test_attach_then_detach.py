@@ -1,4 +1,4 @@
-"""A client may take back its wish for a link before it is answered: both frames come in one read."""
+"""A client may detach a link before the server has answered its attach: both frames arrive in one read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from tests.support.server_process import ServerProcess
 
 
-async def test_links_that_are_detached_in_the_read_of_their_attach_harm_no_other(
+async def test_links_detached_in_the_same_read_as_their_attach_do_not_disturb_other_links(
     server: ServerProcess, queue: str
 ) -> None:
     async with connect_raw(server) as client:

@@ -1,4 +1,4 @@
-"""A browse link that cannot be is refused with what is wrong; one whose queue goes is told so; no right, no link."""
+"""Invalid browse links are refused, deleted and disabled queues detach browse links, and browsing needs Listen."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 
     from tests.support.server_process import ServerProcess
 
-NO_NUMBERS = [-1, "1", b"1", 1.0, True, None, [1], {"a": 1}, Described(Symbol("x"), "1"), -(2**63)]
-NAMES = ["fragment", "from_sequence_number", "to_sequence_number"]
+NOT_NUMBERS = [-1, "1", b"1", 1.0, True, None, [1], {"a": 1}, Described(Symbol("x"), "1"), -(2**63)]
+FILTERS = ["fragment", "from_sequence_number", "to_sequence_number"]
 
 
-@pytest.mark.parametrize("name", NAMES)
-async def test_a_filter_that_is_no_whole_number_is_refused_by_name(
+@pytest.mark.parametrize("name", FILTERS)
+async def test_a_filter_that_is_not_a_whole_number_is_refused_by_name(
     server: ServerProcess, queue: str, name: str
 ) -> None:
     async with connect_raw(server) as client:
         await send_orders(client, queue, [1])
-        for value in NO_NUMBERS:
+        for value in NOT_NUMBERS:
             with pytest.raises(LinkRefused, match=r"com\.microsoft:argument-error") as caught:
                 await browse(client, queue, **{name: value})
             assert f"twinbus:{name.replace('_', '-')}" in caught.value.text
@@ -45,7 +45,7 @@ async def test_a_filter_that_is_no_whole_number_is_refused_by_name(
 
 
 @pytest.mark.parametrize("fragment", [1, 15, 2**31, 2**63 - 1])
-async def test_a_fragment_that_is_not_there_is_refused(server: ServerProcess, queue: str, fragment: int) -> None:
+async def test_an_unknown_fragment_is_refused(server: ServerProcess, queue: str, fragment: int) -> None:
     async with connect_raw(server) as client:
         with pytest.raises(LinkRefused, match=r"com\.microsoft:argument-error") as caught:
             await browse(client, queue, fragment=fragment)
@@ -53,8 +53,8 @@ async def test_a_fragment_that_is_not_there_is_refused(server: ServerProcess, qu
 
 
 @pytest.mark.parametrize("name", ["twinbus:from", "apache.org:selector-filter:string", "x" * 5_000, SESSION])
-async def test_a_filter_that_browse_links_do_not_have_is_refused(server: ServerProcess, queue: str, name: str) -> None:
-    """Who filters must not get what was to be left out."""
+async def test_an_unknown_filter_is_refused(server: ServerProcess, queue: str, name: str) -> None:
+    """Ignoring an unknown filter would deliver messages that the client wants to leave out."""
     source = Source(address=queue, distribution_mode="copy", filter={name: "a"})
     async with connect_raw(server) as client:
         with pytest.raises(LinkRefused, match=r"com\.microsoft:argument-error") as caught:
@@ -63,7 +63,7 @@ async def test_a_filter_that_browse_links_do_not_have_is_refused(server: ServerP
         assert "twinbus:from-sequence-number" in caught.value.text
 
 
-async def test_one_session_cannot_be_browsed(server: ServerProcess) -> None:
+async def test_a_session_filter_on_a_browse_link_is_refused(server: ServerProcess) -> None:
     queue = server.create_queue(RequiresSession="true")
     source = Source(address=queue, distribution_mode="copy", filter={SESSION: "a"})
     async with connect_raw(server) as client:
@@ -74,36 +74,38 @@ async def test_one_session_cannot_be_browsed(server: ServerProcess) -> None:
 
 
 @pytest.mark.parametrize("mode", ["move", None])
-async def test_any_other_distribution_mode_takes_messages(server: ServerProcess, queue: str, mode: str | None) -> None:
+async def test_a_receiver_with_any_other_distribution_mode_consumes_messages(
+    server: ServerProcess, queue: str, mode: str | None
+) -> None:
     source = Source(address=queue, distribution_mode=mode)
     async with connect_raw(server) as client:
         await send_orders(client, queue, [1])
-        taken = await client.attach_receiver(queue, source=source, settled=True)
-        assert message_ids(await client.receive(taken)) == order_ids(1)
+        receiver = await client.attach_receiver(queue, source=source, settled=True)
+        assert message_ids(await client.receive(receiver)) == order_ids(1)
         assert server.message_counts(queue) == (0, 0)
 
 
-async def test_a_queue_that_is_not_there_is_not_found(server: ServerProcess) -> None:
+async def test_browsing_an_unknown_queue_is_refused(server: ServerProcess) -> None:
     async with connect_raw(server) as client:
         with pytest.raises(LinkRefused, match="amqp:not-found"):
             await browse(client, "nowhere")
 
 
 @pytest.mark.parametrize("sub_queue", ["", "/$DeadLetterQueue"], ids=["queue", "dead letters"])
-async def test_a_queue_that_is_deleted_ends_its_browsers(server: ServerProcess, queue: str, sub_queue: str) -> None:
+async def test_deleting_a_queue_detaches_its_browse_links(server: ServerProcess, queue: str, sub_queue: str) -> None:
     async with connect_raw(server) as client:
-        hungry, idle = await browse(client, queue + sub_queue), await browse(client, queue + sub_queue)
-        hungry.grant(10)
+        with_credit, without_credit = await browse(client, queue + sub_queue), await browse(client, queue + sub_queue)
+        with_credit.grant(10)
         server.delete_queue(queue)
-        assert await client.detach_condition(hungry) == "amqp:not-found"
-        assert await client.detach_condition(idle) == "amqp:not-found"
+        assert await client.detach_condition(with_credit) == "amqp:not-found"
+        assert await client.detach_condition(without_credit) == "amqp:not-found"
         with pytest.raises(LinkRefused, match="amqp:not-found"):
             await browse(client, queue + sub_queue)
 
 
 @pytest.mark.parametrize("sub_queue", ["", "/$DeadLetterQueue"], ids=["queue", "dead letters"])
 @pytest.mark.parametrize("status", ["Disabled", "ReceiveDisabled"])
-async def test_a_queue_that_is_disabled_ends_its_browsers_until_it_is_active_again(
+async def test_disabling_a_queue_detaches_its_browse_links_until_it_is_active_again(
     server: ServerProcess, queue: str, status: str, sub_queue: str
 ) -> None:
     async with connect_raw(server) as client:
@@ -120,7 +122,7 @@ async def test_a_queue_that_is_disabled_ends_its_browsers_until_it_is_active_aga
         assert client.received(browser) == []
 
 
-async def test_a_queue_that_is_disabled_for_sending_is_browsed_on(server: ServerProcess, queue: str) -> None:
+async def test_a_queue_that_is_disabled_for_sending_can_still_be_browsed(server: ServerProcess, queue: str) -> None:
     async with connect_raw(server) as client:
         await send_orders(client, queue, [1, 2])
         browser = await browse(client, queue)
@@ -129,13 +131,13 @@ async def test_a_queue_that_is_disabled_for_sending_is_browsed_on(server: Server
         assert message_ids(await client.receive(browser)) == order_ids(2)
 
 
-async def test_a_browser_that_leaves_or_vanishes_harms_nobody(server: ServerProcess, queue: str) -> None:
+async def test_a_detached_or_aborted_browse_link_does_not_disturb_others(server: ServerProcess, queue: str) -> None:
     async with connect_raw(server) as client:
         async with connect_raw(server) as vanishing:
-            left, cut = await browse(vanishing, queue), await browse(vanishing, queue)
-            left.grant(10)
-            cut.grant(10)
-            await vanishing.detach(left)
+            detached, aborted = await browse(vanishing, queue), await browse(vanishing, queue)
+            detached.grant(10)
+            aborted.grant(10)
+            await vanishing.detach(detached)
             vanishing.peer.transport.abort()
             await vanishing.wait_until_closed()
         staying = await browse(client, queue)
@@ -145,7 +147,7 @@ async def test_a_browser_that_leaves_or_vanishes_harms_nobody(server: ServerProc
         assert server.message_counts(queue) == (2, 0)
 
 
-async def test_browsing_needs_the_right_to_listen(tmp_path: Path) -> None:
+async def test_browsing_needs_the_listen_right(tmp_path: Path) -> None:
     keys = [Key("root", "c2VjcmV0")]
     keys += [Key(right.value, "c2VjcmV0", rights=frozenset({right})) for right in (Right.SEND, Right.LISTEN)]
     with run_server_in_process(tmp_path, keys=keys) as server:

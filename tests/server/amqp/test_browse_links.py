@@ -1,4 +1,4 @@
-"""A browse link (distribution-mode copy) shows every active message once, in order, and takes nothing."""
+"""A browse link (distribution-mode copy) delivers every active message once, in order, and locks or consumes none."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from twinbus.broker.ports.consumer import Delivery
     from twinbus.model.errors import ServiceBusError
 
-REPLY = {"twinbus:entity-id", "twinbus:low-sequence-number", "twinbus:next-sequence-number"}
+ATTACH_PROPERTIES = {"twinbus:entity-id", "twinbus:low-sequence-number", "twinbus:next-sequence-number"}
 
 
 def reply_properties(link: Receiver) -> dict[str, Any]:
@@ -48,17 +48,17 @@ def reply_properties(link: Receiver) -> dict[str, Any]:
     return {str(key): value for key, value in (link.remote_attach.properties or {}).items()}
 
 
-# --- what it sees -----------------------------------------------------------------------------------------------------
+# --- browsed messages -------------------------------------------------------------------------------------------------
 
 
-def test_proton_browses_a_queue_twice_and_receives_all_of_it_then(server: ServerProcess, queue: str) -> None:
+def test_proton_browses_a_queue_twice_and_then_receives_all_of_it(server: ServerProcess, queue: str) -> None:
     with connect_proton(server) as connection:
         proton_send(connection, queue, *[ProtonMessage(body=f"order {number}") for number in range(5)])
         for name in ("first", "second"):
             browser = connection.create_receiver(queue, credit=10, name=name, options=Copy())
-            found: list[Any] = [browser.receive(TIMEOUT_S) for _ in range(5)]
-            assert [message.body for message in found] == [f"order {number}" for number in range(5)]
-            assert [message.annotations["x-opt-sequence-number"] for message in found] == [1, 2, 3, 4, 5]
+            browsed: list[Any] = [browser.receive(TIMEOUT_S) for _ in range(5)]
+            assert [message.body for message in browsed] == [f"order {number}" for number in range(5)]
+            assert [message.annotations["x-opt-sequence-number"] for message in browsed] == [1, 2, 3, 4, 5]
             assert server.message_counts(queue) == (5, 0)
         receiver = connection.create_receiver(queue, credit=10, name="third")
         assert [receiver.receive(TIMEOUT_S).body for _ in range(5)] == [f"order {number}" for number in range(5)]
@@ -76,23 +76,21 @@ def test_proton_browses_a_range(server: ServerProcess, queue: str) -> None:
         assert [browser.receive(TIMEOUT_S).body for _ in range(2)] == order_ids(2, 3)
 
 
-async def test_it_sees_what_others_have_and_takes_it_from_nobody(server: ServerProcess, queue: str) -> None:
+async def test_a_browse_link_shows_locked_messages_and_leaves_them_locked(server: ServerProcess, queue: str) -> None:
     async with connect_raw(server) as client:
         await send_orders(client, queue, range(1, 6))
         receiver = await client.attach_receiver(queue)
         held = await client.receive(receiver, 3)
         browser = await browse(client, queue)
-        found = await client.drain(browser)
-        assert message_ids(found) == order_ids(1, 2, 3, 4, 5)
-        assert sequence_numbers(found) == [1, 2, 3, 4, 5]
+        browsed = await client.drain(browser)
+        assert message_ids(browsed) == order_ids(1, 2, 3, 4, 5)
+        assert sequence_numbers(browsed) == [1, 2, 3, 4, 5]
         for delivery in held:
             assert await client.settle(receiver, delivery, ACCEPTED) is None
         assert message_ids(await client.receive(receiver, 2)) == order_ids(4, 5)
 
 
-async def test_it_does_not_see_deferred_or_scheduled_messages_or_those_that_are_gone(
-    server: ServerProcess, queue: str
-) -> None:
+async def test_a_browse_link_shows_no_deferred_scheduled_or_settled_messages(server: ServerProcess, queue: str) -> None:
     async with connect_raw(server) as client:
         await send(
             client,
@@ -109,12 +107,12 @@ async def test_it_does_not_see_deferred_or_scheduled_messages_or_those_that_are_
         await defer(client, receiver, first)
         assert await client.settle(receiver, second, ACCEPTED) is None
         assert await client.settle(receiver, third, Rejected()) is None
-        found = await client.drain(await browse(client, queue))
-        assert message_ids(found) == order_ids(5, 6)
-        assert sequence_numbers(found) == [5, 6]
+        browsed = await client.drain(await browse(client, queue))
+        assert message_ids(browsed) == order_ids(5, 6)
+        assert sequence_numbers(browsed) == [5, 6]
 
 
-async def test_a_scheduled_message_is_seen_when_it_is_due_behind_what_was_there(
+async def test_a_scheduled_message_is_browsed_when_it_is_due_behind_earlier_messages(
     server: ServerProcess, queue: str
 ) -> None:
     async with connect_raw(server) as client:
@@ -122,12 +120,12 @@ async def test_a_scheduled_message_is_seen_when_it_is_due_behind_what_was_there(
         browser.grant(10)
         await send(client, queue, order_message(1, due_ms=int(time.time() * 1000) + 800), order_message(2))
         await client.wait_until(lambda: len(client.received(browser)) == 2)
-        found = client.received(browser)
-        assert message_ids(found) == order_ids(2, 1)
-        assert sequence_numbers(found) == [2, 3]
+        browsed = client.received(browser)
+        assert message_ids(browsed) == order_ids(2, 1)
+        assert sequence_numbers(browsed) == [2, 3]
 
 
-async def test_what_it_shows_is_settled_and_not_locked(server: ServerProcess, queue: str) -> None:
+async def test_browsed_messages_are_settled_and_not_locked(server: ServerProcess, queue: str) -> None:
     async with connect_raw(server) as client:
         await send(client, queue, order_message(1))
         browser = await browse(client, queue)
@@ -142,7 +140,7 @@ async def test_what_it_shows_is_settled_and_not_locked(server: ServerProcess, qu
         assert server.message_counts(queue) == (1, 0)
 
 
-async def test_it_does_not_count_as_a_delivery(server: ServerProcess) -> None:
+async def test_browsing_does_not_raise_the_delivery_count(server: ServerProcess) -> None:
     queue = server.create_queue(MaxDeliveryCount="2")
     async with connect_raw(server) as client:
         await send(client, queue, order_message(1))
@@ -155,7 +153,7 @@ async def test_it_does_not_count_as_a_delivery(server: ServerProcess) -> None:
         assert header.delivery_count == 0
 
 
-async def test_an_abandoned_message_is_not_seen_again_and_a_new_browser_sees_its_count(
+async def test_an_abandoned_message_is_not_browsed_twice_and_a_new_link_shows_its_count(
     server: ServerProcess, queue: str
 ) -> None:
     async with connect_raw(server) as client:
@@ -166,13 +164,13 @@ async def test_an_abandoned_message_is_not_seen_again_and_a_new_browser_sees_its
         [delivery] = await client.receive(receiver)
         assert await client.settle(receiver, delivery, Modified(delivery_failed=True)) is None
         assert await client.drain(browser) == []
-        [again] = await client.receive(await browse(client, queue))
-        header = Message(again.payload).header
+        [browsed_later] = await client.receive(await browse(client, queue))
+        header = Message(browsed_later.payload).header
         assert header is not None
         assert header.delivery_count == 1
 
 
-async def test_it_follows_what_is_sent(server: ServerProcess, queue: str) -> None:
+async def test_a_browse_link_delivers_new_messages_as_they_are_sent(server: ServerProcess, queue: str) -> None:
     async with connect_raw(server) as client, connect_raw(server) as other:
         await send_orders(other, queue, [1, 2])
         browser = await browse(client, queue)
@@ -184,21 +182,23 @@ async def test_it_follows_what_is_sent(server: ServerProcess, queue: str) -> Non
         assert message_ids(client.received(browser)) == order_ids(*range(1, 8))
 
 
-async def test_two_browsers_see_the_same_while_a_receiver_empties_the_queue(server: ServerProcess, queue: str) -> None:
+async def test_two_browse_links_show_the_same_while_a_receiver_empties_the_queue(
+    server: ServerProcess, queue: str
+) -> None:
     async with connect_raw(server) as client, connect_raw(server) as other:
         browsers = [await browse(client, queue), await browse(client, queue)]
         for browser in browsers:
             browser.grant(1_000)
         await send_orders(other, queue, range(1, 101))
         await client.wait_until(lambda: all(len(client.received(browser)) == 100 for browser in browsers))
-        taken = await other.attach_receiver(queue, settled=True)
-        assert len(await other.receive_all(taken, 100)) == 100
+        receiver = await other.attach_receiver(queue, settled=True)
+        assert len(await other.receive_all(receiver, 100)) == 100
         for browser in browsers:
             assert message_ids(client.received(browser)) == order_ids(*range(1, 101))
         assert server.message_counts(queue) == (0, 0)
 
 
-# --- from where to where ----------------------------------------------------------------------------------------------
+# --- ranges -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ async def test_two_browsers_see_the_same_while_a_receiver_empties_the_queue(serv
     ],
     ids=str,
 )
-async def test_a_range_is_seen_with_both_its_ends(
+async def test_a_range_includes_both_of_its_ends(
     server: ServerProcess, queue: str, filters: dict[str, object], expected: range
 ) -> None:
     async with connect_raw(server) as client:
@@ -231,9 +231,7 @@ async def test_a_range_is_seen_with_both_its_ends(
         assert message_ids(await client.drain(browser)) == order_ids(*expected)
 
 
-async def test_a_range_that_is_not_there_yet_is_waited_for_and_ends_where_it_ends(
-    server: ServerProcess, queue: str
-) -> None:
+async def test_a_range_of_future_messages_is_delivered_up_to_its_end(server: ServerProcess, queue: str) -> None:
     async with connect_raw(server) as client:
         browser = await browse(client, queue, from_sequence_number=3, to_sequence_number=4)
         browser.grant(100)
@@ -243,34 +241,32 @@ async def test_a_range_that_is_not_there_yet_is_waited_for_and_ends_where_it_end
         assert message_ids(client.received(browser)) == order_ids(3, 4)
 
 
-async def test_the_answer_to_its_attach_says_from_where_to_where_there_is_something(
-    server: ServerProcess, queue: str
-) -> None:
+async def test_the_attach_reply_has_the_lowest_and_the_next_sequence_number(server: ServerProcess, queue: str) -> None:
     async with connect_raw(server) as client:
         empty = reply_properties(await browse(client, queue))
-        assert set(empty) == REPLY
+        assert set(empty) == ATTACH_PROPERTIES
         assert empty["twinbus:low-sequence-number"] == empty["twinbus:next-sequence-number"] == 1
         await send_orders(client, queue, range(1, 6))
-        full = reply_properties(await browse(client, queue))
-        assert (full["twinbus:low-sequence-number"], full["twinbus:next-sequence-number"]) == (1, 6)
-        taken = await client.attach_receiver(queue, settled=True)
-        assert message_ids(await client.receive(taken, 3)) == order_ids(1, 2, 3)
+        filled = reply_properties(await browse(client, queue))
+        assert (filled["twinbus:low-sequence-number"], filled["twinbus:next-sequence-number"]) == (1, 6)
+        receiver = await client.attach_receiver(queue, settled=True)
+        assert message_ids(await client.receive(receiver, 3)) == order_ids(1, 2, 3)
         browser = await browse(client, queue)
         later = reply_properties(browser)
         assert later["twinbus:next-sequence-number"] == 6
         assert 1 <= later["twinbus:low-sequence-number"] <= 4
         assert sequence_numbers(await client.drain(browser)) == [4, 5]
-        assert empty["twinbus:entity-id"] == full["twinbus:entity-id"] == later["twinbus:entity-id"]
-        told = (await request_management(client, queue, "twinbus:fragments")).body
-        assert told["entity-id"] == full["twinbus:entity-id"]
+        assert empty["twinbus:entity-id"] == filled["twinbus:entity-id"] == later["twinbus:entity-id"]
+        reply = (await request_management(client, queue, "twinbus:fragments")).body
+        assert reply["entity-id"] == filled["twinbus:entity-id"]
         other = reply_properties(await browse(client, server.create_queue()))
-        assert other["twinbus:entity-id"] != full["twinbus:entity-id"]
+        assert other["twinbus:entity-id"] != filled["twinbus:entity-id"]
 
 
 # --- credit -----------------------------------------------------------------------------------------------------------
 
 
-async def test_it_sends_no_more_than_it_has_credit_for_and_goes_on_where_it_was(
+async def test_a_browse_link_respects_its_credit_and_continues_where_it_stopped(
     server: ServerProcess, queue: str
 ) -> None:
     async with connect_raw(server) as client:
@@ -280,13 +276,15 @@ async def test_it_sends_no_more_than_it_has_credit_for_and_goes_on_where_it_was(
         assert client.received(browser) == []
         assert message_ids(await client.receive(browser, 1)) == order_ids(1)
         assert message_ids(await client.receive(browser, 3)) == order_ids(2, 3, 4)
-        await request_management(client, queue, "twinbus:fragments")  # what was sent before this answer has come
+        await request_management(
+            client, queue, "twinbus:fragments"
+        )  # deliveries sent before this response have arrived
         assert message_ids(client.received(browser)) == order_ids(1, 2, 3, 4)
         assert message_ids(await client.drain(browser, 2)) == order_ids(5, 6)
         assert message_ids(await client.drain(browser)) == order_ids(7, 8, 9, 10)
 
 
-class Reluctant:
+class LinkWithChangingCredit:
     """A link whose credit changes while messages are read for it."""
 
     def __init__(self) -> None:
@@ -312,22 +310,22 @@ class Reluctant:
 
 
 @pytest.mark.parametrize("left", [0, 1, 2])
-def test_credit_that_is_taken_back_while_messages_are_read_costs_none_of_them(left: int) -> None:
-    rig, reader = BrokerHarness(), Reluctant()
-    rig.send_stored(b"1", b"2", b"3")
-    browser = BrowseCursor(rig.main_fragment, reader, 0, 2**63 - 1)
-    reader.credit = 10
+def test_credit_withdrawn_during_a_read_loses_no_message(left: int) -> None:
+    harness, link = BrokerHarness(), LinkWithChangingCredit()
+    harness.send_stored(b"1", b"2", b"3")
+    browser = BrowseCursor(harness.main_fragment, link, 0, 2**63 - 1)
+    link.credit = 10
     browser.advance()
-    reader.credit = left
-    rig.run_until_idle()
-    assert reader.seen == [b"1", b"2", b"3"][:left]
-    reader.credit = 10
+    link.credit = left
+    harness.run_until_idle()
+    assert link.seen == [b"1", b"2", b"3"][:left]
+    link.credit = 10
     browser.advance()
-    rig.run_until_idle()
-    assert reader.seen == [b"1", b"2", b"3"]
+    harness.run_until_idle()
+    assert link.seen == [b"1", b"2", b"3"]
 
 
-async def test_a_drain_gives_credit_back_and_later_credit_goes_on(server: ServerProcess, queue: str) -> None:
+async def test_a_drain_uses_up_the_credit_and_later_credit_continues(server: ServerProcess, queue: str) -> None:
     async with connect_raw(server) as client:
         browser = await browse(client, queue)
         assert await client.drain(browser) == []
@@ -339,8 +337,8 @@ async def test_a_drain_gives_credit_back_and_later_credit_goes_on(server: Server
         assert message_ids(await client.receive(browser)) == order_ids(3)
 
 
-async def test_a_drain_shows_all_there_is_however_much_it_is(server: ServerProcess, queue: str) -> None:
-    """More than is read at once, and more than may wait for the socket: who drains reads to the end of the log."""
+async def test_a_drain_delivers_the_whole_log_however_large_it_is(server: ServerProcess, queue: str) -> None:
+    """The log is larger than one read from the store and larger than the socket's send buffer."""
     count = 600
     payloads = [build(properties=Properties(message_id=f"order {n}"), body=data(bytes(8_000))) for n in range(count)]
     async with connect_raw(server) as client:
@@ -352,7 +350,7 @@ async def test_a_drain_shows_all_there_is_however_much_it_is(server: ServerProce
         assert message_ids(await client.drain(browser, 10_000)) == order_ids(*range(count))
 
 
-# --- elsewhere --------------------------------------------------------------------------------------------------------
+# --- dead letters, sessions, receivers --------------------------------------------------------------------------------
 
 
 async def test_a_dead_letter_queue_is_browsed_like_a_queue(server: ServerProcess, queue: str) -> None:
@@ -363,8 +361,8 @@ async def test_a_dead_letter_queue_is_browsed_like_a_queue(server: ServerProcess
             assert await client.settle(receiver, delivery, Rejected()) is None
         dead = f"{queue}/$DeadLetterQueue"
         browser = await browse(client, dead, from_sequence_number=2)
-        told = reply_properties(browser)
-        assert (told["twinbus:low-sequence-number"], told["twinbus:next-sequence-number"]) == (1, 4)
+        reply = reply_properties(browser)
+        assert (reply["twinbus:low-sequence-number"], reply["twinbus:next-sequence-number"]) == (1, 4)
         assert message_ids(await client.drain(browser)) == order_ids(2, 3)
         browser.grant(10)
         [last] = await client.receive(receiver, 1)
@@ -374,7 +372,7 @@ async def test_a_dead_letter_queue_is_browsed_like_a_queue(server: ServerProcess
         assert server.message_counts(queue) == (0, 4)
 
 
-async def test_a_queue_with_sessions_is_browsed_across_all_of_them(server: ServerProcess) -> None:
+async def test_a_queue_with_sessions_is_browsed_across_all_sessions(server: ServerProcess) -> None:
     queue = server.create_queue(RequiresSession="true")
     async with connect_raw(server) as client:
         payloads = [order_message(number, session=session) for number, session in enumerate("abcab", 1)]
@@ -382,28 +380,28 @@ async def test_a_queue_with_sessions_is_browsed_across_all_of_them(server: Serve
         holder = await accept_session(client, queue, "a")
         assert message_ids(await client.receive(holder, 2)) == order_ids(1, 4)
         browser = await browse(client, queue)
-        found = await client.drain(browser)
-        assert message_ids(found) == order_ids(1, 2, 3, 4, 5)
-        sessions = [message.properties and message.properties.group_id for message in map(_message, found)]
+        browsed = await client.drain(browser)
+        assert message_ids(browsed) == order_ids(1, 2, 3, 4, 5)
+        sessions = [message.properties and message.properties.group_id for message in map(_decode, browsed)]
         assert sessions == list("abcab")
         another = await accept_session(client, queue, "b")
         assert message_ids(await client.receive(another, 2)) == order_ids(2, 5)
 
 
-def _message(delivery: Any) -> Message:  # noqa: ANN401
+def _decode(delivery: Any) -> Message:  # noqa: ANN401
     return Message(delivery.payload)
 
 
-async def test_browsers_keep_nobody_from_receiving(server: ServerProcess, queue: str) -> None:
+async def test_browse_links_do_not_keep_receivers_from_consuming(server: ServerProcess, queue: str) -> None:
     async with connect_raw(server) as client:
         browsers: list[Receiver] = [await browse(client, queue) for _ in range(20)]
         await send_orders(client, queue, range(1, 4))
         receiver = await client.attach_receiver(queue, settled=True)
         assert message_ids(await client.receive(receiver, 3)) == order_ids(1, 2, 3)
         assert server.message_counts(queue) == (0, 0)
-        await _see_nothing(client, browsers)
+        await _assert_nothing_browsed(client, browsers)
 
 
-async def _see_nothing(client: RawClient, browsers: list[Receiver]) -> None:
+async def _assert_nothing_browsed(client: RawClient, browsers: list[Receiver]) -> None:
     for browser in browsers:
         assert await client.drain(browser) == []

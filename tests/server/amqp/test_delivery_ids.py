@@ -1,4 +1,4 @@
-"""The ids of what the server sends are none that its clients use themselves: pyamqp confuses the two."""
+"""The server's delivery ids start where no client's do, because pyamqp confuses the two directions."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ if TYPE_CHECKING:
     from tests.support.server_process import ServerProcess
 
 
-async def test_a_disposition_of_a_delivered_message_is_never_taken_for_that_of_a_request(
-    server: ServerProcess, queue: str
-) -> None:
+async def test_delivery_ids_of_the_server_are_far_above_those_of_a_client(server: ServerProcess, queue: str) -> None:
     async with connect_raw(server) as client:
         link = await client.attach_sender(queue)
         for _ in range(3):

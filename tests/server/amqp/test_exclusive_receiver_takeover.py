@@ -1,7 +1,6 @@
-"""Q17: several hosts want a queue, and one has it. The next one gets all that the last one had, however that ended.
+"""Q17: several hosts compete for a queue, and one is its exclusive receiver; the next gets all messages of the last.
 
-A host takes messages under locks, defers some and takes them back by their numbers, as a pump of a backlog queue does.
-"""
+A host locks messages, defers some and receives them by sequence number, as a pump of a backlog queue does."""
 
 from __future__ import annotations
 
@@ -42,23 +41,25 @@ if TYPE_CHECKING:
 LOCKED = "amqp:resource-locked"
 
 
-async def take_deferred(client: RawClient, queue: str, numbers: list[int], **arguments: object) -> ManagementResponse:
-    wanted = {"sequence-numbers": numbers, **arguments}
-    return await request_management(client, queue, "com.microsoft:receive-by-sequence-number", wanted)
+async def receive_deferred(
+    client: RawClient, queue: str, numbers: list[int], **arguments: object
+) -> ManagementResponse:
+    body = {"sequence-numbers": numbers, **arguments}
+    return await request_management(client, queue, "com.microsoft:receive-by-sequence-number", body)
 
 
-def deferred_names(answer: ManagementResponse) -> list[str]:
+def deferred_ids(answer: ManagementResponse) -> list[str]:
     assert answer.status == 200, answer.text
     return message_ids([Message(item["message"]) for item in answer.body["messages"]])
 
 
-def counts(found: Iterable[IncomingDelivery]) -> list[int | None]:
-    headers = [Message(one.payload).header for one in found]
+def counts(deliveries: Iterable[IncomingDelivery]) -> list[int | None]:
+    headers = [Message(delivery.payload).header for delivery in deliveries]
     return [header.delivery_count if header is not None else None for header in headers]
 
 
 async def claim_when_free(client: RawClient, queue: str, epoch: int) -> Receiver:
-    """The server learns of a lost socket when it learns of it."""
+    """Retry, because the server may notice a lost socket late."""
     for _ in range(1_000):
         try:
             return await attach_exclusive_receiver(client, queue, epoch)
@@ -67,49 +68,49 @@ async def claim_when_free(client: RawClient, queue: str, epoch: int) -> Receiver
     raise AssertionError("the claim is still there")
 
 
-async def test_deferred_messages_are_for_the_holder_on_its_connection_or_with_its_epoch(
+async def test_deferred_messages_need_the_connection_or_the_epoch_of_the_holder(
     server: ServerProcess, queue: str
 ) -> None:
     async with connect_raw(server) as holder, connect_raw(server) as other:
         await send_orders(other, queue, [1, 2])
         link = await attach_exclusive_receiver(holder, queue, 7)
         numbers = [await defer(holder, link, delivery) for delivery in await holder.receive(link, 2)]
-        refused = await take_deferred(other, queue, numbers)
+        refused = await receive_deferred(other, queue, numbers)
         assert (refused.status, refused.condition) == (409, LOCKED)
-        assert deferred_names(await take_deferred(holder, queue, numbers[:1])) == order_ids(1)
-        assert (await take_deferred(other, queue, numbers[1:], epoch=6)).condition == LOCKED
-        assert deferred_names(await take_deferred(other, queue, numbers[1:], epoch=7)) == order_ids(2)
+        assert deferred_ids(await receive_deferred(holder, queue, numbers[:1])) == order_ids(1)
+        assert (await receive_deferred(other, queue, numbers[1:], epoch=6)).condition == LOCKED
+        assert deferred_ids(await receive_deferred(other, queue, numbers[1:], epoch=7)) == order_ids(2)
 
 
 @pytest.mark.parametrize("way", ["displaced", "detached", "closed", "dead"])
-async def test_the_next_host_gets_deferred_messages_that_the_last_one_had_at_once(
+async def test_the_next_host_gets_deferred_messages_locked_by_the_last_one_at_once(
     server: ServerProcess, queue: str, way: str
 ) -> None:
     async with connect_raw(server) as new, connect_raw(server) as old:
         await send_orders(new, queue, [1, 2])
         link = await attach_exclusive_receiver(old, queue, 1)
         numbers = [await defer(old, link, delivery) for delivery in await old.receive(link, 2)]
-        assert deferred_names(await take_deferred(old, queue, numbers)) == order_ids(1, 2)
-        await end(old, link, way)
+        assert deferred_ids(await receive_deferred(old, queue, numbers)) == order_ids(1, 2)
+        await end_link(old, link, way)
         await claim_when_free(new, queue, 2)
-        assert deferred_names(await take_deferred(new, queue, numbers)) == order_ids(1, 2)
+        assert deferred_ids(await receive_deferred(new, queue, numbers)) == order_ids(1, 2)
 
 
 @pytest.mark.parametrize("way", ["displaced", "detached", "closed", "dead"])
-async def test_q17_the_next_host_gets_all_in_order_and_what_the_last_one_had_with_a_delivery_on_its_count(
+async def test_q17_the_next_host_gets_all_in_order_with_raised_counts_for_locked_ones(
     server: ServerProcess, queue: str, way: str
 ) -> None:
     async with connect_raw(server) as new, connect_raw(server) as old:
         await send_orders(new, queue, range(1, 6))
         link = await attach_exclusive_receiver(old, queue, 1)
         await old.receive(link, 3)
-        await end(old, link, way)
+        await end_link(old, link, way)
         received = await new.receive(await claim_when_free(new, queue, 1), 5)
         assert message_ids(received) == order_ids(1, 2, 3, 4, 5)
         assert counts(received) == [1, 1, 1, 0, 0]
 
 
-async def end(client: RawClient, link: Receiver, way: str) -> None:
+async def end_link(client: RawClient, link: Receiver, way: str) -> None:
     if way == "detached":
         await client.detach(link)
     elif way == "closed":
@@ -120,23 +121,23 @@ async def end(client: RawClient, link: Receiver, way: str) -> None:
         await client.wait_until_closed()
 
 
-async def test_what_the_last_host_had_it_cannot_settle_any_more(server: ServerProcess, queue: str) -> None:
+async def test_the_last_host_cannot_settle_its_messages_any_more(server: ServerProcess, queue: str) -> None:
     async with connect_raw(server) as new, connect_raw(server) as old:
         await send_orders(new, queue, [1])
         link = await attach_exclusive_receiver(old, queue, 1)
         [number] = [await defer(old, link, delivery) for delivery in await old.receive(link)]
-        [held] = (await take_deferred(old, queue, [number])).body["messages"]
+        [held] = (await receive_deferred(old, queue, [number])).body["messages"]
         await old.detach(link)
         await attach_exclusive_receiver(new, queue, 2)
         body = {"disposition-status": "completed", "lock-tokens": [held["lock-token"]]}
         answer = await request_management(old, queue, "com.microsoft:update-disposition", body)
         assert answer.condition == "com.microsoft:message-lock-lost"
         assert server.message_counts(queue) == (0, 0)
-        assert deferred_names(await take_deferred(new, queue, [number])) == order_ids(1)
+        assert deferred_ids(await receive_deferred(new, queue, [number])) == order_ids(1)
 
 
-async def test_a_lower_epoch_gets_what_the_one_before_had_once_that_has_gone(server: ServerProcess, queue: str) -> None:
-    """It is an older host that stood by: without what the newer one left it would bring the rest out of order."""
+async def test_a_lower_epoch_gets_all_messages_once_the_holder_has_detached(server: ServerProcess, queue: str) -> None:
+    """An older host was on standby: without the messages of the newer one it would forward the rest out of order."""
     async with connect_raw(server) as client:
         await send_orders(client, queue, [1, 2])
         link = await attach_exclusive_receiver(client, queue, 7)
@@ -163,7 +164,7 @@ async def test_locks_of_receivers_without_a_claim_are_left_alone(server: ServerP
         assert sequence_numbers([first]) == [1]
 
 
-async def test_what_the_last_host_completed_is_gone(server: ServerProcess, queue: str) -> None:
+async def test_messages_completed_by_the_last_host_are_not_redelivered(server: ServerProcess, queue: str) -> None:
     async with connect_raw(server) as old, connect_raw(server) as new:
         await send_orders(new, queue, [1, 2, 3])
         link = await attach_exclusive_receiver(old, queue, 1)
@@ -172,11 +173,11 @@ async def test_what_the_last_host_completed_is_gone(server: ServerProcess, queue
         assert message_ids(await new.receive_all(await attach_exclusive_receiver(new, queue, 1), 2)) == order_ids(2, 3)
 
 
-# --- a client that nobody here wrote ----------------------------------------------------------------------------------
+# --- a third-party client ---------------------------------------------------------------------------------------------
 
 
 class Epoch(ReceiverOption):
-    """An ordinary receiver, but for this."""
+    """Receiver option that sets the epoch."""
 
     def __init__(self, epoch: int) -> None:
         self._epoch = epoch
@@ -201,7 +202,7 @@ def test_proton_claims_and_is_displaced(server: ServerProcess, queue: str) -> No
         second.accept()
         with pytest.raises(LinkDetached, match="amqp:link:stolen"):
             wait_for(old, lambda: first.link.state & first.link.REMOTE_CLOSED)
-    wait_until(lambda: server.message_counts(queue) == (0, 0))  # proton does not wait for its accept
+    wait_until(lambda: server.message_counts(queue) == (0, 0))  # proton does not wait until its accept is applied
 
 
 def message(body: str) -> ProtonMessage:

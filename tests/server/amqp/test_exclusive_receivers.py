@@ -1,4 +1,4 @@
-"""A receiver with an epoch has an entity for itself: others are refused, and a newer one takes its place at once."""
+"""A receiver with an epoch claims its entity: other receivers are refused, and a newer epoch displaces it at once."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ def has_ended(client: RawClient, link: Link) -> bool:
     return any(event.link is link for event in client.events_of(LinkDetached))
 
 
-# --- others -----------------------------------------------------------------------------------------------------------
+# --- other receivers --------------------------------------------------------------------------------------------------
 
 
-async def test_nobody_else_receives_from_what_is_claimed(server: ServerProcess, queue: str) -> None:
+async def test_no_other_receiver_can_attach_to_a_claimed_queue(server: ServerProcess, queue: str) -> None:
     async with connect_raw(server) as holder, connect_raw(server) as other:
         link = await attach_exclusive_receiver(holder, queue, 7)
         for client in (other, holder):
@@ -78,7 +78,7 @@ async def test_a_lower_epoch_is_refused_and_the_holder_is_not_disturbed(server: 
         assert not has_ended(holder, link)
 
 
-async def test_who_receives_without_a_claim_keeps_claims_away_until_it_ends(server: ServerProcess, queue: str) -> None:
+async def test_a_claim_is_refused_while_an_ordinary_receiver_is_attached(server: ServerProcess, queue: str) -> None:
     async with connect_raw(server) as client, connect_raw(server) as other:
         receivers = [await client.attach_receiver(queue), await client.attach_receiver(queue, settled=True)]
         for receiver in receivers:
@@ -89,7 +89,7 @@ async def test_who_receives_without_a_claim_keeps_claims_away_until_it_ends(serv
         await attach_exclusive_receiver(other, queue, 7)
 
 
-async def test_looking_and_sending_go_on_beside_a_claim(server: ServerProcess, queue: str) -> None:
+async def test_a_claimed_queue_can_still_be_browsed_peeked_and_sent_to(server: ServerProcess, queue: str) -> None:
     async with connect_raw(server) as holder, connect_raw(server) as other:
         before = await browse(other, queue)
         link = await attach_exclusive_receiver(holder, queue, 7)
@@ -101,7 +101,7 @@ async def test_looking_and_sending_go_on_beside_a_claim(server: ServerProcess, q
         assert (await request_management(other, queue, "twinbus:fragments")).status == 200
 
 
-async def test_browsers_are_no_receivers_that_keep_a_claim_away(server: ServerProcess, queue: str) -> None:
+async def test_a_browse_link_does_not_prevent_a_claim(server: ServerProcess, queue: str) -> None:
     async with connect_raw(server) as client:
         browser = await browse(client, queue)
         browser.grant(10)
@@ -109,14 +109,14 @@ async def test_browsers_are_no_receivers_that_keep_a_claim_away(server: ServerPr
         assert not has_ended(client, browser)
 
 
-async def test_a_queue_and_its_dead_letters_are_claimed_apart(server: ServerProcess, queue: str) -> None:
+async def test_a_queue_and_its_dead_letter_queue_are_claimed_separately(server: ServerProcess, queue: str) -> None:
     dead = f"{queue}/$DeadLetterQueue"
     async with connect_raw(server) as client, connect_raw(server) as other:
         await attach_exclusive_receiver(client, queue, 7)
-        letters = await other.attach_receiver(dead)
+        receiver = await other.attach_receiver(dead)
         with pytest.raises(LinkRefused, match=LOCKED):
             await attach_exclusive_receiver(other, dead, 9)
-        await other.detach(letters)
+        await other.detach(receiver)
         await attach_exclusive_receiver(other, dead, 3)
         with pytest.raises(LinkRefused, match=LOCKED) as caught:
             await client.attach_receiver(dead)
@@ -124,7 +124,7 @@ async def test_a_queue_and_its_dead_letters_are_claimed_apart(server: ServerProc
 
 
 @pytest.mark.parametrize("epoch", ["7", b"7", 7.0, True, [7]], ids=str)
-async def test_an_epoch_that_is_no_whole_number_is_refused_and_claims_nothing(
+async def test_an_epoch_that_is_not_a_whole_number_is_refused_and_claims_nothing(
     server: ServerProcess, queue: str, epoch: object
 ) -> None:
     async with connect_raw(server) as client:
@@ -135,7 +135,7 @@ async def test_an_epoch_that_is_no_whole_number_is_refused_and_claims_nothing(
 
 
 @pytest.mark.parametrize("epoch", [0, -(2**63), 2**63 - 1, ULong(2**64 - 1), UInt(0)], ids=str)
-async def test_any_whole_number_is_an_epoch(server: ServerProcess, queue: str, epoch: int) -> None:
+async def test_any_whole_number_is_accepted_as_an_epoch(server: ServerProcess, queue: str, epoch: int) -> None:
     async with connect_raw(server) as client:
         await attach_exclusive_receiver(client, queue, epoch)
         with pytest.raises(LinkRefused, match=LOCKED):
@@ -148,7 +148,7 @@ async def test_any_whole_number_is_an_epoch(server: ServerProcess, queue: str, e
 
 
 @pytest.mark.parametrize("epoch", [7, 8, 2**62])
-async def test_an_equal_or_higher_epoch_takes_the_claim_and_what_was_out_is_free_at_once(
+async def test_an_equal_or_higher_epoch_takes_the_claim_and_the_locked_messages_at_once(
     server: ServerProcess, queue: str, epoch: int
 ) -> None:
     async with connect_raw(server) as old, connect_raw(server) as new:
@@ -169,7 +169,9 @@ async def test_an_equal_or_higher_epoch_takes_the_claim_and_what_was_out_is_free
         assert server.message_counts(queue) == (0, 0)
 
 
-async def test_who_was_displaced_comes_back_with_an_epoch_that_is_not_lower(server: ServerProcess, queue: str) -> None:
+async def test_a_displaced_receiver_returns_only_with_an_epoch_that_is_not_lower(
+    server: ServerProcess, queue: str
+) -> None:
     async with connect_raw(server) as old, connect_raw(server) as new:
         first = await attach_exclusive_receiver(old, queue, 1)
         second = await attach_exclusive_receiver(new, queue, 2)
@@ -182,7 +184,7 @@ async def test_who_was_displaced_comes_back_with_an_epoch_that_is_not_lower(serv
         assert message_ids(await old.receive(third)) == order_ids(1)
 
 
-async def test_of_many_claims_the_last_one_stands(server: ServerProcess, queue: str) -> None:
+async def test_of_many_claims_with_one_epoch_the_last_one_holds(server: ServerProcess, queue: str) -> None:
     async with connect_raw(server) as client:
         links = [await attach_exclusive_receiver(client, queue, 7) for _ in range(10)]
         for link in links[:-1]:
@@ -193,10 +195,8 @@ async def test_of_many_claims_the_last_one_stands(server: ServerProcess, queue: 
             await client.attach_receiver(queue)
 
 
-async def test_a_holder_that_does_not_even_read_any_more_is_displaced_at_once(
-    server: ServerProcess, queue: str
-) -> None:
-    """A host that hangs is what epochs are for: it answers nothing, and what it had is needed elsewhere."""
+async def test_a_holder_that_has_stopped_reading_is_displaced_at_once(server: ServerProcess, queue: str) -> None:
+    """Epochs exist for hosts that hang: such a host answers nothing, and others need its messages."""
     async with connect_raw(server) as hung, connect_raw(server) as new:
         await send_orders(new, queue, [1, 2, 3])
         await hung.receive(await attach_exclusive_receiver(hung, queue, 1), 2)
@@ -205,10 +205,10 @@ async def test_a_holder_that_does_not_even_read_any_more_is_displaced_at_once(
         assert sorted(message_ids(await new.receive(link, 3))) == order_ids(1, 2, 3)
 
 
-async def test_q18_what_was_out_comes_before_what_was_not(server: ServerProcess, queue: str) -> None:
-    """Who has a queue for itself goes through it in order: one host after the other, too.
+async def test_q18_locked_messages_of_a_displaced_holder_are_delivered_first(server: ServerProcess, queue: str) -> None:
+    """Exclusive receivers process a queue in order, even across several hosts.
 
-    The newer one grants credit with its attach, as proton does.
+    The newer receiver grants credit with its attach, as proton does.
     """
     async with connect_raw(server) as old, connect_raw(server) as new:
         await send_orders(old, queue, range(1, 6))
@@ -220,7 +220,7 @@ async def test_q18_what_was_out_comes_before_what_was_not(server: ServerProcess,
 
 
 @pytest.mark.parametrize("way", ["detach", "drop"])
-async def test_q18_what_a_holder_that_is_gone_had_comes_first_to_the_next_claim(
+async def test_q18_locked_messages_of_a_disconnected_holder_are_delivered_first(
     server: ServerProcess, queue: str, way: str
 ) -> None:
     async with connect_raw(server) as old, connect_raw(server) as new:
@@ -239,9 +239,7 @@ async def test_q18_what_a_holder_that_is_gone_had_comes_first_to_the_next_claim(
         assert message_ids(new.received(link)) == order_ids(2, 3, 4, 5)
 
 
-async def test_a_displaced_holder_that_received_and_deleted_gets_nothing_more(
-    server: ServerProcess, queue: str
-) -> None:
+async def test_a_displaced_receive_and_delete_holder_gets_no_more_messages(server: ServerProcess, queue: str) -> None:
     async with connect_raw(server) as old, connect_raw(server) as new:
         displaced = await old.attach_receiver(queue, settled=True, properties={EPOCH: 1})
         displaced.grant(100)
@@ -254,7 +252,7 @@ async def test_a_displaced_holder_that_received_and_deleted_gets_nothing_more(
         assert message_ids(old.received(displaced)) == order_ids(1, 2)
 
 
-# --- its end ----------------------------------------------------------------------------------------------------------
+# --- end of a claim ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("way", ["detach", "close", "drop"])
@@ -279,7 +277,7 @@ async def test_a_claim_ends_with_its_link_its_connection_or_its_socket(
 
 
 async def attach_when_free(client: RawClient, queue: str) -> Receiver:
-    """The server learns of a lost socket when it learns of it."""
+    """Retry, because the server may notice a lost socket late."""
     for _ in range(1_000):
         try:
             return await client.attach_receiver(queue)
@@ -288,7 +286,7 @@ async def attach_when_free(client: RawClient, queue: str) -> Receiver:
     raise AssertionError("the claim is still there")
 
 
-async def test_locks_of_a_holder_that_left_hold_on_as_those_of_any_receiver(server: ServerProcess, queue: str) -> None:
+async def test_locks_of_a_detached_holder_persist_like_those_of_any_receiver(server: ServerProcess, queue: str) -> None:
     async with connect_raw(server) as client:
         await send_orders(client, queue, [1, 2])
         link = await attach_exclusive_receiver(client, queue, 7)
@@ -310,7 +308,7 @@ async def test_a_refused_attach_leaves_no_claim_behind(server: ServerProcess, qu
         assert (await request_management(client, queue, "twinbus:purge")).status == 200
 
 
-async def test_a_claim_ends_when_the_queue_is_disabled_though_its_holder_does_not_answer(
+async def test_disabling_the_queue_ends_the_claim_of_a_holder_that_does_not_answer(
     server: ServerProcess, queue: str
 ) -> None:
     async with connect_raw(server) as hung, connect_raw(server) as client:
@@ -323,7 +321,7 @@ async def test_a_claim_ends_when_the_queue_is_disabled_though_its_holder_does_no
         assert message_ids(await client.receive(receiver)) == order_ids(1)
 
 
-async def test_a_deleted_queue_takes_its_claim_along(server: ServerProcess, queue: str) -> None:
+async def test_deleting_a_queue_ends_its_claim(server: ServerProcess, queue: str) -> None:
     async with connect_raw(server) as client:
         link = await attach_exclusive_receiver(client, queue, 7)
         server.delete_queue(queue)
@@ -336,19 +334,19 @@ async def test_a_deleted_queue_takes_its_claim_along(server: ServerProcess, queu
 
 
 @pytest.mark.parametrize("operation", REMOVALS)
-async def test_deleting_needs_the_epoch_while_there_is_a_claim(
+async def test_deleting_messages_of_a_claimed_queue_needs_the_epoch(
     server: ServerProcess, queue: str, operation: str
 ) -> None:
     async with connect_raw(server) as holder, connect_raw(server) as other:
         await send_orders(other, queue, [1])
         link = await attach_exclusive_receiver(holder, queue, 7)
         for client in (other, holder):
-            for wrong in ({}, {"epoch": 6}, {"epoch": 8}, {"epoch": None}, {"epoch": -7}):
-                answer = await request_management(client, queue, operation, {**REMOVALS[operation], **wrong})
+            for wrong_epoch in ({}, {"epoch": 6}, {"epoch": 8}, {"epoch": None}, {"epoch": -7}):
+                answer = await request_management(client, queue, operation, {**REMOVALS[operation], **wrong_epoch})
                 assert (answer.status, answer.condition) == (409, LOCKED)
                 assert "epoch 7" in answer.text
-        for odd in ("7", True, 7.0):
-            answer = await request_management(other, queue, operation, {**REMOVALS[operation], "epoch": odd})
+        for invalid_epoch in ("7", True, 7.0):
+            answer = await request_management(other, queue, operation, {**REMOVALS[operation], "epoch": invalid_epoch})
             assert (answer.status, answer.condition) == (400, "com.microsoft:argument-error")
             assert "epoch" in answer.text
         assert server.message_counts(queue) == (1, 0)
@@ -359,7 +357,9 @@ async def test_deleting_needs_the_epoch_while_there_is_a_claim(
 
 
 @pytest.mark.parametrize("operation", REMOVALS)
-async def test_deleting_needs_no_epoch_without_a_claim(server: ServerProcess, queue: str, operation: str) -> None:
+async def test_deleting_messages_without_a_claim_needs_no_epoch(
+    server: ServerProcess, queue: str, operation: str
+) -> None:
     async with connect_raw(server) as client:
         await send_orders(client, queue, [1])
         link = await attach_exclusive_receiver(client, queue, 7)
@@ -368,7 +368,9 @@ async def test_deleting_needs_no_epoch_without_a_claim(server: ServerProcess, qu
         assert server.message_counts(queue) == (0, 0)
 
 
-async def test_a_claim_on_the_dead_letters_is_no_claim_on_the_queue(server: ServerProcess, queue: str) -> None:
+async def test_a_claim_on_the_dead_letter_queue_does_not_cover_the_main_queue(
+    server: ServerProcess, queue: str
+) -> None:
     dead = f"{queue}/$DeadLetterQueue"
     async with connect_raw(server) as client:
         await send_orders(client, queue, [1, 2])
@@ -385,7 +387,7 @@ async def test_a_claim_on_the_dead_letters_is_no_claim_on_the_queue(server: Serv
 # --- sessions ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_claim_on_a_queue_with_sessions_keeps_all_other_sessions_away(server: ServerProcess) -> None:
+async def test_a_claim_on_a_queue_with_sessions_blocks_accepting_any_session(server: ServerProcess) -> None:
     queue = server.create_queue(RequiresSession="true")
     async with connect_raw(server) as holder, connect_raw(server) as other:
         await send(other, queue, order_message(1, session="a"), order_message(2, session="b"))
@@ -399,7 +401,7 @@ async def test_a_claim_on_a_queue_with_sessions_keeps_all_other_sessions_away(se
 
 
 @pytest.mark.parametrize("session", ["a", None], ids=["the same", "any"])
-async def test_a_newer_claim_gets_the_session_of_the_one_it_displaces(
+async def test_a_newer_claim_gets_the_session_of_the_displaced_holder(
     server: ServerProcess, session: str | None
 ) -> None:
     queue = server.create_queue(RequiresSession="true")

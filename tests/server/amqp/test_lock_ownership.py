@@ -1,4 +1,4 @@
-"""Nobody settles the message of another: tokens cannot be guessed, and those of a session are for its holder alone."""
+"""No client settles messages locked by another: lock tokens cannot be guessed, and session locks need the session."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ async def settle(
     session: str | None = None,
     txn_id: bytes | None = None,
 ) -> ManagementResponse:
-    named = {"session-id": session} if session is not None else {}
-    body = {"disposition-status": status, "lock-tokens": Array(uuid.UUID, [token]), **named}
+    session_id = {"session-id": session} if session is not None else {}
+    body = {"disposition-status": status, "lock-tokens": Array(uuid.UUID, [token]), **session_id}
     state = TransactionalState(txn_id=txn_id) if txn_id is not None else None
     return await request_management(client, queue, UPDATE, body, state=state)
 
@@ -63,16 +63,16 @@ def http_status(server: ServerProcess, method: str, queue: str, sequence: int, t
 # --- guessing ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_token_cannot_be_guessed_from_those_of_ones_own_messages(server: ServerProcess, queue: str) -> None:
-    """Who receives from the same queue has the tokens that were given just before and after those of another."""
+async def test_a_lock_token_cannot_be_guessed_from_neighbouring_tokens(server: ServerProcess, queue: str) -> None:
+    """A client of the same queue knows the tokens issued just before and after that of another client."""
     async with connect_raw(server) as victim, connect_raw(server) as thief:
         await send_orders(thief, queue, range(3))
-        own = await thief.attach_receiver(queue)
-        [before] = await thief.receive(own)
+        own_link = await thief.attach_receiver(queue)
+        [before] = await thief.receive(own_link)
         link = await victim.attach_receiver(queue)
         [delivery] = await victim.receive(link)
-        [after] = await thief.receive(own)
-        known = [lock_token_of(one).int for one in (before, after)]
+        [after] = await thief.receive(own_link)
+        known = [lock_token_of(neighbour).int for neighbour in (before, after)]
         guesses = {number + step for number in known for step in range(-NEAR, NEAR)} - set(known)
         assert lock_token_of(delivery).int not in guesses
         for guess in sorted(guesses)[:NEAR] + sorted(guesses)[-NEAR:]:
@@ -85,11 +85,11 @@ async def test_a_token_cannot_be_guessed_from_those_of_ones_own_messages(server:
     assert server.message_counts(queue) == (2, 0)
 
 
-# --- the messages of a session ----------------------------------------------------------------------------------------
+# --- sessions ---------------------------------------------------------------------------------------------------------
 
 
 async def assert_only_the_holder_settles(server: ServerProcess, queue: str, session: str) -> None:
-    """Whoever has found out the token, say from a log, has not the session."""
+    """A client that knows the token, for example from a log, still does not hold the session."""
     async with connect_raw(server) as holder, connect_raw(server) as thief:
         await send_orders(holder, queue, [1, 2, 3], session=session)
         link = await accept_session(holder, queue, session)
@@ -121,27 +121,29 @@ async def assert_only_the_holder_settles(server: ServerProcess, queue: str, sess
 
 
 @pytest.mark.parametrize("partitioned", ["false", "true"])
-async def test_a_message_of_a_session_is_settled_by_its_holder_alone(server: ServerProcess, partitioned: str) -> None:
+async def test_only_the_session_holder_settles_a_message_of_the_session(
+    server: ServerProcess, partitioned: str
+) -> None:
     queue = server.create_queue(RequiresSession="true", EnablePartitioning=partitioned)
     await assert_only_the_holder_settles(server, queue, "a")
     assert server.message_counts(queue) == (0, 0)
 
 
-async def test_a_deferred_message_of_a_session_is_settled_by_its_holder_alone(server: ServerProcess) -> None:
+async def test_only_the_session_holder_settles_a_deferred_message_of_the_session(server: ServerProcess) -> None:
     queue = server.create_queue(RequiresSession="true")
     async with connect_raw(server) as holder, connect_raw(server) as thief:
         await send_orders(holder, queue, [1], session="a")
         link = await accept_session(holder, queue, "a")
         number = await defer(holder, link, (await holder.receive(link))[0])
-        wanted = {"sequence-numbers": [number], "receiver-settle-mode": UInt(1), "session-id": "a"}
-        answer = await request_management(holder, queue, RECEIVE_DEFERRED, wanted)
+        arguments = {"sequence-numbers": [number], "receiver-settle-mode": UInt(1), "session-id": "a"}
+        answer = await request_management(holder, queue, RECEIVE_DEFERRED, arguments)
         token = answer.body["messages"][0]["lock-token"]
         assert (await settle(thief, queue, token)).status == 410
         assert (await settle(thief, queue, token, session="a")).status == 410
         assert (await settle(holder, queue, token, session="a")).status == 200
 
 
-async def test_who_had_a_session_settles_nothing_of_the_next_holder(server: ServerProcess) -> None:
+async def test_a_former_session_holder_cannot_settle_messages_of_the_next_one(server: ServerProcess) -> None:
     queue = server.create_queue(RequiresSession="true")
     async with connect_raw(server) as before, connect_raw(server) as after:
         await send_orders(before, queue, [1], session="a")

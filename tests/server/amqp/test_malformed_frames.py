@@ -1,4 +1,4 @@
-"""Bytes that are no frames end their own connection, with a reason where one can be given, and nobody else's."""
+"""Malformed frames close their own connection, with a reason where possible, and no other connection."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def assert_others_work(server: ServerProcess, queue: str) -> None:
 
 
 @pytest.mark.parametrize("name", FRAMES)
-async def test_a_frame_that_is_none_ends_the_connection_with_its_reason(
+async def test_a_malformed_frame_closes_the_connection_with_a_reason(
     server: ServerProcess, queue: str, name: str
 ) -> None:
     frame, condition = FRAMES[name]
@@ -52,7 +52,7 @@ async def test_a_frame_that_is_none_ends_the_connection_with_its_reason(
 
 
 @pytest.mark.parametrize("name", PREFACES)
-async def test_who_speaks_something_else_is_told_the_protocol_and_cut_off(
+async def test_another_protocol_gets_the_amqp_header_and_is_disconnected(
     server: ServerProcess, queue: str, name: str
 ) -> None:
     with socket.create_connection((server.host, server.amqp_port), timeout=10) as connection:
@@ -64,7 +64,7 @@ async def test_who_speaks_something_else_is_told_the_protocol_and_cut_off(
     await assert_others_work(server, queue)
 
 
-async def test_who_hangs_up_in_the_middle_of_a_message_harms_nobody(server: ServerProcess, queue: str) -> None:
+async def test_aborting_in_the_middle_of_a_message_does_not_disturb_others(server: ServerProcess, queue: str) -> None:
     async with connect_raw(server) as client:
         link = await client.attach_sender(queue)
         link.send(data(bytes(200_000)))
@@ -72,7 +72,7 @@ async def test_who_hangs_up_in_the_middle_of_a_message_harms_nobody(server: Serv
         client.peer.transport.abort()
     async with connect_raw(server) as client:
         await client.attach_sender(queue)
-        # A transfer that says that more of the message comes, and then the end.
+        # A transfer with the more flag, and then the connection is aborted.
         client.peer.transport.write(
             bytes.fromhex("00000021020000000053 14c01406 5200 43 a00101 43 42 41".replace(" ", "") + "00" * 10)
         )

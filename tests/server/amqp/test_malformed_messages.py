@@ -1,4 +1,4 @@
-"""A message that cannot be read, or is above a limit, is rejected with its reason; the next one on the link is not."""
+"""A malformed or too large message is rejected with a reason, and the next message on the link is accepted."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 
 from tests.support.raw_client import connect_raw
 from tests.support.server_process import run_server
+from twinbus.amqp.codec.performatives import Error
 from twinbus.amqp.message import Header, Properties, build, data, value
 from twinbus.amqp.outcomes import Modified, Rejected
-from twinbus.amqp.performatives import Error
 from twinbus.amqp.types import Described, UInt
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ MALFORMED = {
     "annotations that are a number": bytes.fromhex("0053725201") + data(b"x"),
     "a ttl of text": bytes.fromhex("005370c006034040a10178") + data(b"x"),
 }
-"""By what is wrong with them."""
+"""Payloads by their defect."""
 
 
 @pytest.mark.parametrize("name", MALFORMED)
@@ -91,7 +91,7 @@ SETTLEMENTS = {
 async def test_a_message_with_unreadable_properties_is_refused_or_can_be_settled(
     server: ServerProcess, name: str, settlement: str
 ) -> None:
-    """The broker writes into application properties when it dead-letters: it must not find out then."""
+    """The broker adds application properties when it dead-letters a message, and must not fail only then."""
     queue = server.create_queue(MaxDeliveryCount="1" if "last" in settlement else "10")
     payload = Properties(message_id="1").encode() + UNREADABLE_PROPERTIES[name] + data(b"x")
     async with connect_raw(server) as client:
@@ -103,9 +103,11 @@ async def test_a_message_with_unreadable_properties_is_refused_or_can_be_settled
         assert server.message_counts(queue) == ((1, 0) if "note" in settlement else (0, 1))
 
 
-async def test_limits_hold_for_single_messages_and_for_those_of_a_batch(server: ServerProcess, queue: str) -> None:
+async def test_size_limits_apply_to_single_messages_and_to_messages_of_a_batch(
+    server: ServerProcess, queue: str
+) -> None:
     many = {f"property {number:03}": "x" * 600 for number in range(120)}
-    wrong = {
+    invalid = {
         build(application_properties=many, body=data(b"x")): TOO_LARGE,
         build(application_properties={"one": "x" * 33_000}, body=data(b"x")): TOO_LARGE,
         build(message_annotations={"x-opt-one": "x" * 33_000}, body=data(b"x")): TOO_LARGE,
@@ -115,7 +117,7 @@ async def test_limits_hold_for_single_messages_and_for_those_of_a_batch(server: 
     }
     async with connect_raw(server) as client:
         link = await client.attach_sender(queue)
-        for payload, condition in wrong.items():
+        for payload, condition in invalid.items():
             assert await client.send(link, payload) == condition
             assert await client.send(link, data(data(b"good"), payload), message_format=BATCH) == condition
         good = build(properties=Properties(message_id="ü" * 128, group_id="ü" * 128), body=data(b"x"))
@@ -123,7 +125,9 @@ async def test_limits_hold_for_single_messages_and_for_those_of_a_batch(server: 
     assert server.message_counts(queue) == (1, 0)
 
 
-async def test_a_message_above_the_limit_is_rejected_however_it_comes(server: ServerProcess, queue: str) -> None:
+async def test_a_message_above_the_size_limit_is_rejected_alone_and_in_a_batch(
+    server: ServerProcess, queue: str
+) -> None:
     async with connect_raw(server) as client:
         link = await client.attach_sender(queue)
         for size in (262_144, 300_000, 1_000_000, 5_000_000):
@@ -135,7 +139,7 @@ async def test_a_message_above_the_limit_is_rejected_however_it_comes(server: Se
     assert server.message_counts(queue) == (1, 0)
 
 
-async def test_a_queue_may_have_another_limit(tmp_path: Path) -> None:
+async def test_a_queue_can_have_its_own_size_limit(tmp_path: Path) -> None:
     sizes = (1, 1_024)
     config = tmp_path / "twinbus.toml"
     config.write_text("".join(f'[[queues]]\nname = "queue-{size}"\nmax_message_kb = {size}\n' for size in sizes))
@@ -153,7 +157,7 @@ async def test_a_queue_may_have_another_limit(tmp_path: Path) -> None:
             assert server.message_counts(queue) == (1, 0)
 
 
-async def test_a_body_is_not_looked_into_and_comes_back_byte_for_byte(server: ServerProcess, queue: str) -> None:
+async def test_a_body_is_delivered_byte_for_byte(server: ServerProcess, queue: str) -> None:
     described = value(Described("x:unknown", [UInt(7), "text"]))
     async with connect_raw(server) as client:
         link, receiver = await client.attach_sender(queue), await client.attach_receiver(queue)

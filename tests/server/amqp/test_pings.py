@@ -1,4 +1,4 @@
-"""A ping is accepted like a message, and is none: nobody who asks for messages ever sees it, and nothing counts it."""
+"""A ping is accepted like a message, but it is neither stored, counted nor delivered."""
 
 from __future__ import annotations
 
@@ -82,14 +82,14 @@ def ping(
     session: str | None = None,
     ttl_ms: int | None = 1_000,
 ) -> bytes:
-    """As clients send it (R058 to R060), unless something else is asked for."""
+    """Return a ping as clients send it by default (R058 to R060)."""
     header = Header(ttl=ttl_ms) if ttl_ms is not None else None
     properties = Properties(message_id=message_id, content_type=content_type, group_id=session)
     return build(header=header, properties=properties, body=body)
 
 
 def short_ping(body: bytes) -> bytes:
-    """As clients write it that leave out the properties behind the last one that is set, and set no time to live."""
+    """Return a ping as clients encode it that omit trailing properties and set no time to live."""
     fields = b"\xa1\x04ping" + b"\x40" * 5 + bytes((0xA3, len(PING))) + PING.encode()
     return bytes((0x00, 0x53, 0x73, 0xC0, len(fields) + 1, 7)) + fields + body
 
@@ -101,8 +101,8 @@ async def send_each(client: RawClient, queue: str, *payloads: bytes, message_for
     await client.detach(link)
 
 
-async def seen(client: RawClient, queue: str) -> list[str]:
-    """Everything that there is in a queue, by every way of looking; in the end it is empty."""
+async def consume_all(client: RawClient, queue: str) -> list[str]:
+    """Browse, peek, receive and complete all messages of a queue; return their ids, which must agree."""
     browsed = message_ids(await client.drain(await browse(client, queue)))
     assert message_ids(await peek(client, queue)) == browsed
     link = await client.attach_receiver(queue)
@@ -114,11 +114,11 @@ async def seen(client: RawClient, queue: str) -> list[str]:
     return browsed
 
 
-# --- no receiver gets one ---------------------------------------------------------------------------------------------
+# --- receivers --------------------------------------------------------------------------------------------------------
 
 
 def drained(connection: BlockingConnection, queue: str, count: int, options: Any) -> list[Any]:  # noqa: ANN401
-    """The bodies of so many messages that a link of proton's gets, and of those beyond: none, if they were all."""
+    """Return the bodies of all messages that a proton link gets: at least `count`."""
     receiver = connection.create_receiver(queue, credit=100, options=options)
     fetcher: Any = receiver.fetcher
     wait_for(connection, lambda: fetcher.has_message >= count)
@@ -128,7 +128,7 @@ def drained(connection: BlockingConnection, queue: str, count: int, options: Any
 
 
 @pytest.mark.parametrize("mode", ["peek-lock", "receive-and-delete", "browse"])
-def test_r061_no_link_of_protons_gets_a_ping(server: ServerProcess, queue: str, mode: str) -> None:
+def test_r061_no_proton_receiver_gets_a_ping(server: ServerProcess, queue: str, mode: str) -> None:
     options: dict[str, Any] = {"peek-lock": None, "receive-and-delete": AtMostOnce(), "browse": Copy()}
     with connect_proton(server) as connection:
         for number in range(3):
@@ -139,7 +139,7 @@ def test_r061_no_link_of_protons_gets_a_ping(server: ServerProcess, queue: str, 
         assert drained(connection, queue, 3, options[mode]) == ["order 0", "order 1", "order 2"]
 
 
-async def test_r061_who_waits_already_does_not_get_a_ping(server: ServerProcess, queue: str) -> None:
+async def test_r061_waiting_receivers_do_not_get_a_ping(server: ServerProcess, queue: str) -> None:
     async with connect_raw(server) as client, connect_raw(server) as other:
         receiver = await client.attach_receiver(queue)
         browser = await browse(client, queue)
@@ -151,11 +151,11 @@ async def test_r061_who_waits_already_does_not_get_a_ping(server: ServerProcess,
         assert message_ids(client.received(browser)) == order_ids(1, 2)
 
 
-async def test_r061_a_ping_is_seen_by_no_receiver_no_peek_and_no_browse_link(server: ServerProcess, queue: str) -> None:
+async def test_r061_a_ping_is_not_received_peeked_or_browsed(server: ServerProcess, queue: str) -> None:
     async with connect_raw(server) as client:
         await send_each(client, queue, ping(), order_message(1), ping(), ping(), order_message(2), ping())
         assert server.message_counts(queue) == (2, 0)
-        assert await seen(client, queue) == order_ids(1, 2)
+        assert await consume_all(client, queue) == order_ids(1, 2)
         assert server.message_counts(queue) == (0, 0)
 
 
@@ -168,11 +168,13 @@ async def test_r061_a_ping_takes_no_sequence_number(server: ServerProcess, queue
         assert after.body["fragments"][0]["message-count"] == 0
 
 
-# --- what is a ping ---------------------------------------------------------------------------------------------------
+# --- recognition ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("body", EMPTY_BODIES.values(), ids=EMPTY_BODIES)
-async def test_r058_every_form_of_an_empty_body_is_empty(server: ServerProcess, queue: str, body: bytes) -> None:
+async def test_r058_every_encoding_of_an_empty_body_makes_a_ping(
+    server: ServerProcess, queue: str, body: bytes
+) -> None:
     async with connect_raw(server) as client:
         await send_each(client, queue, ping(body), ping(body, ttl_ms=None), ping(body, message_id=None))
         await send_each(client, queue, short_ping(body))
@@ -181,27 +183,29 @@ async def test_r058_every_form_of_an_empty_body_is_empty(server: ServerProcess, 
 
 
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
-async def test_r058_with_a_body_it_is_an_ordinary_message(server: ServerProcess, queue: str, body: bytes) -> None:
+async def test_r058_a_ping_with_a_body_is_an_ordinary_message(server: ServerProcess, queue: str, body: bytes) -> None:
     async with connect_raw(server) as client:
         await send_each(client, queue, ping(body, message_id="order 1", ttl_ms=None))
         await send_each(client, queue, ping(body, message_id="order 2", ttl_ms=60_000))
         assert server.message_counts(queue) == (2, 0)
-        assert await seen(client, queue) == order_ids(1, 2)
+        assert await consume_all(client, queue) == order_ids(1, 2)
 
 
 @pytest.mark.parametrize("content_type", OTHER_SPELLINGS)
-async def test_r059_with_another_content_type_it_is_an_ordinary_message(
+async def test_r059_a_ping_with_another_content_type_is_an_ordinary_message(
     server: ServerProcess, queue: str, content_type: str
 ) -> None:
     async with connect_raw(server) as client:
         await send_each(client, queue, ping(content_type=content_type, message_id="order 1", ttl_ms=None))
         await send_each(client, queue, ping(data(b""), content_type=content_type, message_id="order 2", ttl_ms=None))
         assert server.message_counts(queue) == (2, 0)
-        assert await seen(client, queue) == order_ids(1, 2)
+        assert await consume_all(client, queue) == order_ids(1, 2)
 
 
-async def test_r058_properties_annotations_and_a_footer_are_no_body(server: ServerProcess, queue: str) -> None:
-    """Tracing adds properties to whatever a client sends."""
+async def test_r058_properties_annotations_and_a_footer_do_not_count_as_a_body(
+    server: ServerProcess, queue: str
+) -> None:
+    """Tracing adds properties to every message that a client sends."""
     properties = Properties(message_id="ping", content_type=PING, subject="s", correlation_id="c", to="there")
     annotations, others = {"x-opt-partition-key": "k"}, {"Diagnostic-Id": "00-1-2-01"}
     async with connect_raw(server) as client:
@@ -218,53 +222,49 @@ async def test_r058_properties_annotations_and_a_footer_are_no_body(server: Serv
         assert await peek(client, queue) == []
 
 
-# --- in company -------------------------------------------------------------------------------------------------------
+# --- batches ----------------------------------------------------------------------------------------------------------
 
 
 async def test_r061_pings_in_a_batch_are_dropped_and_its_messages_are_not(server: ServerProcess, queue: str) -> None:
     mixed = data(ping(), order_message(1), ping(data(b"")), order_message(2), ping(value(None)))
     async with connect_raw(server) as client:
         await send_each(client, queue, mixed, message_format=BATCH_FORMAT)
-        assert await seen(client, queue) == order_ids(1, 2)
+        assert await consume_all(client, queue) == order_ids(1, 2)
         await send_each(client, queue, data(ping(), ping()), message_format=BATCH_FORMAT)
         assert server.message_counts(queue) == (0, 0)
 
 
-async def test_r061_an_envelope_that_looks_like_a_ping_makes_no_ping_of_its_batch(
-    server: ServerProcess, queue: str
-) -> None:
+async def test_r061_a_batch_with_a_ping_envelope_is_stored(server: ServerProcess, queue: str) -> None:
     envelope = build(
         properties=Properties(message_id="order 1", content_type=PING), body=data(order_message(1), order_message(2))
     )
     async with connect_raw(server) as client:
         await send_each(client, queue, envelope, message_format=BATCH_FORMAT)
-        assert await seen(client, queue) == order_ids(1, 2)
+        assert await consume_all(client, queue) == order_ids(1, 2)
 
 
-async def test_r061_a_batch_with_a_wrong_message_is_rejected_whatever_pings_are_in_it(
-    server: ServerProcess, queue: str
-) -> None:
+async def test_r061_a_batch_of_pings_and_a_malformed_message_is_rejected(server: ServerProcess, queue: str) -> None:
     async with connect_raw(server) as client:
         link = await client.attach_sender(queue)
-        wrong = data(ping(), b"garbage", ping())
-        assert await client.send(link, wrong, message_format=BATCH_FORMAT) == "amqp:decode-error"
+        batch = data(ping(), b"garbage", ping())
+        assert await client.send(link, batch, message_format=BATCH_FORMAT) == "amqp:decode-error"
         assert await client.send(link, ping()) is None
 
 
-# --- what else leaves it alone ----------------------------------------------------------------------------------------
+# --- other features ---------------------------------------------------------------------------------------------------
 
 
-async def test_r061_duplicate_detection_does_not_see_pings(server: ServerProcess) -> None:
+async def test_r061_duplicate_detection_ignores_pings(server: ServerProcess) -> None:
     queue = server.create_queue(RequiresDuplicateDetection="true")
     async with connect_raw(server) as client:
         await send_each(client, queue, ping(message_id="order 1"), ping(message_id="order 1"))
         await send_each(client, queue, order_message(1), ping(message_id="order 1"), order_message(1), order_message(2))
         batch = data(ping(message_id="order 3"), order_message(3), ping(message_id="order 3"), order_message(3))
         await send_each(client, queue, batch, message_format=BATCH_FORMAT)
-        assert await seen(client, queue) == order_ids(1, 2, 3)
+        assert await consume_all(client, queue) == order_ids(1, 2, 3)
 
 
-async def test_r061_a_ping_needs_no_session_and_opens_none(server: ServerProcess) -> None:
+async def test_r061_a_ping_needs_no_session_and_creates_none(server: ServerProcess) -> None:
     queue = server.create_queue(RequiresSession="true")
     async with connect_raw(server) as client:
         await send_each(client, queue, ping(), ping(session="a"), ping(session="pinged"))
@@ -278,32 +278,30 @@ async def test_r061_a_ping_needs_no_session_and_opens_none(server: ServerProcess
         assert message_ids(await peek(client, queue)) == order_ids(1, 2)
         assert server.message_counts(queue) == (2, 0)
         await client.detach(link)
-        taken = await accept_session(client, queue, "a", settled=True)
-        assert message_ids(await client.receive_all(taken, 2)) == order_ids(1, 2)
+        receiver = await accept_session(client, queue, "a", settled=True)
+        assert message_ids(await client.receive_all(receiver, 2)) == order_ids(1, 2)
         pinged = await accept_session(client, queue, "pinged")
         assert await client.drain(pinged) == []
 
 
-async def test_r061_a_ping_that_would_expire_is_not_dead_lettered(server: ServerProcess) -> None:
-    """A message of the same time to live, sent after it, is: when that is there, a ping's time was over, too."""
+async def test_r061_an_expired_ping_is_not_dead_lettered(server: ServerProcess) -> None:
+    """A message with the same time to live, sent after the ping, has expired: so has the ping."""
     queue = server.create_queue(DeadLetteringOnMessageExpiration="true")
     message = build(header=Header(ttl=50), properties=Properties(message_id="order 1"), body=data(b"x"))
     async with connect_raw(server) as client:
         await send_each(client, queue, ping(ttl_ms=50), message)
         dead = await client.attach_receiver(f"{queue}/$DeadLetterQueue")
-        [letter] = await client.receive(dead)
-        assert message_ids([letter]) == order_ids(1)
+        [delivery] = await client.receive(dead)
+        assert message_ids([delivery]) == order_ids(1)
         assert await client.drain(dead) == []
         assert server.message_counts(queue) == (0, 1)
 
 
-# --- who may ----------------------------------------------------------------------------------------------------------
+# --- permission -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("status", ["Disabled", "SendDisabled"])
-async def test_r061_a_queue_that_cannot_be_sent_to_refuses_pings(
-    server: ServerProcess, queue: str, status: str
-) -> None:
+async def test_r061_a_queue_disabled_for_sending_refuses_pings(server: ServerProcess, queue: str, status: str) -> None:
     async with connect_raw(server) as client:
         link = await client.attach_sender(queue)
         assert await client.send(link, ping()) is None
@@ -315,7 +313,7 @@ async def test_r061_a_queue_that_cannot_be_sent_to_refuses_pings(
         assert await client.send(await client.attach_sender(queue), ping()) is None
 
 
-async def test_r061_a_ping_needs_the_right_to_send_and_no_other(tmp_path: Path) -> None:
+async def test_r061_a_ping_needs_only_the_send_right(tmp_path: Path) -> None:
     keys = [Key("root", "c2VjcmV0")]
     keys += [Key(right.value, "c2VjcmV0", rights=frozenset({right})) for right in (Right.SEND, Right.LISTEN)]
     with run_server_in_process(tmp_path, keys=keys) as server:
@@ -329,41 +327,41 @@ async def test_r061_a_ping_needs_the_right_to_send_and_no_other(tmp_path: Path) 
 
 
 async def test_r061_a_ping_cannot_be_scheduled(server: ServerProcess, queue: str) -> None:
-    """Whoever schedules gets a sequence number for each message: there is none for a ping."""
+    """A schedule request returns a sequence number for each message, and a ping has none."""
     annotations = {"x-opt-scheduled-enqueue-time": Timestamp(4_000_000_000_000)}
-    later = build(message_annotations=annotations, properties=Properties(message_id="p", content_type=PING))
-    wanted = {"messages": [{"message": later}, {"message": order_message(1, due_ms=4_000_000_000_000)}]}
+    scheduled_ping = build(message_annotations=annotations, properties=Properties(message_id="p", content_type=PING))
+    arguments = {"messages": [{"message": scheduled_ping}, {"message": order_message(1, due_ms=4_000_000_000_000)}]}
     async with connect_raw(server) as client:
-        answer = await request_management(client, queue, "com.microsoft:schedule-message", wanted)
+        answer = await request_management(client, queue, "com.microsoft:schedule-message", arguments)
         assert (answer.status, answer.condition) == (400, "com.microsoft:argument-error")
         assert "ping" in answer.text
         assert await peek(client, queue) == []
 
 
-# --- what its answer means --------------------------------------------------------------------------------------------
+# --- when a ping is accepted ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("is_plain", [True, False], ids=["plain", "with sessions and duplicate detection"])
-def test_q13_a_ping_is_accepted_when_its_store_has_synced_and_not_before(*, is_plain: bool) -> None:
+def test_q13_a_ping_is_accepted_only_after_its_store_has_synced(*, is_plain: bool) -> None:
     description = QueueDescription(requires_session=not is_plain, requires_duplicate_detection=not is_plain)
-    rig = BrokerHarness(description)
-    rig.run_until_idle()
-    answers = rig.send_messages(ping())
-    assert answers == []
-    rig.run_until_commit()
-    assert rig.store.pending_commits, "nothing was given to the store to be synced"
-    assert answers == []
-    rig.run_until_idle()
-    assert answers == [None]
-    assert rig.main_fragment.active_count == 0
+    harness = BrokerHarness(description)
+    harness.run_until_idle()
+    outcomes = harness.send_messages(ping())
+    assert outcomes == []
+    harness.run_until_commit()
+    assert harness.store.pending_commits, "the store got no commit to sync"
+    assert outcomes == []
+    harness.run_until_idle()
+    assert outcomes == [None]
+    assert harness.main_fragment.active_count == 0
 
 
-def test_q13_a_ping_of_a_store_that_cannot_sync_is_not_accepted() -> None:
-    rig = BrokerHarness()
-    rig.run_until_idle()
-    rig.fail_next_sync()
-    answers = rig.send_messages(ping())
-    rig.run_until_idle()
-    [error] = answers
+def test_q13_a_ping_is_refused_if_its_store_cannot_sync() -> None:
+    harness = BrokerHarness()
+    harness.run_until_idle()
+    harness.fail_next_sync()
+    outcomes = harness.send_messages(ping())
+    harness.run_until_idle()
+    [error] = outcomes
     assert error is not None
     assert error.status == 503

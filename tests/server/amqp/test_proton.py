@@ -1,4 +1,4 @@
-"""qpid-proton sends and receives with a key name and a key for user name and password, and settles in every way."""
+"""qpid-proton logs in with SASL PLAIN, sends, receives, and settles messages in every way."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ PROPERTIES: dict[str, Any] = {
 
 
 def types_of(values: Iterable[Any]) -> list[type]:
-    """Proton reads binary as a view of bytes."""
+    """Return the types of the values; proton decodes binary as a memoryview."""
     return [bytes if isinstance(value, memoryview) else type(value) for value in values]
 
 
@@ -79,7 +79,7 @@ def test_a_message_is_sent_received_and_accepted(server: ServerProcess, queue: s
         wait_for(connection, lambda: server.message_counts(queue) == (0, 0))
 
 
-def test_properties_of_every_type_come_back_with_their_types(server: ServerProcess, queue: str) -> None:
+def test_properties_of_every_type_keep_their_types(server: ServerProcess, queue: str) -> None:
     with connect_proton(server) as connection:
         send(connection, queue, Message(body=PROPERTIES["uuid"], properties=PROPERTIES))
         message: Any = connection.create_receiver(queue, credit=1).receive(TIMEOUT_S)
@@ -92,17 +92,17 @@ BODIES: list[Any] = [{"key": [1, 2.5, None]}, ["a", {"b": symbol("c")}], b"", ""
 IDS: list[Any] = ["text", uuid.UUID(int=7), ulong(7), b"bytes"]
 
 
-def test_bodies_of_any_value_and_ids_of_any_type_come_back(server: ServerProcess, queue: str) -> None:
+def test_bodies_of_any_value_and_ids_of_any_type_are_delivered_unchanged(server: ServerProcess, queue: str) -> None:
     with connect_proton(server) as connection:
         send(connection, queue, *[Message(body=body) for body in BODIES])
         send(connection, queue, *[Message(id=identity, correlation_id=identity) for identity in IDS])
         receiver = connection.create_receiver(queue, credit=20)
         messages = [receiver.receive(TIMEOUT_S) for _ in BODIES]
-        others = [receiver.receive(TIMEOUT_S) for _ in IDS]
+        with_ids = [receiver.receive(TIMEOUT_S) for _ in IDS]
     bodies = [message.body for message in messages]
     assert bodies == BODIES
     assert types_of(bodies) == types_of(BODIES)
-    assert [(message.id, message.correlation_id) for message in others] == [(identity, identity) for identity in IDS]
+    assert [(message.id, message.correlation_id) for message in with_ids] == [(identity, identity) for identity in IDS]
 
 
 def test_a_message_without_an_id_is_given_one(server: ServerProcess, queue: str) -> None:
@@ -115,7 +115,9 @@ def test_a_message_without_an_id_is_given_one(server: ServerProcess, queue: str)
     assert message.properties == {"a": 1}
 
 
-def test_a_released_message_comes_back_uncounted_and_a_modified_one_counted(server: ServerProcess, queue: str) -> None:
+def test_a_modified_message_raises_the_delivery_count_and_a_released_one_does_not(
+    server: ServerProcess, queue: str
+) -> None:
     with connect_proton(server) as connection:
         send(connection, queue, Message(body="x"))
         receiver = connection.create_receiver(queue, credit=1)
@@ -143,7 +145,9 @@ def test_a_rejected_message_is_dead_lettered(server: ServerProcess, queue: str) 
         wait_for(connection, lambda: server.message_counts(queue) == (0, 0))
 
 
-def test_a_drain_gives_what_there_is_and_takes_the_other_credit_back(server: ServerProcess, queue: str) -> None:
+def test_a_drain_delivers_the_existing_messages_and_uses_up_the_remaining_credit(
+    server: ServerProcess, queue: str
+) -> None:
     with connect_proton(server) as connection:
         send(connection, queue, *[Message(body=f"order {number}") for number in range(3)])
         receiver = connection.create_receiver(queue, credit=0)
@@ -164,7 +168,7 @@ def test_a_drain_of_an_empty_queue_is_answered(server: ServerProcess, queue: str
             receiver.receive(0.1)
 
 
-def test_what_is_sent_settled_arrives_without_an_answer(server: ServerProcess, queue: str) -> None:
+def test_messages_sent_settled_are_stored(server: ServerProcess, queue: str) -> None:
     with connect_proton(server) as connection:
         sender = connection.create_sender(queue, options=AtMostOnce())
         for number in range(10):
@@ -172,7 +176,7 @@ def test_what_is_sent_settled_arrives_without_an_answer(server: ServerProcess, q
         wait_for(connection, lambda: server.message_counts(queue) == (10, 0))
 
 
-def test_what_is_asked_for_settled_is_received_and_deleted(server: ServerProcess, queue: str) -> None:
+def test_a_receiver_in_settled_mode_receives_and_deletes(server: ServerProcess, queue: str) -> None:
     with connect_proton(server) as connection:
         send(connection, queue, *[Message(body=f"order {number}") for number in range(3)])
         receiver = connection.create_receiver(queue, credit=10, options=AtMostOnce())
@@ -180,7 +184,7 @@ def test_what_is_asked_for_settled_is_received_and_deleted(server: ServerProcess
         assert server.message_counts(queue) == (0, 0)
 
 
-def test_what_is_received_and_not_settled_stays_when_the_connection_ends(server: ServerProcess, queue: str) -> None:
+def test_an_unsettled_message_stays_when_the_connection_ends(server: ServerProcess, queue: str) -> None:
     with connect_proton(server) as connection:
         send(connection, queue, Message(body="x"))
         connection.create_receiver(queue, credit=1, options=AtLeastOnce()).receive(TIMEOUT_S)
@@ -188,18 +192,20 @@ def test_what_is_received_and_not_settled_stays_when_the_connection_ends(server:
 
 
 @pytest.mark.parametrize("frame_size", [512, 4_096, 65_536])
-def test_large_messages_go_both_ways_in_many_frames(server: ServerProcess, queue: str, frame_size: int) -> None:
+def test_large_messages_are_sent_and_received_in_many_frames(
+    server: ServerProcess, queue: str, frame_size: int
+) -> None:
     body = bytes(range(256)) * 1_000
     with connect_proton(server, max_frame_size=frame_size) as connection:
         send(connection, queue, Message(body=body), Message(body=body[::-1]))
         receiver = connection.create_receiver(queue, credit=2)
         messages: list[Any] = [
             receiver.receive(TIMEOUT_S) for _ in range(2)
-        ]  # a body is a view of its message's memory
+        ]  # a body is a view into its message's memory
         assert [bytes(message.body) for message in messages] == [body, body[::-1]]
 
 
-def test_a_message_that_is_too_large_is_rejected_and_the_link_goes_on(server: ServerProcess, queue: str) -> None:
+def test_a_message_that_is_too_large_is_rejected_and_the_link_still_works(server: ServerProcess, queue: str) -> None:
     with connect_proton(server) as connection:
         sender = connection.create_sender(queue)
         assert sender.link.remote_max_message_size == 262_144
@@ -210,7 +216,7 @@ def test_a_message_that_is_too_large_is_rejected_and_the_link_goes_on(server: Se
     assert server.message_counts(queue) == (1, 0)
 
 
-def test_a_thousand_messages_are_received_in_their_order(server: ServerProcess, queue: str) -> None:
+def test_a_thousand_messages_are_received_in_order(server: ServerProcess, queue: str) -> None:
     with connect_proton(server) as connection:
         sender = connection.create_sender(queue, options=AtMostOnce())
         for number in range(1_000):
@@ -227,10 +233,13 @@ def test_a_thousand_messages_are_received_in_their_order(server: ServerProcess, 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
 @pytest.mark.parametrize(
-    "wrong", [{"password": "c2VjcmV0"}, {"user": "Nobody"}, {"user": "x" * 3_000}], ids=["key", "name", "long"]
+    "credentials", [{"password": "c2VjcmV0"}, {"user": "Nobody"}, {"user": "x" * 3_000}], ids=["key", "name", "long"]
 )
-def test_who_shows_a_wrong_key_is_not_let_in(server: ServerProcess, wrong: dict[str, str], *, tls: bool) -> None:
-    with pytest.raises(ConnectionException, match="amqp:unauthorized-access"), connect_proton(server, tls=tls, **wrong):
+def test_a_wrong_key_is_refused(server: ServerProcess, credentials: dict[str, str], *, tls: bool) -> None:
+    with (
+        pytest.raises(ConnectionException, match="amqp:unauthorized-access"),
+        connect_proton(server, tls=tls, **credentials),
+    ):
         pass
     with connect_proton(server):
         pass
@@ -244,7 +253,7 @@ def test_an_anonymous_client_without_a_token_gets_no_link(server: ServerProcess,
             assert caught.value.condition == "amqp:unauthorized-access"
 
 
-def test_an_entity_that_does_not_exist_is_not_found_and_the_connection_goes_on(
+def test_attaching_to_an_unknown_entity_is_refused_and_the_connection_still_works(
     server: ServerProcess, queue: str
 ) -> None:
     with connect_proton(server) as connection:

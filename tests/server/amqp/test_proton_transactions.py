@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from tests.support.server_process import ServerProcess
 
 
-class Program(MessagingHandler, TransactionHandler):
-    """Receives `count` messages, and sends as many, in one transaction, which it ends as it is told to."""
+class TransactionProgram(MessagingHandler, TransactionHandler):
+    """A proton handler that receives and sends messages in one transaction, and commits it or rolls it back."""
 
     def __init__(self, server: ServerProcess, queue: str, *, receives: int, sends: int, commits: bool) -> None:
         super().__init__(prefetch=0, auto_accept=False, auto_settle=False)
@@ -75,25 +75,25 @@ class Program(MessagingHandler, TransactionHandler):
             self.transaction.abort()
 
     def on_transaction_committed(self, event: Any) -> None:  # noqa: ANN401, ARG002
-        self._over("committed")
+        self._finish("committed")
 
     def on_transaction_aborted(self, event: Any) -> None:  # noqa: ANN401, ARG002
-        self._over("aborted")
+        self._finish("aborted")
 
     def on_transaction_commit_failed(self, event: Any) -> None:  # noqa: ANN401
-        self._over(f"failed: {event.delivery.remote.condition.name}")
+        self._finish(f"failed: {event.delivery.remote.condition.name}")
 
     def on_transaction_declare_failed(self, event: Any) -> None:  # noqa: ANN401, ARG002
-        self._over("not declared")
+        self._finish("not declared")
 
-    def _over(self, how: str) -> None:
-        self.log.append(how)
+    def _finish(self, result: str) -> None:
+        self.log.append(result)
         self.timeout.cancel()
-        self.container.schedule(0.3, _Close(self.connection))
+        self.container.schedule(0.3, _CloseConnection(self.connection))
 
 
-class _Close(MessagingHandler):
-    """Lets what proton does after the end of a transaction go out."""
+class _CloseConnection(MessagingHandler):
+    """Close the connection after proton has flushed its last frames."""
 
     def __init__(self, connection: Any) -> None:  # noqa: ANN401
         super().__init__()
@@ -103,13 +103,15 @@ class _Close(MessagingHandler):
         self._connection.close()
 
 
-def run(server: ServerProcess, queue: str, *, receives: int = 0, sends: int = 0, commits: bool = True) -> Program:
-    program = Program(server, queue, receives=receives, sends=sends, commits=commits)
+def run(
+    server: ServerProcess, queue: str, *, receives: int = 0, sends: int = 0, commits: bool = True
+) -> TransactionProgram:
+    program = TransactionProgram(server, queue, receives=receives, sends=sends, commits=commits)
     Container(program).run()
     return program
 
 
-async def fill(server: ServerProcess, queue: str, count: int) -> None:
+async def send_old_orders(server: ServerProcess, queue: str, count: int) -> None:
     async with connect_raw(server) as client:
         link = await client.attach_sender(queue)
         for number in range(count):
@@ -133,15 +135,17 @@ def test_proton_rolls_back_sends(server: ServerProcess, queue: str) -> None:
 
 
 async def test_proton_commits_accepts_and_sends(server: ServerProcess, queue: str) -> None:
-    await fill(server, queue, 4)
+    await send_old_orders(server, queue, 4)
     program = run(server, queue, receives=3, sends=2)
     assert program.log == ["committed"]
     assert len(program.received) == 3
     assert server.message_counts(queue) == (3, 0)
 
 
-async def test_what_proton_accepted_and_rolled_back_is_there_at_once(server: ServerProcess, queue: str) -> None:
-    await fill(server, queue, 2)
+async def test_messages_of_a_rolled_back_proton_transaction_are_available_at_once(
+    server: ServerProcess, queue: str
+) -> None:
+    await send_old_orders(server, queue, 2)
     assert run(server, queue, receives=2, sends=2, commits=False).log == ["aborted"]
     program = run(server, queue, receives=2)
     assert program.received == ["old 0", "old 1"]
@@ -149,10 +153,10 @@ async def test_what_proton_accepted_and_rolled_back_is_there_at_once(server: Ser
     assert server.message_counts(queue) == (0, 0)
 
 
-# --- frame by frame ---------------------------------------------------------------------------------------------------
+# --- raw AMQP client --------------------------------------------------------------------------------------------------
 
 
-async def test_a_send_is_answered_on_condition(server: ServerProcess, queue: str) -> None:
+async def test_a_send_in_a_transaction_is_accepted_provisionally(server: ServerProcess, queue: str) -> None:
     async with connect_raw(server) as client:
         coordinator, link = await attach_coordinator(client), await client.attach_sender(queue)
         txn_id = await coordinator.declare()
@@ -177,14 +181,14 @@ async def test_an_unknown_transaction_is_refused(server: ServerProcess, queue: s
     assert server.message_counts(queue) == (0, 0)
 
 
-async def test_a_transaction_is_its_connections_own(server: ServerProcess, queue: str) -> None:
+async def test_a_transaction_is_unknown_on_another_connection(server: ServerProcess, queue: str) -> None:
     async with connect_raw(server) as client, connect_raw(server) as other:
         coordinator, link = await attach_coordinator(client), await other.attach_sender(queue)
         state = TransactionalState(txn_id=await coordinator.declare())
         assert await other.send(link, order("1"), state=state) == "amqp:transaction:unknown-id"
 
 
-async def test_another_entity_is_refused_and_nothing_is_done(server: ServerProcess, queue: str) -> None:
+async def test_a_send_to_a_second_entity_fails_the_transaction(server: ServerProcess, queue: str) -> None:
     second = server.create_queue()
     async with connect_raw(server) as client:
         coordinator = await attach_coordinator(client)
@@ -197,7 +201,7 @@ async def test_another_entity_is_refused_and_nothing_is_done(server: ServerProce
     assert server.message_counts(queue) == server.message_counts(second) == (0, 0)
 
 
-async def test_the_end_of_the_control_link_rolls_back(server: ServerProcess, queue: str) -> None:
+async def test_detaching_the_control_link_rolls_back(server: ServerProcess, queue: str) -> None:
     async with connect_raw(server) as client:
         coordinator, link = await attach_coordinator(client), await client.attach_sender(queue)
         txn_id = await coordinator.declare()
@@ -208,7 +212,7 @@ async def test_the_end_of_the_control_link_rolls_back(server: ServerProcess, que
     assert server.message_counts(queue) == (0, 0)
 
 
-async def test_what_the_coordinator_does_not_know_is_refused(server: ServerProcess) -> None:
+async def test_an_invalid_message_to_the_coordinator_is_refused(server: ServerProcess) -> None:
     async with connect_raw(server) as client:
         coordinator = await attach_coordinator(client)
         for body in (value("declare"), value(None), data(b"declare")):
@@ -218,7 +222,7 @@ async def test_what_the_coordinator_does_not_know_is_refused(server: ServerProce
         assert await coordinator.declare()
 
 
-async def test_no_more_open_transactions_than_a_connection_may_have(server: ServerProcess) -> None:
+async def test_a_connection_can_have_at_most_a_hundred_open_transactions(server: ServerProcess) -> None:
     async with connect_raw(server) as client:
         coordinator = await attach_coordinator(client)
         ids = [await coordinator.declare() for _ in range(100)]
@@ -228,7 +232,7 @@ async def test_no_more_open_transactions_than_a_connection_may_have(server: Serv
         assert await coordinator.declare()
 
 
-async def test_no_more_bytes_than_the_transactions_of_a_connection_may_hold(server: ServerProcess, queue: str) -> None:
+async def test_the_transactions_of_a_connection_can_hold_at_most_64_mib(server: ServerProcess, queue: str) -> None:
     large = build(properties=Properties(message_id="1"), body=data(bytes(250_000)))
     async with connect_raw(server) as client:
         coordinator, link = await attach_coordinator(client), await client.attach_sender(queue)
@@ -247,7 +251,9 @@ async def test_no_more_bytes_than_the_transactions_of_a_connection_may_hold(serv
 
 
 @pytest.mark.parametrize("what", ["declare", "send", "request"])
-async def test_what_is_settled_already_is_not_answered(server: ServerProcess, queue: str, what: str) -> None:
+async def test_settled_transfers_in_a_transaction_take_effect_without_a_disposition(
+    server: ServerProcess, queue: str, what: str
+) -> None:
     async with connect_raw(server) as client:
         coordinator, link = await attach_coordinator(client), await client.attach_sender(queue)
         requests = await client.attach_sender(f"{queue}/$management")
@@ -265,7 +271,7 @@ async def test_what_is_settled_already_is_not_answered(server: ServerProcess, qu
     assert server.message_counts(queue)[0] == {"declare": 1, "send": 2, "request": 0}[what]
 
 
-async def test_what_a_client_has_forgotten_of_a_session_is_there_again_when_it_is_rolled_back(
+async def test_a_rollback_makes_a_settled_session_message_available_again(
     server: ServerProcess,
 ) -> None:
     queue = server.create_queue(RequiresSession="true")
@@ -281,14 +287,14 @@ async def test_what_a_client_has_forgotten_of_a_session_is_there_again_when_it_i
         assert len(await client.receive(link)) == 1
 
 
-async def test_a_settlement_that_is_refused_fails_it(server: ServerProcess, queue: str) -> None:
-    await fill(server, queue, 1)
+async def test_a_refused_settlement_fails_the_transaction(server: ServerProcess, queue: str) -> None:
+    await send_old_orders(server, queue, 1)
     async with connect_raw(server) as client:
         coordinator, link = await attach_coordinator(client), await client.attach_receiver(queue)
-        to = await client.attach_sender(queue)
+        sender = await client.attach_sender(queue)
         (delivery,) = await client.receive(link)
         txn_id = await coordinator.declare()
-        assert await client.send(to, order("1"), state=TransactionalState(txn_id=txn_id)) is None
+        assert await client.send(sender, order("1"), state=TransactionalState(txn_id=txn_id)) is None
         assert await client.settle(link, delivery, TransactionalState(txn_id=txn_id)) == "amqp:not-allowed"
         assert await coordinator.discharge(txn_id) == "amqp:transaction:rollback"
     assert server.message_counts(queue) == (1, 0)

@@ -1,4 +1,4 @@
-"""Requests of a connection are executed in their order, while their answers have room, and a few in each turn."""
+"""The requests of a connection are executed in order, a few per turn, and only while their responses have room."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class FakeConnection:
-    """What is queued for a client, as a test wants it."""
+    """The bytes queued for a client, set by the test."""
 
     output_bytes = 0
     waiting_bytes = 0
@@ -27,7 +27,7 @@ class FakeConnection:
 
 
 class FakePeer:
-    """A client's socket, as a test wants it."""
+    """The state of a client's socket, set by the test."""
 
     def __init__(self) -> None:
         self.connection = FakeConnection()
@@ -35,8 +35,8 @@ class FakePeer:
         self.awaits_window = False
 
 
-class Executed:
-    """A request link that notes what it executes; each answer has so many bytes, and may come later."""
+class RecordingRequestLink:
+    """A request link that records its requests; each response has `weight` bytes, and is released now or later."""
 
     def __init__(self, weight: int = 0, *, later: bool = False) -> None:
         self.numbers: list[int] = []
@@ -51,16 +51,16 @@ class Executed:
             self.queue.release(self.weight)
 
 
-class Rig:
-    """A queue, and the turns of a loop."""
+class RequestQueueHarness:
+    """A request queue with a manual event loop."""
 
-    def __init__(self, link: Executed) -> None:
+    def __init__(self, link: RecordingRequestLink) -> None:
         self.peer = FakePeer()
         self.soon: list[Callable[[], None]] = []
         self.queue = link.queue = RequestQueue(cast("Peer", self.peer), self.soon.append)
         self.link = link
 
-    def ask(self, *numbers: int) -> None:
+    def add_requests(self, *numbers: int) -> None:
         self.queue.add(cast("RequestLink", self.link), cast("list[IncomingDelivery]", list(numbers)))
 
     def turn(self) -> None:
@@ -69,50 +69,50 @@ class Rig:
             call()
 
 
-def test_a_turn_has_a_few_requests_of_each_connection() -> None:
-    rig = Rig(Executed())
-    rig.ask(*range(100))
-    assert rig.link.numbers == list(range(MAX_REQUESTS_PER_TURN))
-    rig.ask(*range(100, 110))
-    assert len(rig.link.numbers) == MAX_REQUESTS_PER_TURN
-    rig.turn()
-    assert len(rig.link.numbers) == 2 * MAX_REQUESTS_PER_TURN
-    while rig.soon:
-        rig.turn()
-    assert rig.link.numbers == list(range(110))
+def test_a_turn_executes_only_a_few_requests_of_each_connection() -> None:
+    harness = RequestQueueHarness(RecordingRequestLink())
+    harness.add_requests(*range(100))
+    assert harness.link.numbers == list(range(MAX_REQUESTS_PER_TURN))
+    harness.add_requests(*range(100, 110))
+    assert len(harness.link.numbers) == MAX_REQUESTS_PER_TURN
+    harness.turn()
+    assert len(harness.link.numbers) == 2 * MAX_REQUESTS_PER_TURN
+    while harness.soon:
+        harness.turn()
+    assert harness.link.numbers == list(range(110))
 
 
-def test_nothing_is_executed_while_the_socket_takes_no_answers() -> None:
-    rig = Rig(Executed())
-    rig.peer.is_writable = False
-    rig.ask(*range(10))
-    assert rig.link.numbers == []
-    assert rig.soon == []
-    rig.peer.is_writable = True
-    rig.queue.resume()
-    assert rig.link.numbers == list(range(10))
+def test_no_request_is_executed_while_the_socket_is_not_writable() -> None:
+    harness = RequestQueueHarness(RecordingRequestLink())
+    harness.peer.is_writable = False
+    harness.add_requests(*range(10))
+    assert harness.link.numbers == []
+    assert harness.soon == []
+    harness.peer.is_writable = True
+    harness.queue.resume()
+    assert harness.link.numbers == list(range(10))
 
 
-def test_large_answers_wait_for_those_before_them() -> None:
-    link = Executed(MAX_RUNNING_RESPONSE_BYTES // 2, later=True)
-    rig = Rig(link)
-    rig.ask(*range(10))
+def test_requests_with_large_responses_wait_for_earlier_responses() -> None:
+    link = RecordingRequestLink(MAX_RUNNING_RESPONSE_BYTES // 2, later=True)
+    harness = RequestQueueHarness(link)
+    harness.add_requests(*range(10))
     assert link.numbers == [0, 1]
-    assert rig.queue.waiting_count == 8
-    rig.queue.release(link.weight)
+    assert harness.queue.waiting_count == 8
+    harness.queue.release(link.weight)
     assert link.numbers == [0, 1, 2]
 
 
-def test_one_answer_larger_than_all_may_be_is_on_its_way_alone() -> None:
-    link = Executed(10 * MAX_RUNNING_RESPONSE_BYTES, later=True)
-    rig = Rig(link)
-    rig.ask(1, 2)
+def test_a_response_above_the_limit_is_produced_alone() -> None:
+    link = RecordingRequestLink(10 * MAX_RUNNING_RESPONSE_BYTES, later=True)
+    harness = RequestQueueHarness(link)
+    harness.add_requests(1, 2)
     assert link.numbers == [1]
-    rig.queue.release(link.weight)
+    harness.queue.release(link.weight)
     assert link.numbers == [1, 2]
 
 
-def test_answers_that_wait_for_a_closed_window_are_not_asked_for_in_every_turn() -> None:
+def test_responses_behind_a_closed_window_are_not_polled_in_every_turn() -> None:
     peer, soon, fed = FakePeer(), list["Callable[[], None]"](), list[int]()
     room = SocketBackpressure(cast("Peer", peer), soon.append, lambda: fed.append(1))
     peer.connection.waiting_bytes = MAX_QUEUED_BYTES + 1

@@ -1,4 +1,4 @@
-"""Decimals on their way to the SDK for Python are such that its own decoder reads the number that was sent."""
+"""Decimals are rewritten for the SDK for Python so that its own decoder reads the number that was sent."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from azure.servicebus._pyamqp import _decode, _encode  # the decoder and the encoder that this is about
+from azure.servicebus._pyamqp import _decode, _encode  # the decoder and encoder under test
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from twinbus.amqp import decimals
+from twinbus.amqp.codec import decimals
 from twinbus.amqp.message import Message, Properties, Section, build, data
 from twinbus.amqp.types import Decimal128
 from twinbus.server.amqp import sdk_decimals
@@ -24,11 +24,11 @@ numbers = st.builds(
 )
 
 
-def read_by_sdk(payload: bytes) -> Any:  # noqa: ANN401  # its own kind of message
+def decode_with_sdk(payload: bytes) -> Any:  # noqa: ANN401  # the SDK's message type
     return _decode.decode_payload(memoryview(payload))
 
 
-def encoded_by_sdk(number: Decimal) -> bytes:
+def encode_with_sdk(number: Decimal) -> bytes:
     out = bytearray()
     _encode.encode_decimal128(out, number)
     return bytes(out)
@@ -59,8 +59,8 @@ def _amqp(value: object) -> object:
 @example(Decimal("79228162514264337593543.95"))
 def test_the_sdk_reads_the_number_that_was_sent(number: Decimal) -> None:
     payload = message_with(price=number, other="x")
-    assert encoded_by_sdk(number) in payload, "the SDK's own bytes are those of every other client"
-    message = read_by_sdk(rewrite_decimals(payload))
+    assert encode_with_sdk(number) in payload, "the SDK encodes decimals like every other client"
+    message = decode_with_sdk(rewrite_decimals(payload))
     assert message.application_properties == {b"price": number, b"other": b"x"}
     assert message.delivery_annotations == {b"one": 1}
     assert message.message_annotations == {b"two": 2}
@@ -68,45 +68,47 @@ def test_the_sdk_reads_the_number_that_was_sent(number: Decimal) -> None:
     assert (message.data, message.footer) == ([b"\x94 in a body"], {b"f": 1})
 
 
-def test_an_exponent_beyond_the_sdks_range_is_brought_into_it_where_there_are_digits_for_it() -> None:
-    message = read_by_sdk(rewrite_decimals(message_with(large=Decimal("1E+100"), zero=Decimal("0E-40"))))
+def test_an_exponent_out_of_the_sdks_range_is_shifted_if_there_are_digits_for_it() -> None:
+    message = decode_with_sdk(rewrite_decimals(message_with(large=Decimal("1E+100"), zero=Decimal("0E-40"))))
     assert message.application_properties == {b"large": Decimal("1E+100"), b"zero": 0}
 
 
 @given(numbers)
-def test_what_the_sdk_can_read_is_left_as_it_is(number: Decimal) -> None:
+def test_a_rewritten_message_is_not_rewritten_again(number: Decimal) -> None:
     once = rewrite_decimals(message_with(price=number))
     assert rewrite_decimals(once) == once
 
 
 @pytest.mark.parametrize("number", [Decimal("1E-40"), Decimal(1234567890123456789012345678901234), Decimal("1E+300")])
-def test_a_number_that_the_sdk_has_no_form_for_is_the_same_as_text(number: Decimal) -> None:
-    found = read_by_sdk(rewrite_decimals(message_with(price=number))).application_properties[b"price"]
-    assert Decimal(found.decode()) == number
+def test_a_number_that_the_sdk_cannot_represent_is_sent_as_text(number: Decimal) -> None:
+    text = decode_with_sdk(rewrite_decimals(message_with(price=number))).application_properties[b"price"]
+    assert Decimal(text.decode()) == number
 
 
-def test_a_message_without_decimals_stays_the_same_bytes() -> None:
+def test_a_message_without_decimals_is_not_copied() -> None:
     payload = message_with(size=0x94, name="\x94", raw=b"\x94" * 17)
     assert rewrite_decimals(payload) is payload
     assert Message(payload).lookup(Section.APPLICATION_PROPERTIES, "size") == 0x94
 
 
-def test_a_message_of_many_properties_is_not_looked_through() -> None:
-    fewer = message_with(**{f"p{number}": Decimal("1.5") for number in range(MAX_ENTRIES - 2)})  # it has 2 annotations
+def test_a_message_with_too_many_properties_is_not_rewritten() -> None:
+    fewer = message_with(
+        **{f"p{number}": Decimal("1.5") for number in range(MAX_ENTRIES - 2)}
+    )  # the message also has 2 annotations
     more = message_with(**{f"p{number}": Decimal("1.5") for number in range(MAX_ENTRIES - 1)})
     assert rewrite_decimals(fewer) is not fewer
     assert rewrite_decimals(more) is more
 
 
-def test_a_number_without_a_form_is_given_up_without_trying_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unrepresentable_number_is_detected_after_at_most_one_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[str] = []
-    right = sdk_decimals.split_into_words
+    original = sdk_decimals.split_into_words
 
-    def counted(text: str) -> list[int] | None:
+    def recording(text: str) -> list[int] | None:
         tried.append(text)
-        return right(text)
+        return original(text)
 
-    monkeypatch.setattr(sdk_decimals, "split_into_words", counted)
+    monkeypatch.setattr(sdk_decimals, "split_into_words", recording)
     for number in (Decimal("1E-300"), Decimal("1E+300"), Decimal(10**33 + 1), Decimal((0, (9,) * 30, -10))):
         assert sdk_decimals.pack_for_sdk(number) is None
     assert len(tried) <= 1

@@ -1,4 +1,4 @@
-"""Messages are sent to one entity via another: in a transaction, together with what is received from that."""
+"""Messages are sent to a destination via another entity, in one transaction with receives from that entity."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def attach_via(client: RawClient, via: str, destination: object) -> Sender
     return await client.attach_sender(via, properties={VIA: destination})
 
 
-async def test_what_is_sent_via_a_queue_arrives_at_its_destination(server: ServerProcess, queue: str) -> None:
+async def test_messages_sent_via_a_queue_arrive_at_their_destination(server: ServerProcess, queue: str) -> None:
     destination = server.create_queue()
     async with connect_raw(server) as client:
         link = await attach_via(client, queue, f"amqps://{server.host}/{destination}")
@@ -37,7 +37,7 @@ async def test_what_is_sent_via_a_queue_arrives_at_its_destination(server: Serve
 
 
 @pytest.mark.parametrize("fail", [False, True], ids=["committed", "rolled back"])
-async def test_it_is_received_here_and_sent_there_together(server: ServerProcess, queue: str, *, fail: bool) -> None:
+async def test_a_receive_and_a_send_via_take_effect_together(server: ServerProcess, queue: str, *, fail: bool) -> None:
     destination = server.create_queue()
     async with connect_raw(server) as client:
         await send_orders(client, queue, [1])
@@ -48,11 +48,15 @@ async def test_it_is_received_here_and_sent_there_together(server: ServerProcess
         assert await client.send(sender, order_message(2), state=TransactionalState(txn_id=txn_id)) is None
         assert await client.settle(receiver, delivery, TransactionalState(txn_id=txn_id, outcome=ACCEPTED)) is None
         assert await coordinator.discharge(txn_id, fail=fail) is None
-        there, here = ((0, 0), (1, 0)) if fail else ((1, 0), (0, 0))
-        wait_until(lambda: (server.message_counts(destination), server.message_counts(queue)) == (there, here))
+        destination_counts, queue_counts = ((0, 0), (1, 0)) if fail else ((1, 0), (0, 0))
+        wait_until(
+            lambda: (
+                (server.message_counts(destination), server.message_counts(queue)) == (destination_counts, queue_counts)
+            )
+        )
 
 
-async def test_a_destination_that_cannot_be_is_refused(server: ServerProcess, queue: str) -> None:
+async def test_an_invalid_destination_is_refused(server: ServerProcess, queue: str) -> None:
     async with connect_raw(server) as client:
         with pytest.raises(LinkRefused, match="amqp:not-found"):
             await attach_via(client, queue, "nowhere")
@@ -60,7 +64,7 @@ async def test_a_destination_that_cannot_be_is_refused(server: ServerProcess, qu
             await attach_via(client, queue, 7)
 
 
-async def test_it_needs_a_token_for_the_destination_too(server: ServerProcess, queue: str) -> None:
+async def test_a_send_via_needs_a_token_for_the_destination_too(server: ServerProcess, queue: str) -> None:
     destination = server.create_queue()
     async with connect_raw(server, Credentials.anonymous()) as client:
         for path in (queue, destination):
@@ -71,12 +75,14 @@ async def test_it_needs_a_token_for_the_destination_too(server: ServerProcess, q
         assert await client.send(await attach_via(client, queue, destination), order_message(1)) is None
 
 
-async def test_it_ends_with_the_token_for_the_destination(server: ServerProcess, queue: str) -> None:
+async def test_a_via_link_is_detached_when_the_token_for_the_destination_expires(
+    server: ServerProcess, queue: str
+) -> None:
     destination = server.create_queue()
     async with connect_raw(server, Credentials.anonymous()) as client:
         for path, lifetime_s in ((queue, 3_600), (destination, 3)):
             properties = {"operation": "put-token", "name": f"sb://{server.host}/{path}", "type": "jwt"}
             await client.request_status("$cbs", properties, server.token(path, lifetime_s=lifetime_s))
-        via, here = await attach_via(client, queue, destination), await client.attach_sender(queue)
+        via, direct = await attach_via(client, queue, destination), await client.attach_sender(queue)
         assert await client.detach_condition(via) == "amqp:unauthorized-access"
-        assert await client.send(here, order_message(1)) is None
+        assert await client.send(direct, order_message(1)) is None

@@ -1,4 +1,4 @@
-"""A client that asks for much and reads nothing makes the server hold little; when it reads, it gets everything."""
+"""The server buffers little for a client that requests much and reads nothing; once it reads, it gets everything."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from twinbus.amqp.sasl import Credentials
 from twinbus.amqp.settings import Limits, Settings
 from twinbus.amqp.terminus import Source, Target
 from twinbus.amqp.types import Int
-from twinbus.server.amqp.client_connection import MAX_BROWSE_LINKS, Gateway
+from twinbus.server.amqp.client_connection import MAX_BROWSE_LINKS
+from twinbus.server.amqp.gateway import Gateway
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,25 +33,25 @@ MESSAGES = 10
 MESSAGE_BYTES = 100_000
 PEEKS = 60
 LINKS = 60
-HELD_BYTES = 24_000_000
-"""What a server may hold for a client: 16 reads of a megabyte, the socket's high-water mark, and what is under way."""
-SETTLED_S = 0.3
+MAX_BUFFERED_BYTES = 24_000_000
+"""The limit of buffered data per client: 16 reads of 1 MB, the high-water mark of its socket, and data in transit."""
+STABLE_S = 0.3
 
 
-class Held:
-    """What the server holds for its clients."""
+class ServerBuffers:
+    """The bytes that the server buffers for its clients."""
 
     def __init__(self) -> None:
         self.peers: list[Peer] = []
 
     @property
     def bytes(self) -> int:
-        return sum(one.connection.queued_bytes + one.transport.get_write_buffer_size() for one in self.peers)
+        return sum(peer.connection.queued_bytes + peer.transport.get_write_buffer_size() for peer in self.peers)
 
-    def most(self) -> int:
-        """The most there was until nothing has changed for a while."""
+    def peak(self) -> int:
+        """Return the largest number of bytes seen until it has not changed for a while."""
         most, last, since = 0, -1, time.monotonic()
-        while time.monotonic() - since < SETTLED_S:
+        while time.monotonic() - since < STABLE_S:
             now = self.bytes
             if now != last:
                 last, since = now, time.monotonic()
@@ -60,22 +61,22 @@ class Held:
 
 
 @pytest.fixture(scope="module")
-def held() -> Held:
-    return Held()
+def buffers() -> ServerBuffers:
+    return ServerBuffers()
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, held: Held) -> Iterator[InProcessServer]:
+def server(tmp_path_factory: pytest.TempPathFactory, buffers: ServerBuffers) -> Iterator[InProcessServer]:
     make_client = Gateway.make_client_connection
 
     def recorded(gateway: Gateway, peer: Peer) -> ClientConnection:
-        held.peers.append(peer)
+        buffers.peers.append(peer)
         return make_client(gateway, peer)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Gateway, "make_client_connection", recorded)
-        with run_server_in_process(tmp_path_factory.mktemp("server")) as here:
-            yield here
+        with run_server_in_process(tmp_path_factory.mktemp("server")) as running:
+            yield running
 
 
 @pytest.fixture
@@ -87,8 +88,8 @@ def queue(server: InProcessServer) -> str:
     return name
 
 
-class Blind:
-    """A client that reads only when it is told to."""
+class PausedClient:
+    """A client that reads only when the test tells it to."""
 
     def __init__(self, server: InProcessServer) -> None:
         settings = Settings(container_id="blind", limits=Limits(incoming_window=100_000))
@@ -96,19 +97,19 @@ class Blind:
         self.events: list[Event] = []
         self._names = itertools.count()
         self._socket = socket.create_connection((server.host, server.amqp_port), timeout=20)
-        self.read_until(lambda: any(isinstance(one, ConnectionOpened) for one in self.events))
+        self.read_until(lambda: any(isinstance(event, ConnectionOpened) for event in self.events))
         self.session = self.connection.begin_session()
 
-    def say(self) -> None:
+    def flush(self) -> None:
         self._socket.sendall(self.connection.data_to_send())
 
     def read_until(self, holds: Callable[[], bool]) -> None:
-        self.say()
+        self.flush()
         while not holds():
             data = self._socket.recv(1_048_576)
             assert data, "the server has closed the connection"
             self.events += self.connection.receive_data(data, now=0.0)
-            self.say()
+            self.flush()
 
     def attach_receiver(self, address: str, *, credit: int, copy: bool = False) -> Receiver:
         source = Source(address=address, distribution_mode="copy" if copy else None)
@@ -117,25 +118,31 @@ class Blind:
         return link
 
     def received(self, link: Receiver | None = None) -> list[bytes]:
-        told = [one for one in self.events if isinstance(one, DeliveriesReceived) and link in (None, one.link)]
-        return [delivery.payload for one in told for delivery in one.deliveries]
+        batches = [
+            event for event in self.events if isinstance(event, DeliveriesReceived) and link in (None, event.link)
+        ]
+        return [delivery.payload for event in batches for delivery in event.deliveries]
 
     def close(self) -> None:
         self._socket.close()
 
 
 @pytest.fixture
-def blind(server: InProcessServer) -> Iterator[Blind]:
-    client = Blind(server)
+def paused_client(server: InProcessServer) -> Iterator[PausedClient]:
+    client = PausedClient(server)
     yield client
     client.close()
 
 
-def test_peeks_of_a_client_that_reads_no_answers_wait(blind: Blind, queue: str, held: Held) -> None:
-    blind.attach_receiver(f"{queue}/$management", credit=PEEKS)
-    requests = blind.session.attach_sender("out", target=Target(address=f"{queue}/$management"))
+def test_peek_requests_of_a_client_that_reads_no_responses_wait(
+    paused_client: PausedClient, queue: str, buffers: ServerBuffers
+) -> None:
+    paused_client.attach_receiver(f"{queue}/$management", credit=PEEKS)
+    requests = paused_client.session.attach_sender("out", target=Target(address=f"{queue}/$management"))
     requests.ignores_credit = True
-    blind.read_until(lambda: len([one for one in blind.events if isinstance(one, AttachConfirmed)]) == 2)
+    paused_client.read_until(
+        lambda: len([event for event in paused_client.events if isinstance(event, AttachConfirmed)]) == 2
+    )
     for number in range(PEEKS):
         requests.send(
             build(
@@ -144,35 +151,39 @@ def test_peeks_of_a_client_that_reads_no_answers_wait(blind: Blind, queue: str, 
                 body=value({"from-sequence-number": 1, "message-count": Int(100)}),
             )
         )
-    blind.say()
-    assert 1_000_000 < held.most() < 8_000_000  # all answers together have more than 30
-    blind.read_until(lambda: len(blind.received()) == PEEKS)
-    answers = [Message(payload) for payload in blind.received()]
-    assert {one.lookup(Section.APPLICATION_PROPERTIES, "statusCode") for one in answers} == {200}
-    ids = [one.properties.correlation_id for one in answers if one.properties is not None]
+    paused_client.flush()
+    assert 1_000_000 < buffers.peak() < 8_000_000  # all responses together have more than 30 MB
+    paused_client.read_until(lambda: len(paused_client.received()) == PEEKS)
+    answers = [Message(payload) for payload in paused_client.received()]
+    assert {answer.lookup(Section.APPLICATION_PROPERTIES, "statusCode") for answer in answers} == {200}
+    ids = [answer.properties.correlation_id for answer in answers if answer.properties is not None]
     assert ids == [f"{number}" for number in range(PEEKS)]
 
 
-def test_browse_links_of_a_client_that_reads_nothing_share_a_few_reads(blind: Blind, queue: str, held: Held) -> None:
-    links = [blind.attach_receiver(queue, credit=1_000, copy=True) for _ in range(LINKS)]
-    blind.say()
-    assert 1_000_000 < held.most() < HELD_BYTES  # all messages for all of them have 60,000,000
-    blind.read_until(lambda: len(blind.received()) == LINKS * MESSAGES)
-    assert [len(blind.received(link)) for link in links] == [MESSAGES] * LINKS
+def test_browse_links_of_a_client_that_reads_nothing_buffer_only_a_few_reads(
+    paused_client: PausedClient, queue: str, buffers: ServerBuffers
+) -> None:
+    links = [paused_client.attach_receiver(queue, credit=1_000, copy=True) for _ in range(LINKS)]
+    paused_client.flush()
+    assert 1_000_000 < buffers.peak() < MAX_BUFFERED_BYTES  # all messages for all links have 60,000,000 bytes
+    paused_client.read_until(lambda: len(paused_client.received()) == LINKS * MESSAGES)
+    assert [len(paused_client.received(link)) for link in links] == [MESSAGES] * LINKS
 
 
-def test_a_connection_has_so_many_browse_links_and_no_more(blind: Blind, server: InProcessServer) -> None:
+def test_the_number_of_browse_links_of_a_connection_is_limited(
+    paused_client: PausedClient, server: InProcessServer
+) -> None:
     empty = server.create_queue()
     for _ in range(MAX_BROWSE_LINKS + 1):
-        blind.attach_receiver(empty, credit=1, copy=True)
-    blind.read_until(lambda: any(isinstance(one, LinkDetached) for one in blind.events))
-    (refused,) = [one for one in blind.events if isinstance(one, LinkDetached)]
+        paused_client.attach_receiver(empty, credit=1, copy=True)
+    paused_client.read_until(lambda: any(isinstance(event, LinkDetached) for event in paused_client.events))
+    (refused,) = [event for event in paused_client.events if isinstance(event, LinkDetached)]
     assert refused.error is not None
     assert refused.error.condition == "amqp:resource-limit-exceeded"
-    blind.events.clear()
-    next(iter(blind.session.links.values())).detach()
-    blind.read_until(lambda: any(isinstance(one, LinkDetached) for one in blind.events))
-    blind.attach_receiver(empty, credit=1, copy=True)
-    blind.read_until(lambda: any(isinstance(one, AttachConfirmed) for one in blind.events))
-    (confirmed,) = [one for one in blind.events if isinstance(one, AttachConfirmed)]
+    paused_client.events.clear()
+    next(iter(paused_client.session.links.values())).detach()
+    paused_client.read_until(lambda: any(isinstance(event, LinkDetached) for event in paused_client.events))
+    paused_client.attach_receiver(empty, credit=1, copy=True)
+    paused_client.read_until(lambda: any(isinstance(event, AttachConfirmed) for event in paused_client.events))
+    (confirmed,) = [event for event in paused_client.events if isinstance(event, AttachConfirmed)]
     assert confirmed.attach.source is not None

@@ -1,4 +1,4 @@
-"""A message is settled in a transaction in every way that AMQP has; before the discharge nothing has become of it."""
+"""Messages are settled in a transaction with every AMQP outcome, which takes effect at the discharge."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from twinbus.amqp.outcomes import ACCEPTED, Modified, Rejected, Released, Transa
 
 if TYPE_CHECKING:
     from tests.support.server_process import ServerProcess
-    from twinbus.amqp.composite import Composite
+    from twinbus.amqp.codec.composite import Composite
 
 ACTIVE, DEFERRED = 0, 1
 
 
-async def settled(server: ServerProcess, queue: str, outcome: Composite, *, fail: bool = False) -> tuple[int, int]:
-    """What the queue and its dead-letter queue hold when its one message was settled so; the locks are gone then."""
+async def settle_in_transaction(
+    server: ServerProcess, queue: str, outcome: Composite, *, fail: bool = False
+) -> tuple[int, int]:
+    """Settle one message and discharge; return the message counts after the connection has closed."""
     async with connect_raw(server) as client:
         await send_orders(client, queue, [1])
         coordinator, link = await attach_coordinator(client), await client.attach_receiver(queue)
@@ -33,20 +35,20 @@ async def settled(server: ServerProcess, queue: str, outcome: Composite, *, fail
 
 
 async def test_an_accepted_message_is_completed(server: ServerProcess, queue: str) -> None:
-    assert await settled(server, queue, ACCEPTED) == (0, 0)
+    assert await settle_in_transaction(server, queue, ACCEPTED) == (0, 0)
 
 
 async def test_a_rejected_message_is_dead_lettered(server: ServerProcess, queue: str) -> None:
-    assert await settled(server, queue, Rejected()) == (0, 1)
+    assert await settle_in_transaction(server, queue, Rejected()) == (0, 1)
 
 
 @pytest.mark.parametrize(
     ("outcome", "deliveries"), [(Released(), 0), (Modified(delivery_failed=True), 1)], ids=["released", "modified"]
 )
-async def test_a_message_that_is_given_back_is_there_again(
+async def test_a_released_or_modified_message_is_available_again(
     server: ServerProcess, queue: str, outcome: Composite, deliveries: int
 ) -> None:
-    assert await settled(server, queue, outcome) == (1, 0)
+    assert await settle_in_transaction(server, queue, outcome) == (1, 0)
     async with connect_raw(server) as client:
         [delivery] = await client.receive(await client.attach_receiver(queue))
         header = Message(delivery.payload).header
@@ -54,7 +56,7 @@ async def test_a_message_that_is_given_back_is_there_again(
 
 
 async def test_a_message_that_is_undeliverable_here_is_deferred(server: ServerProcess, queue: str) -> None:
-    await settled(server, queue, Modified(undeliverable_here=True))
+    await settle_in_transaction(server, queue, Modified(undeliverable_here=True))
     async with connect_raw(server) as client:
         [message] = await peek(client, queue)
         assert message_ids([message]) == order_ids(1)
@@ -62,8 +64,8 @@ async def test_a_message_that_is_undeliverable_here_is_deferred(server: ServerPr
 
 
 @pytest.mark.parametrize("outcome", [ACCEPTED, Rejected(), Modified(undeliverable_here=True)])
-async def test_what_is_rolled_back_is_as_it_was(server: ServerProcess, queue: str, outcome: Composite) -> None:
-    assert await settled(server, queue, outcome, fail=True) == (1, 0)
+async def test_a_rollback_leaves_the_message_unchanged(server: ServerProcess, queue: str, outcome: Composite) -> None:
+    assert await settle_in_transaction(server, queue, outcome, fail=True) == (1, 0)
     async with connect_raw(server) as client:
         [message] = await peek(client, queue)
         assert annotation_of(message, "x-opt-message-state") in (None, ACTIVE)

@@ -1,4 +1,4 @@
-"""`twinbus key`, run as a command of this process, and what it leaves in the data directory."""
+"""Helpers that run `twinbus key` in this process and read the keys of a data directory."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 
 def run_key_command(data: Path, *arguments: str) -> Result:
-    """One command, whatever becomes of it."""
+    """Run a command, and return its result whether it succeeds or not."""
     return CliRunner().invoke(app, ["key", *arguments, "--data", str(data)])
 
 
 def run_key_command_ok(data: Path, *arguments: str) -> str:
-    """... that succeeds; what it prints."""
+    """Run a command that must succeed, and return its output."""
     result = run_key_command(data, *arguments)
     assert result.exit_code == 0, result.output
     return str(result.stdout)
 
 
 def run_key_command_refused(data: Path, *arguments: str) -> str:
-    """... that fails; what it says, in one line."""
+    """Run a command that must fail, and return its one-line error message."""
     result = run_key_command(data, *arguments)
     assert (result.exit_code, result.stdout) == (1, ""), result.output
     (line,) = result.stderr.splitlines()
@@ -36,8 +36,8 @@ def run_key_command_refused(data: Path, *arguments: str) -> str:
 
 
 def list_keys(data: Path, *arguments: str) -> dict[str, dict[str, Any]]:
-    """The keys that there are, by their names."""
-    return {one["name"]: one for one in json.loads(run_key_command_ok(data, "list", "--json", *arguments))}
+    """Return the keys by name."""
+    return {key["name"]: key for key in json.loads(run_key_command_ok(data, "list", "--json", *arguments))}
 
 
 def secret(data: Path, name: str, which: str = "primary") -> str:

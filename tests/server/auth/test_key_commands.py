@@ -1,4 +1,4 @@
-"""`twinbus key` is effective when it returns, on a running server, and correct on a stopped one's data directory."""
+"""`twinbus key` takes effect at once on a running server, and changes the data directory of a stopped one."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ UNAUTHORIZED = "amqp:unauthorized-access"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of a name that no socket can have: theirs are short."""
+    """Return a folder whose path is too long for the address of a Unix socket."""
     return tmp_path_factory.mktemp("x" * 100)
 
 
@@ -65,12 +65,12 @@ def server(running_server: ServerProcess) -> Iterator[ServerProcess]:
 
 @pytest.fixture
 def data(server: ServerProcess) -> Path:
-    return server._data  # noqa: SLF001  # nobody else wants it
+    return server._data  # noqa: SLF001
 
 
-def send(server: ServerProcess, name: str, shown: str, queue: str = "orders", *, scope: str = "") -> int:
+def send(server: ServerProcess, name: str, key_secret: str, queue: str = "orders", *, scope: str = "") -> int:
     connection = http.client.HTTPConnection(server.host, server.http_port, timeout=TIMEOUT_S)
-    headers = {"Authorization": server.token(scope, key=shown, key_name=name)}
+    headers = {"Authorization": server.token(scope, key=key_secret, key_name=name)}
     try:
         connection.request("POST", f"/{queue}/messages", "x", headers)
         return connection.getresponse().status
@@ -79,18 +79,18 @@ def send(server: ServerProcess, name: str, shown: str, queue: str = "orders", *,
 
 
 def test_a_new_key_works_when_the_command_returns_and_a_revoked_one_does_not(server: ServerProcess, data: Path) -> None:
-    told = run_key_command_ok(data, "add", "app", "--rights", "send", "--show")
-    shown = list_keys(data, "--show")["app"]
-    assert f"  primary: {shown['primary']}\n" in told
-    assert send(server, "app", shown["primary"]) == 201
-    assert shown["rights"] == ["Send"]
-    with ServiceBusClient.from_connection_string(shown["connection_string"], retry_total=0) as client:
+    output = run_key_command_ok(data, "add", "app", "--rights", "send", "--show")
+    added = list_keys(data, "--show")["app"]
+    assert f"  primary: {added['primary']}\n" in output
+    assert send(server, "app", added["primary"]) == 201
+    assert added["rights"] == ["Send"]
+    with ServiceBusClient.from_connection_string(added["connection_string"], retry_total=0) as client:
         with client.get_queue_sender("orders") as sender:
             sender.send_messages(ServiceBusMessage("x"))
         with pytest.raises(ServiceBusAuthorizationError), client.get_queue_receiver("orders") as receiver:
             receiver.peek_messages()
     assert f"Effective now (process {server.pid})" in run_key_command_ok(data, "revoke", "app")
-    assert send(server, "app", shown["primary"]) == 401
+    assert send(server, "app", added["primary"]) == 401
     assert "app" not in list_keys(data)
 
 
@@ -98,9 +98,9 @@ def test_secrets_are_printed_only_when_asked_for(server: ServerProcess, data: Pa
     outputs = [run_key_command_ok(data, *arguments) for arguments in (
         ("add", "quiet", "--rights", "Listen"), ("rotate", "quiet"), ("rotate", "quiet", "--secondary"),
         ("list",), ("list", "--json"))]  # fmt: skip
-    shown = list_keys(data, "--show")["quiet"]
+    key = list_keys(data, "--show")["quiet"]
     for output in [*outputs, run_key_command_ok(data, "revoke", "quiet")]:
-        assert not any(shown[which] in output for which in ("primary", "secondary"))
+        assert not any(key[which] in output for which in ("primary", "secondary"))
     file = json.loads((data / "keys.json").read_text())
     assert server.key not in "".join(outputs)
     assert [rule["name"] for rule in file["rules"]] == [ROOT]
@@ -108,7 +108,7 @@ def test_secrets_are_printed_only_when_asked_for(server: ServerProcess, data: Pa
         assert stat.S_IMODE((data / name).lstat().st_mode) == 0o600
 
 
-async def test_rotating_keeps_clients_with_the_former_primary_and_ends_those_with_the_former_secondary(
+async def test_rotating_keeps_clients_of_the_old_primary_and_detaches_those_of_the_old_secondary(
     server: ServerProcess, data: Path
 ) -> None:
     run_key_command_ok(data, "add", "rotated", "--rights", "Send,Listen")
@@ -124,12 +124,12 @@ async def test_rotating_keeps_clients_with_the_former_primary_and_ends_those_wit
         await asyncio.to_thread(run_key_command_ok, data, "rotate", "rotated")
         second = await asyncio.to_thread(secret, data, "rotated")
         assert second != first == await asyncio.to_thread(secret, data, "rotated", "secondary")
-        await client.attach_sender("orders")  # it has shown the former primary, which is the secondary now
+        await client.attach_sender("orders")  # with the former primary, which is now the secondary
         assert all(link.is_attached for link in links)
-        assert [await asyncio.to_thread(send, server, "rotated", one) for one in (first, second)] == [201, 201]
+        assert [await asyncio.to_thread(send, server, "rotated", tried) for tried in (first, second)] == [201, 201]
         waiting = asyncio.create_task(asyncio.to_thread(long_poll, server, first))
         await asyncio.to_thread(run_key_command_ok, data, "rotate", "rotated", "--secondary")
-        assert [await asyncio.to_thread(send, server, "rotated", one) for one in (first, second)] == [401, 201]
+        assert [await asyncio.to_thread(send, server, "rotated", tried) for tried in (first, second)] == [401, 201]
         async with asyncio.timeout(WITHIN_S):
             assert await client.detach_condition(links[0]) == UNAUTHORIZED
             assert await other.detach_condition(links[1]) == UNAUTHORIZED
@@ -138,10 +138,10 @@ async def test_rotating_keeps_clients_with_the_former_primary_and_ends_those_wit
     await asyncio.to_thread(run_key_command_ok, data, "revoke", "rotated")
 
 
-def long_poll(server: ServerProcess, shown: str) -> int:
-    """A request that waits on an empty sub-queue would end by itself: this one is answered by what comes."""
+def long_poll(server: ServerProcess, key_secret: str) -> int:
+    """Receive with long polls until one fails; return its status."""
     connection = http.client.HTTPConnection(server.host, server.http_port, timeout=TIMEOUT_S)
-    headers = {"Authorization": server.token("", key=shown, key_name="rotated")}
+    headers = {"Authorization": server.token("", key=key_secret, key_name="rotated")}
     try:
         while True:
             connection.request("DELETE", "/orders/messages/head?timeout=20", headers=headers)
@@ -160,7 +160,7 @@ def test_the_ready_file_has_the_new_root_key(server: ServerProcess, data: Path) 
     assert ready["connection_string"] == server.connection_string.replace(before, secret(data, ROOT))
     assert ready["admin_connection_string"] == server.admin_connection_string.replace(before, secret(data, ROOT))
     assert stat.S_IMODE(server._ready_file.stat().st_mode) == 0o600  # noqa: SLF001
-    server.request("GET", "orders", expected=200)  # with the former one
+    server.request("GET", "orders", expected=200)  # with the former key
     run_key_command_ok(data, "revoke", ROOT, "--secondary")
     with pytest.raises(AssertionError, match="401"):
         server.request("GET", "orders", expected=200)
@@ -168,47 +168,47 @@ def test_the_ready_file_has_the_new_root_key(server: ServerProcess, data: Path) 
     server.request("GET", "orders", expected=200)
 
 
-def test_what_cannot_be_done_is_refused_in_one_line(server: ServerProcess, data: Path, tmp_path: Path) -> None:
+def test_an_invalid_command_is_refused_in_one_line(server: ServerProcess, data: Path, tmp_path: Path) -> None:
     unknown = f"twinbus key rotate: there is no key 'nobody'; the keys are: {ROOT}"
     assert run_key_command_refused(data, "rotate", "nobody") == unknown
     assert "is the last one with Manage" in run_key_command_refused(data, "revoke", ROOT)
     assert (
-        f"is one of the configuration file: change it there, and send SIGHUP to process {server.pid}"
+        f"is in the configuration file: change it there, and send SIGHUP to process {server.pid}"
         in run_key_command_refused(data, "rotate", "configured")
     )
-    assert "is one of the configuration file" in run_key_command_refused(data, "add", "configured", "--rights", "Send")
+    assert "is in the configuration file" in run_key_command_refused(data, "add", "configured", "--rights", "Send")
     assert list_keys(data)["configured"] == {
         "name": "configured", "rights": ["Listen"], "source": "configuration file", "has_secondary": False
     }  # fmt: skip
     assert "there is no data directory" in run_key_command_refused(tmp_path / "none", "list")
-    assert "is no data directory with keys" in run_key_command_refused(tmp_path, "list")
+    assert "is not a data directory with keys" in run_key_command_refused(tmp_path, "list")
     assert run_key_command(data, "add", "app").exit_code == 2  # without rights
     assert set(list_keys(data)) == {ROOT, "configured"}
 
 
 async def test_keys_of_a_queue_are_changed_in_the_same_way(server: ServerProcess, data: Path) -> None:
     queue = await asyncio.to_thread(server.create_queue)
-    at = ("--entity", queue)
-    await asyncio.to_thread(run_key_command_ok, data, "add", "own", "--rights", "Send", *at)
-    shown = (await asyncio.to_thread(list_keys, data, "--show", *at))["own"]
-    assert shown["connection_string"].endswith(f";EntityPath={queue}")
-    assert [send(server, "own", shown["primary"], one, scope=queue) for one in (queue, "orders")] == [201, 401]
-    async with connect_raw(server, Credentials.plain("own", shown["primary"])) as client:
+    entity = ("--entity", queue)
+    await asyncio.to_thread(run_key_command_ok, data, "add", "own", "--rights", "Send", *entity)
+    key = (await asyncio.to_thread(list_keys, data, "--show", *entity))["own"]
+    assert key["connection_string"].endswith(f";EntityPath={queue}")
+    assert [send(server, "own", key["primary"], path, scope=queue) for path in (queue, "orders")] == [201, 401]
+    async with connect_raw(server, Credentials.plain("own", key["primary"])) as client:
         link = await client.attach_sender(queue)
-        await asyncio.to_thread(run_key_command_ok, data, "rotate", "own", *at)
+        await asyncio.to_thread(run_key_command_ok, data, "rotate", "own", *entity)
         assert link.is_attached
-        await asyncio.to_thread(run_key_command_ok, data, "revoke", "own", "--secondary", *at)
-        assert send(server, "own", shown["primary"], queue, scope=queue) == 401
+        await asyncio.to_thread(run_key_command_ok, data, "revoke", "own", "--secondary", *entity)
+        assert send(server, "own", key["primary"], queue, scope=queue) == 401
         async with asyncio.timeout(WITHIN_S):
             assert await client.detach_condition(link) == UNAUTHORIZED
-    await asyncio.to_thread(run_key_command_ok, data, "revoke", "own", *at)
-    assert list_keys(data, *at) == {}
-    assert "there is no key 'own'" in run_key_command_refused(data, "rotate", "own", *at)
+    await asyncio.to_thread(run_key_command_ok, data, "revoke", "own", *entity)
+    assert list_keys(data, *entity) == {}
+    assert "there is no key 'own'" in run_key_command_refused(data, "rotate", "own", *entity)
     assert "'nowhere' could not be found" in run_key_command_refused(data, "list", "--entity", "nowhere")
     assert list(list_keys(data)) == [ROOT, "configured"]
 
 
-def test_nobody_else_is_answered_at_the_socket(server: ServerProcess, data: Path) -> None:
+def test_invalid_commands_at_the_socket_are_refused(server: ServerProcess, data: Path) -> None:
     for line in (b"\n", b"{}\n", b'{"do": "steal"}\n', b"x" * 70_000):
         with socket.socket(socket.AF_UNIX) as sock:
             directory = os.open(data, os.O_RDONLY)
@@ -227,11 +227,11 @@ def test_the_keys_of_a_stopped_server_are_changed_in_its_data_directory(tmp_path
     with DataDirectory(data) as directory:
         root = KeyRing.load(directory.keys_file).root_key
     assert root is not None
-    told = run_key_command_ok(data, "add", "later", "--rights", "Manage")
-    assert "The server is not running: effective at its next start." in told
+    output = run_key_command_ok(data, "add", "later", "--rights", "Manage")
+    assert "The server is not running: effective at its next start." in output
     run_key_command_ok(data, "revoke", ROOT)
     assert (data / "lock").read_text() == ""
-    assert "is not running: start it to see or change keys of queues" in run_key_command_refused(
+    assert "is not running: start it to list or change keys of queues" in run_key_command_refused(
         data, "list", "--entity", "orders"
     )
     with run_server_in_process(tmp_path) as server:
@@ -245,7 +245,7 @@ def secret_in(data: Path, name: str) -> str:
     return next(rule.primary for rule in key_file.read_rules(data / "keys.json") if rule.name == name)
 
 
-def test_a_server_that_does_not_listen_is_waited_for_and_then_named(
+def test_the_command_names_a_server_process_that_does_not_listen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(key_command, "SERVER_START_TIMEOUT_S", 0.2)
@@ -256,7 +256,7 @@ def test_a_server_that_does_not_listen_is_waited_for_and_then_named(
     run_key_command_ok(tmp_path / "data", "rotate", ROOT)
 
 
-def test_a_file_that_cannot_be_used_is_left_as_it_is(server: ServerProcess, data: Path) -> None:
+def test_an_invalid_key_file_is_left_unchanged(server: ServerProcess, data: Path) -> None:
     content = (data / "keys.json").read_bytes()
     (data / "keys.json").write_bytes(b"{")
     try:

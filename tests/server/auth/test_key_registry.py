@@ -1,4 +1,4 @@
-"""A key of an entity is good for that entity alone, and only as long as the entity has it."""
+"""A key of an entity is valid for that entity only, and only as long as the entity has it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def entities() -> dict[str, Entity]:
 
 
 @pytest.fixture
-def authority(entities: dict[str, Entity]) -> KeyRegistry:
+def registry(entities: dict[str, Entity]) -> KeyRegistry:
     return KeyRegistry(KeyRing([ROOT]), entities)
 
 
@@ -62,12 +62,12 @@ def authority(entities: dict[str, Entity]) -> KeyRegistry:
         ("", ""),
     ],
 )
-def test_what_a_path_is_of(path: str, owner: str) -> None:
+def test_every_path_has_a_parent_entity(path: str, owner: str) -> None:
     assert parent_entity(path) == owner
 
 
 @pytest.mark.parametrize(
-    ("key", "secret", "scope", "wanted"),
+    ("key", "secret", "scope", "path"),
     [
         ("sender", "first", "a", "a"),
         ("sender", "second", "A", "a/$management"),
@@ -78,12 +78,12 @@ def test_what_a_path_is_of(path: str, owner: str) -> None:
         ("Root", "first", "a", "a"),
     ],
 )
-def test_a_token_for_its_entity_is_good(authority: KeyRegistry, key: str, secret: str, scope: str, wanted: str) -> None:
-    verify(make_token(f"sb://h/{scope}", key, secret, NOW_S + 1), wanted, authority, NOW_S)
+def test_a_token_for_its_entity_is_valid(registry: KeyRegistry, key: str, secret: str, scope: str, path: str) -> None:
+    verify(make_token(f"sb://h/{scope}", key, secret, NOW_S + 1), path, registry, NOW_S)
 
 
 @pytest.mark.parametrize(
-    ("key", "secret", "scope", "wanted"),
+    ("key", "secret", "scope", "path"),
     [
         ("sender", "first", "", "a"),
         ("sender", "first", "a", "a/b"),
@@ -98,60 +98,60 @@ def test_a_token_for_its_entity_is_good(authority: KeyRegistry, key: str, secret
         ("Root", "first", "", ""),
     ],
 )
-def test_a_token_for_anything_else_is_not(
-    authority: KeyRegistry, key: str, secret: str, scope: str, wanted: str
+def test_a_token_for_another_entity_is_refused(
+    registry: KeyRegistry, key: str, secret: str, scope: str, path: str
 ) -> None:
     token = make_token(f"sb://h/{scope}", key, secret, NOW_S + 1)
     with pytest.raises(Unauthorized) as caught:
-        verify(token, wanted, authority, NOW_S)
+        verify(token, path, registry, NOW_S)
     assert secret not in str(caught.value)
 
 
-def test_the_rights_are_those_of_the_rule(authority: KeyRegistry) -> None:
-    sender = verify(make_token("sb://h/a", "sender", "first", NOW_S + 1), "a", authority, NOW_S)
+def test_the_rights_are_those_of_the_rule(registry: KeyRegistry) -> None:
+    sender = verify(make_token("sb://h/a", "sender", "first", NOW_S + 1), "a", registry, NOW_S)
     assert [right for right in Right if sender.allows(right, "a")] == [Right.SEND]
     assert not sender.allows(Right.SEND, "a/b")
-    [listener] = authority.check_password("Root", "first")
+    [listener] = registry.check_password("Root", "first")
     assert [right for right in Right if listener.allows(right, "a")] == [Right.LISTEN]
-    [root] = authority.check_password("Root", "root-secret")
+    [root] = registry.check_password("Root", "root-secret")
     assert all(root.allows(right, "anything") for right in Right)
 
 
-def test_a_grant_is_worth_what_the_rule_is_now(authority: KeyRegistry, entities: dict[str, Entity]) -> None:
-    [grant] = authority.check_password("sender", "first")
+def test_a_grant_follows_changes_of_its_rule(registry: KeyRegistry, entities: dict[str, Entity]) -> None:
+    [grant] = registry.check_password("sender", "first")
     entities["a"].description = QueueDescription(authorization_rules=(rule("sender", "Listen", primary="changed"),))
-    authority.refresh("a")
-    assert authority.renew(grant) is None
-    [grant] = authority.check_password("sender", "second")
+    registry.refresh("a")
+    assert registry.renew(grant) is None
+    [grant] = registry.check_password("sender", "second")
     entities["a"].description = QueueDescription(authorization_rules=(rule("sender", "Send", primary="again"),))
-    authority.refresh("a")
-    renewed = authority.renew(grant)
+    registry.refresh("a")
+    renewed = registry.renew(grant)
     assert renewed is not None
     assert renewed.allows(Right.SEND, "a")
     assert not renewed.allows(Right.LISTEN, "a")
     del entities["a"]
-    authority.refresh("a")
-    assert authority.renew(grant) is None
+    registry.refresh("a")
+    assert registry.renew(grant) is None
 
 
-def test_a_name_is_known_if_some_key_has_it(authority: KeyRegistry) -> None:
-    assert [name for name in ("Root", "sender", "boss", "nobody", "SENDER") if authority.has_key_named(name)] == [
+def test_a_key_name_is_known_if_any_key_has_it(registry: KeyRegistry) -> None:
+    assert [name for name in ("Root", "sender", "boss", "nobody", "SENDER") if registry.has_key_named(name)] == [
         "Root",
         "sender",
         "boss",
     ]
 
 
-def test_a_failed_login_costs_the_same_whatever_name_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One comparison with each secret of a namespace key (or the decoy), and one digest for all keys of entities."""
+def test_a_failed_login_costs_the_same_for_every_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It costs one comparison per secret of a namespace key (or of the decoy), and one digest for all entity keys."""
     shared = QueueDescription(authorization_rules=(rule("app", "Send"), rule("Root", "Listen")))
-    authority = KeyRegistry(KeyRing([ROOT]), {f"q{number}": Entity(shared) for number in range(50)})
+    registry = KeyRegistry(KeyRing([ROOT]), {f"q{number}": Entity(shared) for number in range(50)})
     work: list[str] = []
     compare, digest = hmac.compare_digest, hmac.digest
 
-    def counted_compare(one: bytes, other: bytes) -> bool:
-        work.append(f"compare {len(one)} {len(other)}")
-        return compare(one, other)
+    def counted_compare(left: bytes, right: bytes) -> bool:
+        work.append(f"compare {len(left)} {len(right)}")
+        return compare(left, right)
 
     def counted_digest(key: bytes, message: bytes, name: str) -> bytes:
         work.append("digest")
@@ -161,24 +161,24 @@ def test_a_failed_login_costs_the_same_whatever_name_it_has(monkeypatch: pytest.
     monkeypatch.setattr(hmac, "digest", counted_digest)
     for name in ("app", "nobody", "Root"):
         work.clear()
-        assert authority.check_password(name, "guess") == []
+        assert registry.check_password(name, "guess") == []
         assert work == ["compare 32 32", "compare 32 32", "digest"]
 
 
-def test_the_index_is_in_step_with_every_change(entities: dict[str, Entity], authority: KeyRegistry) -> None:
-    def fresh() -> list[dict[str, set[str]]]:
-        """Who may log in with what, of an index that is made anew."""
+def test_the_index_stays_consistent_after_every_change(entities: dict[str, Entity], registry: KeyRegistry) -> None:
+    def logins() -> list[dict[str, set[str]]]:
+        """Return the scopes per key name, of the updated index and of one built from scratch."""
         return [
             {
                 name: {
                     grant.scope
                     for secret in ("first", "second", "x", "other")
-                    for grant in one.check_password(name, secret)
+                    for grant in candidate.check_password(name, secret)
                 }
                 for name in ("sender", "boss", "Root", "new")
-                if one.has_key_named(name)
+                if candidate.has_key_named(name)
             }
-            for one in (authority, KeyRegistry(KeyRing([ROOT]), entities))
+            for candidate in (registry, KeyRegistry(KeyRing([ROOT]), entities))
         ]
 
     changes: list[tuple[str, Entity | None]] = [
@@ -196,10 +196,10 @@ def test_the_index_is_in_step_with_every_change(entities: dict[str, Entity], aut
             del entities[path]
         else:
             entities[path] = entity
-        authority.refresh(path)
-        kept, made_anew = fresh()
-        assert kept == made_anew
-    assert kept == {"Root": set()}
+        registry.refresh(path)
+        updated, rebuilt = logins()
+        assert updated == rebuilt
+    assert updated == {"Root": set()}
 
 
 @pytest.mark.parametrize(
@@ -214,16 +214,16 @@ def test_the_index_is_in_step_with_every_change(entities: dict[str, Entity], aut
         (rule("Sender", "Send"), True),
     ],
 )
-def test_a_key_that_loses_a_secret_or_a_right_is_told(after: AuthorizationRule, *, is_reduced: bool) -> None:
+def test_a_key_that_loses_a_secret_or_a_right_is_reported(after: AuthorizationRule, *, is_reduced: bool) -> None:
     entities = {"a": Entity(QueueDescription(authorization_rules=(rule("sender", "Send"),)))}
-    authority, reduced = KeyRegistry(KeyRing([ROOT]), entities), list[str]()
-    authority.on_key_reduced = lambda key: reduced.append(f"{key.owner} {key.name}")
+    registry, reduced = KeyRegistry(KeyRing([ROOT]), entities), list[str]()
+    registry.on_key_reduced = lambda key: reduced.append(f"{key.owner} {key.name}")
     entities["a"].description = QueueDescription(authorization_rules=(after,))
-    authority.refresh("a")
+    registry.refresh("a")
     assert reduced == (["a sender"] if is_reduced else [])
 
 
-def test_no_repr_shows_a_secret(authority: KeyRegistry) -> None:
-    [grant] = authority.check_password("sender", "first")
+def test_no_repr_shows_a_secret(registry: KeyRegistry) -> None:
+    [grant] = registry.check_password("sender", "first")
     assert "first" not in repr(grant)
     assert "second" not in repr(grant)

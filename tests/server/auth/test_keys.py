@@ -1,4 +1,4 @@
-"""The root key is made once, kept for its owner alone, and checked without telling how much of a guess was right."""
+"""The root key is created once, readable by its owner only, and compared in constant time."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "keys.json"
 
 
-def written(file: Path, text: str) -> Path:
+def write_key_file(file: Path, text: str) -> Path:
     file.write_text(text)
     file.chmod(0o600)
     return file
 
 
-def test_the_first_start_makes_a_root_key_of_32_random_bytes(file: Path) -> None:
+def test_the_first_start_creates_a_root_key_of_32_random_bytes(file: Path) -> None:
     key = KeyRing.load(file).root_key
     assert key is not None
     assert key.name == ROOT_KEY_NAME
@@ -37,11 +37,11 @@ def test_the_first_start_makes_a_root_key_of_32_random_bytes(file: Path) -> None
     assert key != KeyRing.load(file.with_name("other.json")).root_key
 
 
-def test_the_next_start_finds_the_same_key(file: Path) -> None:
+def test_the_next_start_loads_the_same_key(file: Path) -> None:
     assert KeyRing.load(file).root_key == KeyRing.load(file).root_key
 
 
-def test_the_file_is_for_its_owner_alone_and_nothing_else_is_left(file: Path) -> None:
+def test_only_the_owner_can_read_the_file_and_no_temporary_file_is_left(file: Path) -> None:
     KeyRing.load(file)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert [path.name for path in file.parent.iterdir()] == ["keys.json"]
@@ -51,7 +51,7 @@ def test_the_file_is_for_its_owner_alone_and_nothing_else_is_left(file: Path) ->
 def test_a_file_that_others_may_read_or_write_is_refused(file: Path, mode: int) -> None:
     KeyRing.load(file)
     file.chmod(mode)
-    with pytest.raises(StartError, match=rf"keys.json holds a key, and others .* \(mode {mode:04o}\)"):
+    with pytest.raises(StartError, match=rf"keys.json holds a key, but other users .* \(mode {mode:04o}\)"):
         KeyRing.load(file)
 
 
@@ -68,13 +68,13 @@ def test_a_file_that_others_may_read_or_write_is_refused(file: Path, mode: int) 
         '{"name": "Root", "primary": "very-secret\xff"}',
     ],
 )
-def test_a_file_that_is_not_a_key_file_is_refused_without_showing_what_it_holds(file: Path, text: str) -> None:
+def test_an_invalid_key_file_is_refused_without_showing_its_content(file: Path, text: str) -> None:
     with pytest.raises(StartError, match=r"keys.json is not a key file \(") as caught:
-        KeyRing.load(written(file, text))
+        KeyRing.load(write_key_file(file, text))
     assert "very" not in str(caught.value)
 
 
-def test_a_file_that_cannot_be_read_or_made_is_refused(file: Path) -> None:
+def test_a_file_that_cannot_be_read_or_created_is_refused(file: Path) -> None:
     file.mkdir()
     with pytest.raises(StartError, match="cannot be read: Is a directory"):
         KeyRing.load(file)
@@ -82,22 +82,22 @@ def test_a_file_that_cannot_be_read_or_made_is_refused(file: Path) -> None:
         KeyRing.load(file.parent / "missing" / "keys.json")
 
 
-def test_a_key_may_have_a_second_secret_while_it_is_changed(file: Path) -> None:
-    ring = KeyRing.load(written(file, '{"name": "Root", "primary": "new", "secondary": "old"}'))
+def test_a_key_can_have_a_second_secret_during_rotation(file: Path) -> None:
+    ring = KeyRing.load(write_key_file(file, '{"name": "Root", "primary": "new", "secondary": "old"}'))
     assert ring.check_password("Root", "new") == ring.check_password("Root", "old") == ALL_RIGHTS
 
 
 @pytest.mark.parametrize(("secrets", "warns"), [({"primary": "short"}, True), ({"primary": "x" * 16}, False)])
-def test_a_secret_of_an_earlier_version_that_is_too_short_is_used_with_a_warning(
+def test_a_short_secret_of_an_earlier_version_is_accepted_with_a_warning(
     file: Path, caplog: pytest.LogCaptureFixture, secrets: dict[str, str], *, warns: bool
 ) -> None:
-    ring = KeyRing.load(written(file, json.dumps({"name": "Root", **secrets})))
+    ring = KeyRing.load(write_key_file(file, json.dumps({"name": "Root", **secrets})))
     assert ring.check_password("Root", secrets["primary"]) == ALL_RIGHTS
     assert ("fewer than 16 characters" in caplog.text) == warns
     assert secrets["primary"] not in caplog.text
 
 
-def test_a_password_is_good_for_its_own_name_only() -> None:
+def test_a_password_is_valid_only_for_its_own_key_name() -> None:
     ring = KeyRing([Key("one", "secret 1"), Key("two", "secret 2", rights=frozenset({Right.LISTEN}))])
     assert ring.check_password("one", "secret 1") == ALL_RIGHTS
     assert ring.check_password("two", "secret 2") == frozenset({Right.LISTEN})
@@ -115,8 +115,8 @@ def test_a_password_is_good_for_its_own_name_only() -> None:
 def test_an_unknown_name_and_a_wrong_secret_cost_the_same_comparisons(monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[tuple[int, int]] = []
 
-    def compare(one: bytes, other: bytes) -> bool:
-        compared.append((len(one), len(other)))
+    def compare(left: bytes, right: bytes) -> bool:
+        compared.append((len(left), len(right)))
         return False
 
     monkeypatch.setattr(hmac, "compare_digest", compare)

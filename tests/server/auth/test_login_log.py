@@ -1,4 +1,4 @@
-"""The log has failed logins, but not so many of them that they fill a disk."""
+"""Failed logins are logged, but so few of them that they cannot fill a disk."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pytest
 
 
-def test_beyond_some_lines_failures_are_only_counted(caplog: pytest.LogCaptureFixture) -> None:
+def test_beyond_the_limit_failed_logins_are_only_counted(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, login_log.__name__)
     clock = FakeClock()
     timers = Timers(clock)

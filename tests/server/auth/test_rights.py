@@ -1,4 +1,4 @@
-"""A key that may only send does not receive, one that may only listen does not send, and none works for ever unseen."""
+"""Keys are limited to their rights, tokens to their entity, and clients without a token are disconnected."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def peek_status(client: RawClient, queue: str) -> object:
     return answer["statusCode"]
 
 
-async def show(client: RawClient, server: InProcessServer, name: str, path: str) -> None:
+async def put_token(client: RawClient, server: InProcessServer, name: str, path: str) -> None:
     """Put a token made with a key."""
     properties = {"operation": "put-token", "name": f"sb://{server.host}/{path}", "type": "jwt"}
     answer = await client.request_status("$cbs", properties, server.token(path, key=SECRET, key_name=name))
@@ -49,12 +49,12 @@ async def show(client: RawClient, server: InProcessServer, name: str, path: str)
 
 
 @pytest.mark.parametrize("way", ["password", "token"])
-async def test_a_key_that_may_send_does_nothing_else(many_keys: InProcessServer, way: str) -> None:
+async def test_a_key_with_only_send_cannot_receive_or_peek(many_keys: InProcessServer, way: str) -> None:
     queue = many_keys.create_queue()
     credentials = Credentials.plain("sender", SECRET) if way == "password" else Credentials.anonymous()
     async with connect_raw(many_keys, credentials) as client:
         if way == "token":
-            await show(client, many_keys, "sender", queue)
+            await put_token(client, many_keys, "sender", queue)
         assert await client.send(await client.attach_sender(queue), data(b"x")) is None
         for address in (queue, f"{queue}/$DeadLetterQueue"):
             with pytest.raises(LinkRefused, match="amqp:unauthorized-access"):
@@ -63,22 +63,22 @@ async def test_a_key_that_may_send_does_nothing_else(many_keys: InProcessServer,
 
 
 @pytest.mark.parametrize("way", ["password", "token"])
-async def test_a_key_that_may_listen_does_not_send(many_keys: InProcessServer, way: str) -> None:
+async def test_a_key_with_only_listen_cannot_send(many_keys: InProcessServer, way: str) -> None:
     queue = many_keys.create_queue()
     credentials = Credentials.plain("listener", SECRET) if way == "password" else Credentials.anonymous()
     async with connect_raw(many_keys, credentials) as client:
         if way == "token":
-            await show(client, many_keys, "listener", queue)
+            await put_token(client, many_keys, "listener", queue)
         with pytest.raises(LinkRefused, match="amqp:unauthorized-access"):
             await client.attach_sender(queue)
         await client.attach_receiver(queue)
         assert await peek_status(client, queue) == 204
 
 
-async def test_a_token_is_for_its_queue_and_what_is_below_it(many_keys: InProcessServer) -> None:
+async def test_a_token_covers_its_queue_and_the_paths_below_it(many_keys: InProcessServer) -> None:
     queue, other = many_keys.create_queue(), many_keys.create_queue()
     async with connect_raw(many_keys, Credentials.anonymous()) as client:
-        await show(client, many_keys, "root", queue)
+        await put_token(client, many_keys, "root", queue)
         await client.attach_sender(queue)
         await client.attach_receiver(f"{queue}/$DeadLetterQueue")
         assert await peek_status(client, queue) == 204
@@ -87,13 +87,13 @@ async def test_a_token_is_for_its_queue_and_what_is_below_it(many_keys: InProces
                 await client.attach_receiver(address)
 
 
-async def test_who_shows_no_token_in_time_is_disconnected_and_who_does_is_not(many_keys: InProcessServer) -> None:
+async def test_only_a_client_without_a_token_in_time_is_disconnected(many_keys: InProcessServer) -> None:
     async with (
         connect_raw(many_keys, Credentials.anonymous()) as silent,
-        connect_raw(many_keys, Credentials.anonymous()) as proper,
-        connect_raw(many_keys, Credentials.plain("root", SECRET)) as known,
+        connect_raw(many_keys, Credentials.anonymous()) as with_token,
+        connect_raw(many_keys, Credentials.plain("root", SECRET)) as with_password,
     ):
-        await show(proper, many_keys, "root", "")
+        await put_token(with_token, many_keys, "root", "")
         assert await silent.close_condition() == "amqp:unauthorized-access"
-        assert not proper.events_of(ConnectionClosed)
-        assert not known.events_of(ConnectionClosed)
+        assert not with_token.events_of(ConnectionClosed)
+        assert not with_password.events_of(ConnectionClosed)

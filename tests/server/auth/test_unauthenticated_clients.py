@@ -1,4 +1,4 @@
-"""A client that has shown neither a key nor a token may have what it needs to show one, and little else."""
+"""A client without a key or token gets only the resources that it needs to authenticate."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.raw_client import LinkRefused, connect_raw
+from twinbus.amqp.codec.frames import AMQP_HEADER, frame
+from twinbus.amqp.codec.performatives import Open, Transfer
 from twinbus.amqp.events import ConnectionClosed
-from twinbus.amqp.frames import AMQP_HEADER, frame
 from twinbus.amqp.message import Properties, build, value
-from twinbus.amqp.performatives import Open, Transfer
 from twinbus.amqp.sasl import Credentials
 from twinbus.amqp.settings import Limits
 from twinbus.amqp.terminus import Source
-from twinbus.server.amqp.client_connection import UNAUTHENTICATED_INPUT_BYTES, unauthenticated_limits
+from twinbus.server.amqp.gateway import UNAUTHENTICATED_INPUT_BYTES, unauthenticated_limits
 
 if TYPE_CHECKING:
     from tests.support.raw_client import RawClient
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from twinbus.amqp.receiver import Receiver
 
 LIMITS = unauthenticated_limits(Limits())
-TOO_MUCH = "amqp:resource-limit-exceeded"
+LIMIT_EXCEEDED = "amqp:resource-limit-exceeded"
 
 
 async def attach(client: RawClient, count: int, address: str = "$cbs") -> list[Receiver]:
@@ -41,10 +41,10 @@ async def put_token(client: RawClient, server: ServerProcess, queue: str) -> Non
 
 
 @pytest.mark.parametrize("sasl", [True, False])
-async def test_a_stranger_has_few_links(server: ServerProcess, sasl: bool) -> None:  # noqa: FBT001
+async def test_the_links_of_an_unauthenticated_client_are_limited(server: ServerProcess, sasl: bool) -> None:  # noqa: FBT001
     async with connect_raw(server, Credentials.anonymous(), sasl=sasl) as client:
         await attach(client, LIMITS.max_links)
-        with pytest.raises(LinkRefused, match=TOO_MUCH):
+        with pytest.raises(LinkRefused, match=LIMIT_EXCEEDED):
             await attach(client, 1)
 
 
@@ -59,23 +59,23 @@ async def test_a_key_raises_the_limits(server: ServerProcess, queue: str) -> Non
         await attach(client, LIMITS.max_links + 10, queue)
 
 
-async def test_refused_links_of_a_stranger_come_to_an_end(server: ServerProcess, queue: str) -> None:
+async def test_the_refused_attaches_of_an_unauthenticated_client_are_limited(server: ServerProcess, queue: str) -> None:
     async with connect_raw(server, Credentials.anonymous()) as client:
         for _ in range(LIMITS.max_attaches):
             with pytest.raises(LinkRefused, match="amqp:unauthorized-access"):
                 await attach(client, 1, queue)
         client.session.attach_receiver("one more", source=Source(address=queue))
-        assert await client.close_condition() == TOO_MUCH
+        assert await client.close_condition() == LIMIT_EXCEEDED
 
 
-async def test_a_stranger_has_few_sessions(server: ServerProcess) -> None:
+async def test_the_sessions_of_an_unauthenticated_client_are_limited(server: ServerProcess) -> None:
     async with connect_raw(server, Credentials.anonymous()) as client:
-        for _ in range(LIMITS.max_sessions):  # one more than that, with its first
+        for _ in range(LIMITS.max_sessions):  # with its first session, one more than allowed
             client.peer.connection.begin_session()
-        assert await client.close_condition() == TOO_MUCH
+        assert await client.close_condition() == LIMIT_EXCEEDED
 
 
-async def test_a_token_has_a_size(server: ServerProcess) -> None:
+async def test_the_size_of_a_token_is_limited(server: ServerProcess) -> None:
     async with connect_raw(server, Credentials.anonymous()) as client:
         link = await client.attach_sender("$cbs")
         assert link.remote_attach is not None
@@ -94,31 +94,33 @@ async def test_a_token_request_with_thousands_of_elements_is_refused(server: Ser
         assert await client.send(link, request) is not None
 
 
-async def test_a_stranger_may_have_a_megabyte_of_unfinished_messages(server: ServerProcess) -> None:
+async def test_the_partial_messages_of_an_unauthenticated_client_are_limited(server: ServerProcess) -> None:
     async with connect_raw(server, Credentials.anonymous()) as client:
         links = [await client.attach_sender("$cbs") for _ in range(30)]
         for number, link in enumerate(links):
             begun = Transfer(handle=link.handle, delivery_id=number, delivery_tag=b"t", message_format=0, more=True)
             client.peer.connection.write(frame(link.session.channel, begun.encode() + b"x" * 50_000))
-        assert await client.close_condition() == TOO_MUCH
+        assert await client.close_condition() == LIMIT_EXCEEDED
 
 
-async def test_strangers_may_hold_a_few_megabytes_together_and_still_log_in(server: ServerProcess, queue: str) -> None:
+async def test_the_input_of_all_unauthenticated_clients_is_limited_and_logins_still_work(
+    server: ServerProcess, queue: str
+) -> None:
     async with AsyncExitStack() as stack:
-        strangers = []
+        unauthenticated = []
         for _ in range(UNAUTHENTICATED_INPUT_BYTES // 1_000_000 + 4):
             client = await stack.enter_async_context(connect_raw(server, Credentials.anonymous()))
-            strangers.append((client, [await client.attach_sender("$cbs") for _ in range(20)]))
-        for client, links in strangers:
+            unauthenticated.append((client, [await client.attach_sender("$cbs") for _ in range(20)]))
+        for client, links in unauthenticated:
             for number, link in enumerate(links):
                 begun = Transfer(handle=link.handle, delivery_id=number, delivery_tag=b"t", message_format=0, more=True)
                 client.peer.connection.write(frame(link.session.channel, begun.encode() + b"x" * 50_000))
-        closing = [asyncio.ensure_future(client.wait_for_event(ConnectionClosed)) for client, _ in strangers]
+        closing = [asyncio.ensure_future(client.wait_for_event(ConnectionClosed)) for client, _ in unauthenticated]
         stack.callback(lambda: [task.cancel() for task in closing])
         for task in itertools.islice(asyncio.as_completed(closing), 4):
             end = await task
             assert end.error is not None
-            assert end.error.condition == TOO_MUCH
+            assert end.error.condition == LIMIT_EXCEEDED
             assert f"hold more than {UNAUTHENTICATED_INPUT_BYTES} bytes of input together" in str(end.error.description)
         honest = await stack.enter_async_context(connect_raw(server, Credentials.anonymous()))
         await put_token(honest, server, queue)
@@ -126,12 +128,12 @@ async def test_strangers_may_hold_a_few_megabytes_together_and_still_log_in(serv
         assert await honest.send(link, build(body=value("x" * 100_000))) is None
 
 
-def test_a_client_that_wants_to_hear_from_the_server_all_the_time_is_refused(server: ServerProcess) -> None:
+def test_an_idle_timeout_that_is_too_short_is_refused(server: ServerProcess) -> None:
     with socket.create_connection((server.host, server.amqp_port), timeout=10) as client:
         client.sendall(AMQP_HEADER + frame(0, Open(container_id="c", idle_time_out=1).encode()))
-        said = b""
-        while b"amqp:not-allowed" not in said:
+        received = b""
+        while b"amqp:not-allowed" not in received:
             data = client.recv(10_000)
-            assert data, said
-            said += data
-        assert b"an idle-time-out of 1 ms is too short: ask for 1000 ms or more" in said
+            assert data, received
+            received += data
+        assert b"an idle-time-out of 1 ms is too short: ask for 1000 ms or more" in received

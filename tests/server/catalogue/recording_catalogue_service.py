@@ -1,4 +1,4 @@
-"""A keeper of a catalogue on disk, whose changes are written down, and whose stores fail as a test wants."""
+"""A catalogue service on disk that records its changes, and whose stores a test can make unavailable."""
 
 from __future__ import annotations
 
@@ -21,14 +21,16 @@ STORES = 4
 
 
 class RecordingCatalogueService(CatalogueService):
-    """A keeper that remembers what it published."""
+    """A catalogue service that records the changes that it publishes."""
 
     def __init__(self, limits: NamespaceLimits) -> None:
         self.changes: list[Change] = []
         self.unavailable_reasons: dict[int, str] = {}
-        """Of stores, by their numbers."""
-        trouble = self.unavailable_reasons.get
-        super().__init__(limits, SystemClock(), store_count=STORES, unavailable_reason=trouble, publish=self._record)
+        """By store number."""
+        unavailable_reason_of = self.unavailable_reasons.get
+        super().__init__(
+            limits, SystemClock(), store_count=STORES, unavailable_reason=unavailable_reason_of, publish=self._record
+        )
 
     async def _record(self, change: Change) -> None:
         self.changes.append(change)
@@ -36,8 +38,8 @@ class RecordingCatalogueService(CatalogueService):
 
 @asynccontextmanager
 async def open_catalogue_service(folder: Path, **limits: int) -> AsyncIterator[RecordingCatalogueService]:
-    """From its opening to its closing."""
-    keeper = RecordingCatalogueService(NamespaceLimits(**limits))
-    await keeper.open(partial(Catalogue, folder / "catalogue.db"), STORES)
-    yield keeper
-    await keeper.close()
+    """Open a catalogue service, and close it at the end."""
+    service = RecordingCatalogueService(NamespaceLimits(**limits))
+    await service.open(partial(Catalogue, folder / "catalogue.db"), STORES)
+    yield service
+    await service.close()

@@ -1,4 +1,4 @@
-"""An entity that deletes itself when nobody uses it is deleted when no worker is used for it."""
+"""An entity with AutoDeleteOnIdle is deleted only if all workers report it as idle."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tests.server.catalogue.recording_catalogue_service import open_catalogue_service
 from twinbus.model.queue import QueueDescription
 from twinbus.model.topic import SubscriptionDescription, TopicDescription
-from twinbus.server.cluster.supervisor import delete_idle_once
+from twinbus.server.catalogue.auto_delete import delete_idle_once
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,59 +23,59 @@ FIVE_MINUTES_MS = 300_000
         ([300.0, 301.0], True),
         ([300.0, 299.0], False),
         ([300.0, 0.0], False),
-        ([300.0, None], False),  # that worker does not know it yet
+        ([300.0, None], False),  # that worker does not know the entity yet
         (None, False),  # a worker is down
     ],
     ids=str,
 )
-async def test_all_workers_have_to_say_so(
+async def test_an_entity_is_deleted_only_if_all_workers_report_it_as_idle(
     tmp_path: Path,
     answers: list[float | None] | None,
-    is_deleted: bool,  # noqa: FBT001  # what is expected
+    is_deleted: bool,  # noqa: FBT001
 ) -> None:
-    async with open_catalogue_service(tmp_path) as keeper:
-        row = await keeper.create("passing", QueueDescription(auto_delete_on_idle_ms=FIVE_MINUTES_MS))
-        await keeper.create("staying", QueueDescription())
+    async with open_catalogue_service(tmp_path) as service:
+        row = await service.create("passing", QueueDescription(auto_delete_on_idle_ms=FIVE_MINUTES_MS))
+        await service.create("staying", QueueDescription())
 
-        async def ask() -> list[dict[int, float]] | None:
-            return None if answers is None else [{row.id: one} if one is not None else {} for one in answers]
+        async def idle_times() -> list[dict[int, float]] | None:
+            return None if answers is None else [{row.id: idle_s} if idle_s is not None else {} for idle_s in answers]
 
-        await delete_idle_once(keeper, ask)
-        assert ("passing" in keeper.entities) is not is_deleted
-        assert "staying" in keeper.entities
+        await delete_idle_once(service, idle_times)
+        assert ("passing" in service.entities) is not is_deleted
+        assert "staying" in service.entities
 
 
-async def test_nobody_is_asked_where_nothing_can_be_idle(tmp_path: Path) -> None:
-    async with open_catalogue_service(tmp_path) as keeper:
-        await keeper.create("staying", QueueDescription())
+async def test_workers_are_not_asked_if_no_entity_has_auto_delete_on_idle(tmp_path: Path) -> None:
+    async with open_catalogue_service(tmp_path) as service:
+        await service.create("staying", QueueDescription())
 
-        async def ask() -> None:
+        async def idle_times() -> None:
             raise AssertionError
 
-        await delete_idle_once(keeper, ask)
+        await delete_idle_once(service, idle_times)
 
 
-async def test_a_topic_goes_with_its_subscriptions(tmp_path: Path) -> None:
-    async with open_catalogue_service(tmp_path) as keeper:
-        topic = await keeper.create("news", TopicDescription(auto_delete_on_idle_ms=FIVE_MINUTES_MS))
+async def test_an_idle_topic_is_deleted_with_its_subscriptions(tmp_path: Path) -> None:
+    async with open_catalogue_service(tmp_path) as service:
+        topic = await service.create("news", TopicDescription(auto_delete_on_idle_ms=FIVE_MINUTES_MS))
         description = SubscriptionDescription(auto_delete_on_idle_ms=FIVE_MINUTES_MS)
-        one = await keeper.create_subscription("news", "one", description)
+        subscription = await service.create_subscription("news", "one", description)
 
-        async def ask() -> list[dict[int, float]]:
-            return [{topic.id: 300.0, one.id: 300.0}]
+        async def idle_times() -> list[dict[int, float]]:
+            return [{topic.id: 300.0, subscription.id: 300.0}]
 
-        await delete_idle_once(keeper, ask)
-        assert not keeper.entities
+        await delete_idle_once(service, idle_times)
+        assert not service.entities
 
 
-async def test_one_whose_store_does_not_work_stays(tmp_path: Path) -> None:
-    async with open_catalogue_service(tmp_path) as keeper:
+async def test_an_idle_entity_with_an_unavailable_store_is_not_deleted(tmp_path: Path) -> None:
+    async with open_catalogue_service(tmp_path) as service:
         description = QueueDescription(auto_delete_on_idle_ms=FIVE_MINUTES_MS, enable_partitioning=True)
-        row = await keeper.create("spread", description)
-        keeper.unavailable_reasons[1] = "its process is not there"
+        row = await service.create("spread", description)
+        service.unavailable_reasons[1] = "its process is down"
 
-        async def ask() -> list[dict[int, float]]:
+        async def idle_times() -> list[dict[int, float]]:
             return [{row.id: 300.0}]
 
-        await delete_idle_once(keeper, ask)
-        assert "spread" in keeper.entities
+        await delete_idle_once(service, idle_times)
+        assert "spread" in service.entities

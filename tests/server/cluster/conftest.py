@@ -1,4 +1,4 @@
-"""A server of two processes that tests share which neither kill it nor change what others see."""
+"""A server of two processes, shared by tests that neither kill it nor change what other tests see."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is managed by way of one worker is seen by way of all."""
+"""Administration through one worker takes effect in every worker."""
 
 from __future__ import annotations
 
@@ -33,36 +33,38 @@ def server(running_server: MultiProcessServer) -> Iterator[MultiProcessServer]:
 
 
 def count_of(answer: str, kind: str = "Active") -> int:
-    found = re.search(rf"{kind}MessageCount>(\d+)<", answer)
-    assert found is not None
-    return int(found[1])
+    match = re.search(rf"{kind}MessageCount>(\d+)<", answer)
+    assert match is not None
+    return int(match[1])
 
 
 @pytest.mark.parametrize("body", [QUEUE_ENTRY.format(""), PARTITIONED], ids=["plain", "partitioned"])
-def test_an_entity_made_by_way_of_any_worker_is_there_at_once_in_all(server: MultiProcessServer, body: str) -> None:
+def test_an_entity_created_through_any_worker_exists_at_once_in_every_worker(
+    server: MultiProcessServer, body: str
+) -> None:
     kind = "plain" if body != PARTITIONED else "partitioned"
     with server.connect_to_each() as connections:
-        for maker, connection in connections.items():
-            name = f"made-{kind}-{maker}"
+        for creator, connection in connections.items():
+            name = f"made-{kind}-{creator}"
             server.request_on(connection, "PUT", name, body, expected=201)
             for other in connections.values():
                 assert f">{name}<" in server.request_on(other, "GET", name, expected=200)
-            again = server.request_on(connections[(maker + 1) % WORKERS], "PUT", name, body, expected=409)
-            assert f"'{name}' already exists" in again
+            conflict = server.request_on(connections[(creator + 1) % WORKERS], "PUT", name, body, expected=409)
+            assert f"'{name}' already exists" in conflict
 
 
 @pytest.mark.parametrize("partitioned", ["false", "true"])
-def test_when_an_entity_was_used_is_told_the_same_by_way_of_all(server: MultiProcessServer, partitioned: str) -> None:
+def test_every_worker_reports_the_same_time_of_last_access(server: MultiProcessServer, partitioned: str) -> None:
     name = server.create_queue(EnablePartitioning=partitioned)
     with server.connect_to_each() as connections:
         server.send(name, "used", connections[1])
-        told = {server.request_on(one, "GET", name, expected=200) for one in connections.values()}
-    (used,) = {re.findall("<AccessedAt>(.*?)<", text)[0] for text in told}
-    (made,) = {re.findall("<CreatedAt>(.*?)<", text)[0] for text in told}
-    assert used > made
+        descriptions = {server.request_on(connection, "GET", name, expected=200) for connection in connections.values()}
+    (accessed,) = {re.findall("<AccessedAt>(.*?)<", text)[0] for text in descriptions}
+    (created,) = {re.findall("<CreatedAt>(.*?)<", text)[0] for text in descriptions}
+    assert accessed > created
 
 
-def test_an_update_is_seen_at_once_by_way_of_all(server: MultiProcessServer) -> None:
+def test_an_update_is_visible_at_once_through_every_worker(server: MultiProcessServer) -> None:
     name = server.create_queue()
     with server.connect_to_each() as connections:
         for number, connection in connections.items():
@@ -72,7 +74,7 @@ def test_an_update_is_seen_at_once_by_way_of_all(server: MultiProcessServer) -> 
                 assert f"MaxDeliveryCount>{number + 20}<" in server.request_on(other, "GET", name, expected=200)
 
 
-def test_a_disabled_queue_takes_nothing_by_way_of_any(server: MultiProcessServer) -> None:
+def test_a_disabled_queue_accepts_no_message_through_any_worker(server: MultiProcessServer) -> None:
     name = server.create_queue()
     server.update_queue(name, Status="Disabled")
     with server.connect_to_each() as connections:
@@ -83,7 +85,7 @@ def test_a_disabled_queue_takes_nothing_by_way_of_any(server: MultiProcessServer
             server.send(name, "yes", connection)
 
 
-def test_a_deleted_entity_is_gone_at_once_from_all(server: MultiProcessServer) -> None:
+def test_a_deleted_entity_is_gone_at_once_from_every_worker(server: MultiProcessServer) -> None:
     with server.connect_to_each() as connections:
         for connection in connections.values():
             server.request_on(connection, "PUT", "short-lived", PARTITIONED, expected=201)
@@ -94,7 +96,7 @@ def test_a_deleted_entity_is_gone_at_once_from_all(server: MultiProcessServer) -
                 server.request_on(other, "POST", "short-lived/messages", "no", expected=404)
 
 
-def test_a_name_made_anew_shows_nothing_of_the_old_one(server: MultiProcessServer) -> None:
+def test_a_recreated_queue_has_no_messages_of_the_deleted_queue(server: MultiProcessServer) -> None:
     server.create_entity("again", "QueueDescription")
     for _ in range(5):
         server.send("again", "old")
@@ -104,7 +106,7 @@ def test_a_name_made_anew_shows_nothing_of_the_old_one(server: MultiProcessServe
         assert count_of(answer) == 0
 
 
-def test_rules_are_the_same_everywhere(server: MultiProcessServer) -> None:
+def test_every_worker_has_the_same_rules(server: MultiProcessServer) -> None:
     with ServiceBusAdministrationClient.from_connection_string(
         server.admin_connection_string, connection_verify=server.ca_file
     ) as admin:
@@ -124,14 +126,14 @@ def test_rules_are_the_same_everywhere(server: MultiProcessServer) -> None:
             for number, connection in connections.items():
                 headers = {"colour": '"blue"' if number else '"red"'}
                 server.request_on(connection, "POST", "news/messages", f"by {number}", expected=201, headers=headers)
-            taken = {server.receive_and_delete("news/Subscriptions/reds") for _ in range(WORKERS - 1)}
-        assert taken == {"by 1", "by 2"}
+            received = {server.receive_and_delete("news/Subscriptions/reds") for _ in range(WORKERS - 1)}
+        assert received == {"by 1", "by 2"}
 
 
 @pytest.mark.parametrize(
     "elements", ["", "<EnablePartitioning>true</EnablePartitioning>"], ids=["plain", "partitioned"]
 )
-def test_counts_are_right_by_way_of_all(server: MultiProcessServer, elements: str) -> None:
+def test_every_worker_reports_the_right_message_counts(server: MultiProcessServer, elements: str) -> None:
     name = f"counted-{bool(elements)}".lower()
     server.request("PUT", name, QUEUE_ENTRY.format(elements), expected=201)
     with server.connect_to_each() as connections:
@@ -143,7 +145,7 @@ def test_counts_are_right_by_way_of_all(server: MultiProcessServer, elements: st
             listed = server.request_on(
                 connection, "GET", "$Resources/queues?api-version=2021-05&$top=1000", expected=200
             )
-            entry = next(one for one in listed.split("<entry") if f">{name}<" in one)
+            entry = next(text for text in listed.split("<entry") if f">{name}<" in text)
             assert count_of(entry) == 7 * WORKERS
 
 
@@ -152,11 +154,11 @@ def test_entities_of_all_workers_are_listed_in_order(server: MultiProcessServer)
     for name in names:
         server.create_entity(name, "QueueDescription")
     for answer in server.request_each("GET", "$Resources/queues?api-version=2021-05&$top=1000", expected=200).values():
-        found = re.findall(r"<title[^>]*>(listed-\d)</title>", answer)
-        assert found == names
+        listed = re.findall(r"<title[^>]*>(listed-\d)</title>", answer)
+        assert listed == names
 
 
-def test_a_subscription_lies_where_its_topic_does(server: MultiProcessServer) -> None:
+def test_subscriptions_created_through_any_worker_get_their_topics_messages(server: MultiProcessServer) -> None:
     for number in range(4):
         server.create_entity(f"topic-{number}", "TopicDescription")
         with server.connect_to_each() as connections:
@@ -169,7 +171,7 @@ def test_a_subscription_lies_where_its_topic_does(server: MultiProcessServer) ->
                 assert server.receive_and_delete(f"topic-{number}/Subscriptions/by-{worker}") == "to all"
 
 
-def test_forwarding_needs_a_target_that_the_supervisor_knows(server: MultiProcessServer) -> None:
+def test_forward_to_a_missing_queue_is_refused(server: MultiProcessServer) -> None:
     body = QUEUE_ENTRY.format("<ForwardTo>nowhere</ForwardTo>")
     assert "ForwardTo of 'source' is 'nowhere'" in server.request_any(None, "PUT", "source", body, expected=400)
     target = server.create_queue()
@@ -181,7 +183,7 @@ def test_forwarding_needs_a_target_that_the_supervisor_knows(server: MultiProces
         assert {server.receive_and_delete(target, connection) for connection in connections.values()} == {"0", "1", "2"}
 
 
-def test_keys_of_entities_are_good_by_way_of_all(server: MultiProcessServer) -> None:
+def test_keys_of_an_entity_are_valid_at_every_worker(server: MultiProcessServer) -> None:
     rule = (
         '<AuthorizationRules><AuthorizationRule xmlns:i="http://www.w3.org/2001/XMLSchema-instance" '
         'i:type="SharedAccessAuthorizationRule"><ClaimType>SharedAccessKey</ClaimType><ClaimValue>None</ClaimValue>'
@@ -190,14 +192,14 @@ def test_keys_of_entities_are_good_by_way_of_all(server: MultiProcessServer) -> 
         "</AuthorizationRules>"
     )
     server.request("PUT", "keyed", QUEUE_ENTRY.format(rule), expected=201)
-    shown = {"Authorization": server.token("keyed", key="c2VjcmV0c2VjcmV0", key_name="sender")}
+    headers = {"Authorization": server.token("keyed", key="c2VjcmV0c2VjcmV0", key_name="sender")}
     with server.connect_to_each() as connections:
         for connection in connections.values():
-            server.request_on(connection, "POST", "keyed/messages", "x", expected=201, headers=shown)
-            server.request_on(connection, "DELETE", "keyed/messages/head?timeout=0", expected=401, headers=shown)
+            server.request_on(connection, "POST", "keyed/messages", "x", expected=201, headers=headers)
+            server.request_on(connection, "DELETE", "keyed/messages/head?timeout=0", expected=401, headers=headers)
 
 
-def test_what_is_deleted_leaves_the_catalogue_and_the_stores(server: MultiProcessServer) -> None:
+def test_a_deleted_entity_is_removed_from_the_catalogue_and_the_stores(server: MultiProcessServer) -> None:
     server.request("PUT", "buried", PARTITIONED, expected=201)
     server.delete_queue("buried")
     wait_until(lambda: server.entities_pending_cleanup() == 0)

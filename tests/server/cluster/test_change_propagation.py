@@ -1,4 +1,4 @@
-"""A change is made by every worker that lives before it is answered; one that cannot is killed."""
+"""Every running worker applies a change before the change is confirmed; a worker that cannot apply it is killed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CHANGE = OutageEnded(None)
 
 
 class FakeControl:
-    """A control socket that a test answers."""
+    """A control connection whose answers a test chooses."""
 
     def __init__(self, answer: object = None) -> None:
         self.sent: list[Message] = []
@@ -41,16 +41,16 @@ class FakeControl:
 
 
 class KillRecorder:
-    """Which were killed, and why."""
+    """The workers that were killed, and why."""
 
-    def __init__(self, fleet: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, pool: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> None:
         self.reasons: dict[int, str] = {}
-        for child in fleet.processes:
-            monkeypatch.setattr(child, "kill", self._killer(child))
+        for worker in pool.processes:
+            monkeypatch.setattr(worker, "kill", self._killer(worker))
 
-    def _killer(self, child: WorkerProcess) -> Any:  # noqa: ANN401  # as `kill`
+    def _killer(self, worker: WorkerProcess) -> Any:  # noqa: ANN401  # as `kill`
         def kill(reason: str) -> None:
-            self.reasons[child.number] = reason
+            self.reasons[worker.number] = reason
 
         return kill
 
@@ -58,93 +58,95 @@ class KillRecorder:
 TIMEOUT_S = 0.05
 
 
-def make_fleet(*states: tuple[WorkerState, FakeControl]) -> WorkerPool:
-    async def answer(_: object) -> None:
-        """Nobody asks."""
+def make_pool(*states: tuple[WorkerState, FakeControl]) -> WorkerPool:
+    async def handle_request(_: object) -> None:
+        """No test sends a request."""
 
-    def nothing(*_: object) -> Any:  # noqa: ANN401  # is not called
+    def fail_if_called(*_: object) -> Any:  # noqa: ANN401  # never called
         raise AssertionError
 
-    fleet = WorkerPool(
+    pool = WorkerPool(
         len(states),
         timeout_s=TIMEOUT_S,
         descriptors=[],
-        make_start=nothing,
-        handle_request=answer,
-        on_cleanup_finished=nothing,
+        make_start=fail_if_called,
+        handle_request=handle_request,
+        on_cleanup_finished=fail_if_called,
     )
-    for child, (step, line) in zip(fleet.processes, states, strict=True):
-        child.state = step
-        child.connection = line  # type: ignore[assignment]  # as far as it is needed
-    return fleet
+    for worker, (state, control) in zip(pool.processes, states, strict=True):
+        worker.state = state
+        worker.connection = control  # type: ignore[assignment]  # a fake
+    return pool
 
 
-async def test_those_that_serve_are_asked_those_that_load_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = [FakeControl() for _ in WorkerState]
-    fleet = make_fleet(*zip(WorkerState, lines, strict=True))
-    struck = KillRecorder(fleet, monkeypatch)
-    await fleet.publish(CHANGE)
-    word = [Apply(1, CHANGE)]
-    asked = {step for step, line in zip(WorkerState, lines, strict=True) if line.requests == word}
-    said = {step for step, line in zip(WorkerState, lines, strict=True) if line.sent == word}
-    assert asked == {WorkerState.ADMITTED, WorkerState.SERVING}
-    assert said == {WorkerState.LOADING, WorkerState.LOADED}
-    assert struck.reasons == {}
-    await fleet.publish(CHANGE)
-    assert lines[-1].requests == [Apply(1, CHANGE), Apply(2, CHANGE)]
+async def test_serving_workers_get_a_request_and_loading_workers_a_notification(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    controls = [FakeControl() for _ in WorkerState]
+    pool = make_pool(*zip(WorkerState, controls, strict=True))
+    kills = KillRecorder(pool, monkeypatch)
+    await pool.publish(CHANGE)
+    expected = [Apply(1, CHANGE)]
+    requested = {state for state, control in zip(WorkerState, controls, strict=True) if control.requests == expected}
+    notified = {state for state, control in zip(WorkerState, controls, strict=True) if control.sent == expected}
+    assert requested == {WorkerState.ADMITTED, WorkerState.SERVING}
+    assert notified == {WorkerState.LOADING, WorkerState.LOADED}
+    assert kills.reasons == {}
+    await pool.publish(CHANGE)
+    assert controls[-1].requests == [Apply(1, CHANGE), Apply(2, CHANGE)]
 
 
-async def test_one_that_is_late_or_fails_is_killed_and_the_others_are_waited_for(
+async def test_a_worker_that_is_late_or_fails_is_killed_and_the_others_finish(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     answers = [None, asyncio.TimeoutError, InternalFault("it failed")]
-    fleet = make_fleet(*[(WorkerState.SERVING, FakeControl(answer)) for answer in answers])
-    struck = KillRecorder(fleet, monkeypatch)
-    await fleet.publish(CHANGE)
-    assert struck.reasons == {
-        1: "it has not made a change of the catalogue within 0.05 s",
-        2: "it could not make a change of the catalogue: it failed",
+    pool = make_pool(*[(WorkerState.SERVING, FakeControl(answer)) for answer in answers])
+    kills = KillRecorder(pool, monkeypatch)
+    await pool.publish(CHANGE)
+    assert kills.reasons == {
+        1: "it did not apply a change of the catalogue within 0.05 s",
+        2: "it could not apply a change of the catalogue: it failed",
     }
 
 
-async def test_one_that_dies_meanwhile_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    fleet = make_fleet(
-        (WorkerState.SERVING, FakeControl()), (WorkerState.SERVING, FakeControl(StoreUnavailable("gone")))
-    )
-    struck = KillRecorder(fleet, monkeypatch)
+async def test_a_worker_that_dies_during_a_change_does_not_block_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = make_pool((WorkerState.SERVING, FakeControl()), (WorkerState.SERVING, FakeControl(StoreUnavailable("gone"))))
+    kills = KillRecorder(pool, monkeypatch)
 
     async def ask(*_: object) -> None:
-        fleet.processes[1].state = WorkerState.DOWN
+        pool.processes[1].state = WorkerState.DOWN
         raise StoreUnavailable("gone")
 
-    monkeypatch.setattr(fleet.processes[1].connection, "request", ask)
-    await fleet.publish(CHANGE)
-    assert struck.reasons == {}
+    monkeypatch.setattr(pool.processes[1].connection, "request", ask)
+    await pool.publish(CHANGE)
+    assert kills.reasons == {}
 
 
-async def test_one_that_died_meanwhile_and_is_back_is_not_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    fleet = make_fleet((WorkerState.SERVING, FakeControl()))
-    struck = KillRecorder(fleet, monkeypatch)
+async def test_the_replacement_of_a_worker_that_died_during_a_change_is_not_killed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pool = make_pool((WorkerState.SERVING, FakeControl()))
+    kills = KillRecorder(pool, monkeypatch)
 
     async def ask(*_: object) -> None:
-        fleet.processes[0].connection = FakeControl()  # type: ignore[assignment]  # of another life
+        pool.processes[0].connection = FakeControl()  # type: ignore[assignment]  # of the replacement
         raise StoreUnavailable("gone")
 
-    monkeypatch.setattr(fleet.processes[0].connection, "request", ask)
-    await fleet.publish(CHANGE)
-    assert struck.reasons == {}
+    monkeypatch.setattr(pool.processes[0].connection, "request", ask)
+    await pool.publish(CHANGE)
+    assert kills.reasons == {}
 
 
-async def test_why_one_was_killed_before_it_served_is_why_the_server_does_not_start() -> None:
-    child = make_fleet((WorkerState.LOADING, FakeControl())).processes[0]
-    child._on_state = lambda _: None  # noqa: SLF001
-    child._process = SimpleNamespace(returncode=None, pid=7, kill=lambda: None)  # type: ignore[assignment]  # noqa: SLF001
-    child.kill("it has given no sign of life for 60 s")
-    assert child.failure == "worker 0 was killed: it has given no sign of life for 60 s"
+async def test_the_failure_of_a_worker_killed_while_loading_names_the_reason() -> None:
+    worker = make_pool((WorkerState.LOADING, FakeControl())).processes[0]
+    worker._on_state = lambda _: None  # noqa: SLF001
+    worker._process = SimpleNamespace(returncode=None, pid=7, kill=lambda: None)  # type: ignore[assignment]  # noqa: SLF001
+    worker.kill("it sent no heartbeat for 60 s")
+    assert worker.failure == "worker 0 was killed: it sent no heartbeat for 60 s"
 
 
-async def test_idle_times_are_not_known_while_one_is_down() -> None:
-    fleet = make_fleet((WorkerState.SERVING, FakeControl({1: 5.0})), (WorkerState.SERVING, FakeControl({1: 7.0})))
-    assert await fleet.idle_seconds() == [{1: 5.0}, {1: 7.0}]
-    fleet.processes[1].state = WorkerState.LOADED
-    assert await fleet.idle_seconds() is None
+async def test_idle_times_are_unknown_while_a_worker_is_down() -> None:
+    pool = make_pool((WorkerState.SERVING, FakeControl({1: 5.0})), (WorkerState.SERVING, FakeControl({1: 7.0})))
+    assert await pool.idle_seconds() == [{1: 5.0}, {1: 7.0}]
+    pool.processes[1].state = WorkerState.LOADED
+    assert await pool.idle_seconds() is None

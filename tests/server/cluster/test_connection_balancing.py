@@ -1,4 +1,4 @@
-"""Workers accept from one socket, and each gets its share; one that is stopped takes nobody from the others."""
+"""Workers accept connections from one shared socket: each gets its share, and a stopped worker gets none."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MultiProcessSer
 
 @contextlib.contextmanager
 def connected(server: MultiProcessServer, count: int) -> Iterator[list[http.client.HTTPConnection]]:
-    """Some connections that stay open."""
+    """Open `count` connections and keep them open."""
     with contextlib.ExitStack() as stack:
         connections = []
         for _ in range(count):
@@ -46,10 +46,10 @@ def test_every_worker_gets_its_share_of_the_connections(server: MultiProcessServ
     with connected(server, 30) as connections:
         shares = Counter(map(server.worker_of_connection, connections))
     assert sum(shares.values()) == 30
-    assert min(shares[number] for number in range(3)) >= 7  # on a busy machine one may miss its turn
+    assert min(shares[number] for number in range(3)) >= 7  # on a busy machine a worker may miss its turn
 
 
-def test_a_stopped_worker_takes_nobody_from_the_others(server: MultiProcessServer) -> None:
+def test_a_stopped_worker_gets_no_connections(server: MultiProcessServer) -> None:
     server.signal_worker(2, signal.SIGSTOP)
     try:
         began_s = time.monotonic()
@@ -62,7 +62,7 @@ def test_a_stopped_worker_takes_nobody_from_the_others(server: MultiProcessServe
         server.signal_worker(2, signal.SIGCONT)
 
 
-def test_who_comes_back_gets_the_next_ones(server: MultiProcessServer) -> None:
+def test_a_restarted_worker_gets_new_connections(server: MultiProcessServer) -> None:
     with connected(server, 6):
         pid = server.signal_worker(1, signal.SIGKILL)
         server.wait_for_replacement(1, pid)
@@ -70,9 +70,11 @@ def test_who_comes_back_gets_the_next_ones(server: MultiProcessServer) -> None:
             assert 1 in map(server.worker_of_connection, connections)
 
 
-def test_silent_connections_are_limited_in_each_worker_and_keep_nobody_out(server: MultiProcessServer) -> None:
+def test_silent_connections_are_limited_in_each_worker_and_block_no_client(server: MultiProcessServer) -> None:
     with open_silent_connections(server, 400) as sockets:
         with connected(server, 3):
-            wait_until(lambda: count_open(sockets) <= 3 * 20, timeout_s=5)  # half of 40: all are of one address
+            wait_until(
+                lambda: count_open(sockets) <= 3 * 20, timeout_s=5
+            )  # half of 40, since all come from one address
         queue = server.create_queue()
         assert server.message_counts(queue) == (0, 0)

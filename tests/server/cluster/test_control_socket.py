@@ -1,4 +1,4 @@
-"""The supervisor and a worker ask each other over a socket: an answer comes always, and an error is what it was."""
+"""Requests between the supervisor and a worker over a socket: each gets a reply, and errors keep their type."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class ControlEnd:
-    """One end, that answers as a test wants."""
+    """One end of a control connection, whose answer a test chooses."""
 
     def __init__(self, decoder: object) -> None:
         self.received: list[Message] = []
@@ -44,7 +44,7 @@ class ControlEnd:
             on_lost=self.is_lost.set,
         )
 
-    async def _answer(self, _question: Message) -> object:
+    async def _answer(self, _request: Message) -> object:
         self.was_asked.set()
         await self.is_open.wait()
         if isinstance(self.answer, Exception):
@@ -64,7 +64,7 @@ async def connected_ends() -> AsyncIterator[tuple[ControlEnd, ControlEnd]]:
     worker.control.close()
 
 
-async def test_both_say_and_ask() -> None:
+async def test_both_ends_send_notifications_and_requests() -> None:
     async with connected_ends() as (supervisor, worker):
         supervisor.control.notify(Serve())
         worker.control.notify(Heartbeat({1: "broken"}))
@@ -76,7 +76,7 @@ async def test_both_say_and_ask() -> None:
 
 
 @pytest.mark.parametrize("error", [QuotaExceeded("too many"), EntityNotFound("orders"), StoreUnavailable("broken")])
-async def test_an_error_is_what_it_was(error: Exception) -> None:
+async def test_an_error_keeps_its_type_and_text(error: Exception) -> None:
     async with connected_ends() as (supervisor, worker):
         supervisor.answer = error
         with pytest.raises(type(error)) as caught:
@@ -85,47 +85,47 @@ async def test_an_error_is_what_it_was(error: Exception) -> None:
         assert str(caught.value) == str(error)
 
 
-async def test_a_fault_of_the_other_process_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
+async def test_details_of_an_internal_error_are_logged_and_not_sent(caplog: pytest.LogCaptureFixture) -> None:
     async with connected_ends() as (supervisor, worker):
         supervisor.answer = RuntimeError("a secret")
-        with pytest.raises(InternalFault, match=r"^the server failed; its log says why$"):
+        with pytest.raises(InternalFault, match=r"^internal error: see the server's log$"):
             await worker.control.request(DeleteEntity("orders"), str, 5)
     assert "DeleteEntity failed" in caplog.text
 
 
-async def test_who_does_not_answer_in_time_is_unavailable() -> None:
+async def test_a_request_without_a_reply_in_time_fails_with_store_unavailable() -> None:
     async with connected_ends() as (supervisor, worker):
         supervisor.is_open.clear()
-        with pytest.raises(StoreUnavailable, match=r"has not answered for 0.05 s: it may still be done"):
+        with pytest.raises(StoreUnavailable, match=r"within 0.05 s: the request may still be carried out"):
             await worker.control.request(DeleteEntity("orders"), str, 0.05)
         supervisor.answer = "late"
         supervisor.is_open.set()
         assert await worker.control.request(DeleteEntity("other"), str, 5) == "late"
 
 
-async def test_who_has_gone_is_unavailable_at_once_and_from_then_on() -> None:
+async def test_pending_and_new_requests_fail_at_once_after_the_other_end_closes() -> None:
     async with connected_ends() as (supervisor, worker):
         supervisor.is_open.clear()
-        asking = asyncio.ensure_future(worker.control.request(DeleteEntity("orders"), str, 60))
+        request = asyncio.ensure_future(worker.control.request(DeleteEntity("orders"), str, 60))
         await supervisor.was_asked.wait()
         supervisor.control.close()
         await worker.is_lost.wait()
-        with pytest.raises(StoreUnavailable, match="the process that keeps the catalogue is not there"):
-            await asking
-        with pytest.raises(StoreUnavailable, match="the process that keeps the catalogue is not there"):
+        with pytest.raises(StoreUnavailable, match="the supervisor, which owns the catalogue, is down"):
+            await request
+        with pytest.raises(StoreUnavailable, match="the supervisor, which owns the catalogue, is down"):
             await worker.control.request(DeleteEntity("orders"), str, 60)
-        worker.control.notify(Heartbeat({}))  # nobody hears it, and nobody minds
+        worker.control.notify(Heartbeat({}))  # is dropped without an error
         supervisor.is_open.set()
 
 
-async def test_many_questions_have_their_own_answers() -> None:
+async def test_concurrent_requests_get_their_own_replies() -> None:
     async with connected_ends() as (supervisor, worker):
 
-        async def answer(question: Message) -> str:
-            assert isinstance(question, DeleteEntity)
-            await asyncio.sleep(0.001 * (int(question.path) % 3))
-            return question.path
+        async def answer(request: Message) -> str:
+            assert isinstance(request, DeleteEntity)
+            await asyncio.sleep(0.001 * (int(request.path) % 3))
+            return request.path
 
-        supervisor.control._handle_request = answer  # noqa: SLF001  # another one for each
-        asked = [worker.control.request(DeleteEntity(str(number)), str, 5) for number in range(100)]
-        assert await asyncio.gather(*asked) == [str(number) for number in range(100)]
+        supervisor.control._handle_request = answer  # noqa: SLF001  # a different answer for each request
+        requests = [worker.control.request(DeleteEntity(str(number)), str, 5) for number in range(100)]
+        assert await asyncio.gather(*requests) == [str(number) for number in range(100)]

@@ -1,4 +1,4 @@
-"""Which broker processes and stores a message has to do with: one of each, where the documents say so."""
+"""Which brokers and stores hold an entity's messages: one of each for a plain entity, all for a partitioned entity."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 STORES = 4
 
 
-async def test_r125_r129_a_plain_queue_or_topic_has_one_broker_and_one_store_and_a_partitioned_one_has_all(
+async def test_r125_r129_a_plain_entity_has_one_broker_and_store_and_a_partitioned_queue_has_all(
     two_workers: MultiProcessServer,
 ) -> None:
     owners = {store: worker for worker, stores in stores_of(two_workers).items() for store in stores}
@@ -35,60 +35,60 @@ async def test_r125_r129_a_plain_queue_or_topic_has_one_broker_and_one_store_and
     topic = f"topic-{uuid.uuid4().hex}"
     two_workers.create_entity(topic, "TopicDescription")
     two_workers.create_entity(f"{topic}/subscriptions/all", "SubscriptionDescription")
-    divided = two_workers.create_queue(EnablePartitioning="true")
+    partitioned = two_workers.create_queue(EnablePartitioning="true")
     async with connect_client(two_workers) as factory:
-        stores = {path: await _stores_of_messages(two_workers, factory, path) for path in [*queues, topic, divided]}
+        stores = {path: await _stores_of_messages(two_workers, factory, path) for path in [*queues, topic, partitioned]}
         assert [len(stores[path]) for path in [*queues, topic]] == [1] * (STORES + 1)
-        assert stores[divided] == set(range(STORES))
-        holder = connected_worker(two_workers)
+        assert stores[partitioned] == set(range(STORES))
+        connected = connected_worker(two_workers)
         brokers = {path: owners[next(iter(stores[path]))] for path in queues}
-        (here, *_), (there, *_) = (
-            [path for path, owner in brokers.items() if owner == number] for number in (holder, 1 - holder)
+        (local, *_), (remote, *_) = (
+            [path for path, owner in brokers.items() if owner == number] for number in (connected, 1 - connected)
         )
-        two_workers.signal_worker(1 - holder, signal.SIGSTOP)
+        two_workers.signal_worker(1 - connected, signal.SIGSTOP)
         try:
-            for path in (here, divided):  # one process is enough: the other one has no part in it
-                key = key_for_fragment(holder)
+            for path in (local, partitioned):  # needs one process only
+                key = key_for_fragment(connected)
                 await asyncio.wait_for(_send(factory, path, BrokeredMessage("works", partition_key=key)), 10)
-            alone = asyncio.ensure_future(_send(factory, there, BrokeredMessage("waits")))
-            await asyncio.wait([alone], timeout=0.3)
-            assert not alone.done(), "nobody else serves it"
+            pending = asyncio.ensure_future(_send(factory, remote, BrokeredMessage("waits")))
+            await asyncio.wait([pending], timeout=0.3)
+            assert not pending.done(), "nobody else serves it"
         finally:
-            two_workers.signal_worker(1 - holder, signal.SIGCONT)
-        await alone
+            two_workers.signal_worker(1 - connected, signal.SIGCONT)
+        await pending
 
 
-async def test_r126_r112_r113_copies_and_sessions_are_handled_by_one_broker_whichever_a_client_is_connected_to(
+async def test_r126_r112_r113_one_broker_handles_a_message_id_or_session_for_every_client(
     two_workers: MultiProcessServer,
 ) -> None:
-    once = two_workers.create_queue(EnablePartitioning="true", RequiresDuplicateDetection="true")
-    ordered = two_workers.create_queue(EnablePartitioning="true", RequiresSession="true")
-    async with connect_client(two_workers) as one:
-        await _send(one, once, BrokeredMessage("connects", message_id="0"))
-        async with await _client_of_the_other(two_workers, once) as other:
+    deduplicated = two_workers.create_queue(EnablePartitioning="true", RequiresDuplicateDetection="true")
+    with_sessions = two_workers.create_queue(EnablePartitioning="true", RequiresSession="true")
+    async with connect_client(two_workers) as first:
+        await _send(first, deduplicated, BrokeredMessage("connects", message_id="0"))
+        async with await _connect_to_the_other_worker(two_workers, deduplicated) as other:
             for number in range(20):
-                for factory in (one, other):
-                    await _send(factory, once, BrokeredMessage(f"{number}", message_id=f"{number}"))
+                for factory in (first, other):
+                    await _send(factory, deduplicated, BrokeredMessage(f"{number}", message_id=f"{number}"))
                     for session in (key_for_fragment(0), key_for_fragment(1)):
-                        await _send(factory, ordered, BrokeredMessage(f"{number}", session_id=session))
-            found = await receive(one.create_queue_client(once), 20)
-            assert sorted(int(str(message.message_id)) for message in found) == list(range(20))
-            assert len({fragment_of_message(message) for message in found}) > FRAGMENTS // 4, "of both brokers"
-            assert await other.create_queue_client(once).receive(timeout=0) is None
+                        await _send(factory, with_sessions, BrokeredMessage(f"{number}", session_id=session))
+            received = await receive(first.create_queue_client(deduplicated), 20)
+            assert sorted(int(str(message.message_id)) for message in received) == list(range(20))
+            assert len({fragment_of_message(message) for message in received}) > FRAGMENTS // 4, "of both brokers"
+            assert await other.create_queue_client(deduplicated).receive(timeout=0) is None
             for fragment in (0, 1):
-                held = await other.create_queue_client(ordered).accept_session(key_for_fragment(fragment))
-                messages = [message for _ in range(40) if (message := await held.receive(5)) is not None]
+                accepted = await other.create_queue_client(with_sessions).accept_session(key_for_fragment(fragment))
+                messages = [message for _ in range(40) if (message := await accepted.receive(5)) is not None]
                 assert {fragment_of_message(message) for message in messages} == {fragment}
                 assert [int(message.text) for message in messages] == [number // 2 for number in range(40)]
-                await held.set_state(b"packed")
-                await held.close()
-                again = await _accept(one, ordered, key_for_fragment(fragment))
-                assert await again.get_state() == b"packed"
-                await again.close()
+                await accepted.set_state(b"packed")
+                await accepted.close()
+                reaccepted = await _accept(first, with_sessions, key_for_fragment(fragment))
+                assert await reaccepted.get_state() == b"packed"
+                await reaccepted.close()
 
 
-async def _client_of_the_other(server: MultiProcessServer, queue: str) -> MessagingFactory:
-    """A client whose connection is accepted by the worker that has none yet. The kernel chooses: it is tried often."""
+async def _connect_to_the_other_worker(server: MultiProcessServer, queue: str) -> MessagingFactory:
+    """Return a client connected to the worker without a client. The kernel picks the worker, so connect repeatedly."""
     connected_worker(server)
     for _ in range(MAX_CONNECTION_ATTEMPTS):
         factory = connect_client(server)
@@ -100,7 +100,7 @@ async def _client_of_the_other(server: MultiProcessServer, queue: str) -> Messag
 
 
 async def _accept(factory: MessagingFactory, queue: str, session: str) -> MessageSession:
-    """The process that has the session hears of its release a moment after the client that was connected to another."""
+    """Accept a session, retrying: its owner may hear of the release later than the client that released it."""
     while True:
         with suppress(SessionCannotBeLocked):
             return await factory.create_queue_client(queue).accept_session(session)
@@ -111,7 +111,7 @@ async def _send(factory: MessagingFactory, path: str, message: BrokeredMessage) 
 
 
 async def _stores_of_messages(server: MultiProcessServer, factory: MessagingFactory, path: str) -> set[int]:
-    """The stores in whose files a body is that is sent to an entity many times."""
+    """Send a unique body to `path` many times, and return the stores whose files contain it."""
     mark = f"mark {uuid.uuid4().hex}"
     sender = factory.create_message_sender(path)
     for _ in range(2 * FRAGMENTS):

@@ -1,4 +1,4 @@
-"""Every worker refuses pages of other sites where the emulator's key is good."""
+"""With the emulator key, every worker refuses requests from the pages of other sites."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_every_worker_refuses_a_name_that_is_not_ours(tmp_path: Path) -> None:
+def test_every_worker_refuses_an_unknown_host_name(tmp_path: Path) -> None:
     with (
         run_multi_process_server(tmp_path, "--emulator-key", "--allowed-host=friend.example", workers=2) as server,
         server.connect_to_each() as connections,

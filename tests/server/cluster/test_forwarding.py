@@ -1,4 +1,4 @@
-"""Messages are forwarded between entities whose fragments two broker processes have, over sockets."""
+"""Forwarding between entities whose fragments belong to two processes."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ KINDS = [("true", "true"), ("true", "false"), ("false", "true")]
 
 
 @pytest.mark.parametrize(("source", "destination"), KINDS)
-async def test_r119_r120_messages_are_forwarded_from_to_and_between_partitioned_entities_to_their_keys_fragments(
+async def test_r119_r120_forwarding_from_and_to_partitioned_entities_keeps_the_keys_fragment(
     two_workers: MultiProcessServer, source: str, destination: str
 ) -> None:
-    end = two_workers.create_queue(EnablePartitioning=destination)
+    target = two_workers.create_queue(EnablePartitioning=destination)
     flag = f"<EnablePartitioning>{source}</EnablePartitioning>"
-    entry, topic, forward = f"from-{end}", f"topic-of-{end}", f"<ForwardTo>{end}</ForwardTo>"
+    queue, topic, forward = f"from-{target}", f"topic-of-{target}", f"<ForwardTo>{target}</ForwardTo>"
     for path, kind, content in (
-        (entry, "QueueDescription", flag + forward),
+        (queue, "QueueDescription", flag + forward),
         (topic, "TopicDescription", flag),
         (f"{topic}/subscriptions/all", "SubscriptionDescription", forward),
     ):
-        described = QUEUE_ENTRY.format(content).replace("QueueDescription", kind)
-        two_workers.request_any(None, "PUT", path, described, expected=201)
+        body = QUEUE_ENTRY.format(content).replace("QueueDescription", kind)
+        two_workers.request_any(None, "PUT", path, body, expected=201)
     async with connect_client(two_workers) as factory:
-        for path in (entry, topic):
+        for path in (queue, topic):
             sender = factory.create_message_sender(path)
             for message in one_per_fragment():
                 await sender.send(message)
-        found = await receive(factory.create_queue_client(end), 2 * FRAGMENTS)
-        places = sorted((int(message.text), fragment_of_message(message)) for message in found)
-        lies = [(number, number if destination == "true" else 0) for number in range(FRAGMENTS)]
-        assert places == sorted([*lies, *lies])
+        received = await receive(factory.create_queue_client(target), 2 * FRAGMENTS)
+        fragments = sorted((int(message.text), fragment_of_message(message)) for message in received)
+        expected = [(number, number if destination == "true" else 0) for number in range(FRAGMENTS)]
+        assert fragments == sorted([*expected, *expected])

@@ -1,4 +1,4 @@
-"""One of two disks is full: `/health` names the store and the reason, and every client is told what to do.
+"""A full disk under one of two stores: `/health` names the store and the reason, and every client gets the same text.
 
 Each worker has a store on a disk of its own; the second disk is a real, small file system.
 """
@@ -42,7 +42,7 @@ HEALTHY = {"is_available": True, "takes_messages": True}
 
 
 class FullDiskServer(NamedTuple):
-    """A server of two workers: `full` is a queue on the full disk, `other` is on the other one, `both` on both."""
+    """A server of two workers: queue `full` is on the full disk, `other` on the other disk, `both` on both disks."""
 
     server: MultiProcessServer
     filler: Path
@@ -73,14 +73,14 @@ def full_disk_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FullD
     ):
         queues = server.create_queue(), server.create_queue(), server.create_queue(EnablePartitioning="true")
         server.send(queues[1], "stored before")
-        found = FullDiskServer(server, fill_disk(small, leave_mebibytes=8), *queues)
+        full = FullDiskServer(server, fill_disk(small, leave_mebibytes=8), *queues)
         with server.connect_to_each() as connections:
             for connection in connections.values():
-                wait_until(partial(_knows, server, connection))
-        yield found
+                wait_until(partial(_reports_full_disk, server, connection))
+        yield full
 
 
-def _knows(server: MultiProcessServer, connection: http.client.HTTPConnection) -> bool:
+def _reports_full_disk(server: MultiProcessServer, connection: http.client.HTTPConnection) -> bool:
     return "its disk is full" in server.request_on(connection, "GET", "health", expected=200)
 
 
@@ -101,7 +101,7 @@ def test_health_names_the_store_whose_disk_is_full(full_disk_server: FullDiskSer
     assert full_disk_server.health("health?for=send") == (200, expected)  # the other store takes messages
 
 
-def test_plain_http_is_told(full_disk_server: FullDiskServer) -> None:
+def test_an_http_send_gets_the_reason(full_disk_server: FullDiskServer) -> None:
     with full_disk_server.server.connect_to_each() as connections:
         for connection in connections.values():
             answer = full_disk_server.server.request_on(
@@ -111,7 +111,7 @@ def test_plain_http_is_told(full_disk_server: FullDiskServer) -> None:
             full_disk_server.server.send(full_disk_server.other, "x", connection)
 
 
-def test_the_sdk_for_python_is_told(full_disk_server: FullDiskServer) -> None:
+def test_the_sdk_for_python_gets_the_reason(full_disk_server: FullDiskServer) -> None:
     with (
         ServiceBusClient.from_connection_string(full_disk_server.server.connection_string, retry_total=0) as client,
         client.get_queue_sender(full_disk_server.full) as sender,
@@ -121,7 +121,7 @@ def test_the_sdk_for_python_is_told(full_disk_server: FullDiskServer) -> None:
     assert TEXT in str(caught.value)
 
 
-async def test_the_aio_sdk_for_python_is_told(full_disk_server: FullDiskServer) -> None:
+async def test_the_async_sdk_for_python_gets_the_reason(full_disk_server: FullDiskServer) -> None:
     client = AsyncServiceBusClient.from_connection_string(full_disk_server.server.connection_string, retry_total=0)
     async with client, client.get_queue_sender(full_disk_server.full) as sender:
         with pytest.raises(ServiceBusError) as caught:
@@ -129,7 +129,7 @@ async def test_the_aio_sdk_for_python_is_told(full_disk_server: FullDiskServer) 
     assert TEXT in str(caught.value)
 
 
-def test_the_sdk_for_javascript_is_told(full_disk_server: FullDiskServer) -> None:
+def test_the_sdk_for_javascript_gets_the_reason(full_disk_server: FullDiskServer) -> None:
     program = """
         import { webcrypto } from "node:crypto";
         globalThis.crypto ??= webcrypto;
@@ -153,9 +153,9 @@ def test_the_sdk_for_javascript_is_told(full_disk_server: FullDiskServer) -> Non
     assert TEXT in message
 
 
-async def test_our_client_is_told_with_an_error_of_its_own(full_disk_server: FullDiskServer) -> None:
-    given = full_disk_server.server.connection_string
-    async with MessagingFactory.from_connection_string(given, retry_policy=NO_RETRY) as factory:
+async def test_our_client_raises_disk_full(full_disk_server: FullDiskServer) -> None:
+    address = full_disk_server.server.connection_string
+    async with MessagingFactory.from_connection_string(address, retry_policy=NO_RETRY) as factory:
         sender = factory.create_message_sender(full_disk_server.full)
         with pytest.raises(DiskFull) as caught:
             await sender.send(BrokeredMessage("x"))
@@ -164,19 +164,19 @@ async def test_our_client_is_told_with_an_error_of_its_own(full_disk_server: Ful
     assert str(caught.value) == TEXT
 
 
-def test_our_blocking_client_is_told_with_an_error_of_its_own(full_disk_server: FullDiskServer) -> None:
-    given = full_disk_server.server.connection_string
+def test_our_blocking_client_raises_disk_full(full_disk_server: FullDiskServer) -> None:
+    address = full_disk_server.server.connection_string
     with (
-        SyncMessagingFactory.from_connection_string(given, retry_policy=NO_RETRY) as factory,
+        SyncMessagingFactory.from_connection_string(address, retry_policy=NO_RETRY) as factory,
         pytest.raises(DiskFull) as caught,
     ):
         factory.create_message_sender(full_disk_server.full).send(BrokeredMessage("x"))
     assert str(caught.value) == TEXT
 
 
-async def test_a_partitioned_queue_takes_messages_in_its_other_fragments(full_disk_server: FullDiskServer) -> None:
-    given = full_disk_server.server.connection_string
-    async with MessagingFactory.from_connection_string(given, retry_policy=NO_RETRY) as factory:
+async def test_a_partitioned_queue_accepts_messages_in_its_other_fragments(full_disk_server: FullDiskServer) -> None:
+    address = full_disk_server.server.connection_string
+    async with MessagingFactory.from_connection_string(address, retry_policy=NO_RETRY) as factory:
         sender = factory.create_message_sender(full_disk_server.both)
         for _ in range(16):
             await sender.send(BrokeredMessage("without a key"))
@@ -187,7 +187,7 @@ async def test_a_partitioned_queue_takes_messages_in_its_other_fragments(full_di
     assert str(caught.value) == f"fragment {caught.value.fragment}: {TEXT}"
 
 
-def test_stored_messages_are_received_and_with_space_again_all_is_well(full_disk_server: FullDiskServer) -> None:
+def test_stored_messages_are_received_and_sends_work_again_once_space_is_free(full_disk_server: FullDiskServer) -> None:
     assert full_disk_server.server.receive_and_delete(full_disk_server.full) == "stored before"
     full_disk_server.filler.unlink()
     full_disk_server.server.wait_until_healthy()

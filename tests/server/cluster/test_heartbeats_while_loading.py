@@ -1,4 +1,4 @@
-"""While a worker loads a namespace that is full it gives signs of life."""
+"""A worker that loads a large namespace still sends heartbeats."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from twinbus.testing.clock import FakeClock
 COUNT = 1_000
 
 
-async def test_others_get_their_turns_while_many_entities_are_made() -> None:
+async def test_other_tasks_run_while_many_entities_are_loaded() -> None:
     loop, turns = asyncio.get_running_loop(), 0
     namespace = Namespace(
         clock=FakeClock(), random=Random(1), call_at_turn_end=loop.call_soon, on_failed=lambda _: None
@@ -47,8 +47,8 @@ async def test_others_get_their_turns_while_many_entities_are_made() -> None:
                 store.step()
             await asyncio.sleep(0)
 
-    beating, stepping = loop.create_task(beat()), loop.create_task(step())
+    heartbeats, stepping = loop.create_task(beat()), loop.create_task(step())
     await CatalogueReplica(namespace, "contoso").load([(row, ()) for row in rows])
     stepping.cancel()
-    await beating
+    await heartbeats
     assert turns >= COUNT // 200

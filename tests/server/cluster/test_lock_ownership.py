@@ -1,4 +1,4 @@
-"""Only the holder of a session settles its messages, also if another process has the session's fragment."""
+"""Only the holder of a session may settle its messages, also if another process owns the session's fragment."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-async def test_a_message_of_a_session_is_settled_by_its_holder_alone_wherever_it_lies(tmp_path: Path) -> None:
+async def test_only_the_session_holder_settles_its_messages_in_any_process(tmp_path: Path) -> None:
     with run_multi_process_server(tmp_path, workers=2) as server:
-        queue = server.create_queue(RequiresSession="true", EnablePartitioning="true")
+        partitioned = server.create_queue(RequiresSession="true", EnablePartitioning="true")
         plain = [server.create_queue(RequiresSession="true") for _ in range(2)]
-        for fragment in range(4):  # of both processes, whichever the clients are connected to
-            await assert_only_the_holder_settles(server, queue, key_for_fragment(fragment))
-        for one in plain:
-            await assert_only_the_holder_settles(server, one, "a")
+        for fragment in range(4):  # fragments of both processes
+            await assert_only_the_holder_settles(server, partitioned, key_for_fragment(fragment))
+        for queue in plain:
+            await assert_only_the_holder_settles(server, queue, "a")

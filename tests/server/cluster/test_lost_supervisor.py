@@ -1,4 +1,4 @@
-"""While the supervisor is down messages flow, and nothing can be managed; nobody else comes to the stores."""
+"""While the supervisor is down, messages flow, administration fails, and no second server can open the stores."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tests.support.multi_process_server import MultiProcessServer, is_worker, ru
 from tests.support.server_process import QUEUE_ENTRY, ServerFailed, wait_until
 
 
-def test_messages_flow_and_management_fails_cleanly(tmp_path: Path) -> None:
+def test_messages_flow_and_administration_is_refused_while_the_supervisor_is_down(tmp_path: Path) -> None:
     with run_multi_process_server(tmp_path, workers=2) as server:
         queues = [server.create_queue() for _ in range(4)]
         workers = server.workers().values()
         with server.connect_to_each() as connections:
             os.kill(server.pid, signal.SIGKILL)
-            wait_until(lambda: server.log.count("the supervisor has ended") == 2)
+            wait_until(lambda: server.log.count("the supervisor exited") == 2)
             for connection in connections.values():
                 began_s = time.monotonic()
                 for method, path, body in (
@@ -28,13 +28,13 @@ def test_messages_flow_and_management_fails_cleanly(tmp_path: Path) -> None:
                     ("PUT", f"$outage?path={queues[0]}&seconds=5", None),
                 ):
                     refused = server.request_on(connection, method, path, body, expected=503)
-                    assert "the process that keeps the catalogue is not there" in refused
+                    assert "the supervisor, which owns the catalogue, is down" in refused
                 assert time.monotonic() - began_s < 3
                 assert "QueueDescription" in server.request_on(connection, "GET", queues[0], expected=200)
                 for queue in queues:
                     server.send(queue, "flows", connection)
                     assert server.receive_and_delete(queue, connection) == "flows"
-        for queue in queues:  # new connections, too
+        for queue in queues:  # over new connections
             server.send(queue, "kept")
         second = MultiProcessServer(tmp_path, "--workers=2")
         with pytest.raises(ServerFailed, match=r"is in use by process \d+, workers \d+, \d+"):
@@ -43,15 +43,15 @@ def test_messages_flow_and_management_fails_cleanly(tmp_path: Path) -> None:
         for pid in workers:
             os.kill(pid, signal.SIGTERM)
         wait_until(lambda: not any(is_worker(pid) for pid in workers))
-        left = Path((tmp_path / "data" / "run").read_text().strip())
-        assert left.is_dir()
+        socket_folder = Path((tmp_path / "data" / "run").read_text().strip())
+        assert socket_folder.is_dir()
         server.forget_supervisor()
         server.start()
-        assert not left.exists()
+        assert not socket_folder.exists()
         assert [server.receive_and_delete(queue) for queue in queues] == ["kept"] * 4
 
 
-def test_a_worker_that_dies_then_costs_its_stores_alone(tmp_path: Path) -> None:
+def test_a_worker_lost_without_a_supervisor_takes_only_its_own_stores_down(tmp_path: Path) -> None:
     with run_multi_process_server(tmp_path, workers=2) as server:
         queues = [server.create_queue() for _ in range(2)]
         with server.connect_to_each() as connections:

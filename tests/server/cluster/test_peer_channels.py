@@ -1,4 +1,4 @@
-"""Words between processes arrive whole, in order, and also those that are said before the other end is there."""
+"""Messages between processes arrive whole and in order, including those sent before the connection is made."""
 
 from __future__ import annotations
 
@@ -14,41 +14,41 @@ if TYPE_CHECKING:
 
     from twinbus.broker.ports.peer_protocol import Reply
 
-WELL = StoreHealth({1: (None, None)})
+HEALTHY = StoreHealth({1: (None, None)})
 
 
-async def heard(folder: Path, *words: Reply) -> list[Reply]:
-    """What comes of words that are said to one that just comes."""
-    loop, is_all = asyncio.get_running_loop(), asyncio.Event()
-    came: list[Reply] = []
+async def deliver(folder: Path, *replies: Reply) -> list[Reply]:
+    """Send replies before the connection is made, and return the replies that the other end receives."""
+    loop, is_complete = asyncio.get_running_loop(), asyncio.Event()
+    received: list[Reply] = []
     ends: list[MessageChannel] = []
 
-    def admit() -> MessageChannel:
-        ends.append(MessageChannel(REQUEST_DECODER, lambda _number, _word: None, lambda: None))
-        for word in words:
-            ends[0].send(0, word)
+    def accept() -> MessageChannel:
+        ends.append(MessageChannel(REQUEST_DECODER, lambda _number, _request: None, lambda: None))
+        for reply in replies:
+            ends[0].send(0, reply)
         return ends[0]
 
-    def hear(_number: int, word: Reply) -> None:
-        came.append(word)
-        if len(came) == len(words):
-            is_all.set()
+    def receive(_number: int, reply: Reply) -> None:
+        received.append(reply)
+        if len(received) == len(replies):
+            is_complete.set()
 
-    server = await loop.create_unix_server(admit, str(folder / "a"))
+    server = await loop.create_unix_server(accept, str(folder / "a"))
     _, channel = await loop.create_unix_connection(
-        lambda: MessageChannel(REPLY_DECODER, hear, lambda: None), str(folder / "a")
+        lambda: MessageChannel(REPLY_DECODER, receive, lambda: None), str(folder / "a")
     )
-    await asyncio.wait_for(is_all.wait(), TIMEOUT_S)
+    await asyncio.wait_for(is_complete.wait(), TIMEOUT_S)
     channel.close()
     ends[0].close()
     server.close()
-    return came
+    return received
 
 
-async def test_what_is_said_before_the_connection_is_made_is_heard(tmp_path: Path) -> None:
-    assert await heard(tmp_path, WELL) == [WELL]
+async def test_a_message_sent_before_the_connection_is_made_arrives(tmp_path: Path) -> None:
+    assert await deliver(tmp_path, HEALTHY) == [HEALTHY]
 
 
-async def test_a_long_word_comes_in_pieces_and_what_follows_it_behind(tmp_path: Path) -> None:
-    long = PeekedMessages([bytes([number]) * 1_000_000 for number in range(20)], 5)
-    assert await heard(tmp_path, WELL, long, Done(), long, WELL) == [WELL, long, Done(), long, WELL]
+async def test_large_messages_arrive_whole_and_in_order(tmp_path: Path) -> None:
+    large = PeekedMessages([bytes([number]) * 1_000_000 for number in range(20)], 5)
+    assert await deliver(tmp_path, HEALTHY, large, Done(), large, HEALTHY) == [HEALTHY, large, Done(), large, HEALTHY]

@@ -1,4 +1,4 @@
-"""Q17: a worker that was killed knows what an exclusive receiver of its queues had, wherever that is connected."""
+"""Q17: a restarted worker knows which messages an exclusive receiver had, whichever process the receiver used."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-async def test_q17_messages_that_a_killed_worker_had_delivered_say_so_when_they_come_again(tmp_path: Path) -> None:
+async def test_q17_redelivered_messages_of_a_killed_worker_have_a_delivery_count(tmp_path: Path) -> None:
     with run_multi_process_server(tmp_path, workers=2) as server:
         queues = [server.create_queue() for _ in range(4)]  # in stores of both
         async with connect_raw(server) as first:
@@ -25,6 +25,6 @@ async def test_q17_messages_that_a_killed_worker_had_delivered_say_so_when_they_
             server.wait_until_healthy()
         async with connect_raw(server) as second:
             for queue in queues:
-                found = await second.receive(await attach_exclusive_receiver(second, queue, 2), 2)
-                assert message_ids(found) == order_ids(1, 2)
-                assert (counts(found)[0] or 0) > 0, queue
+                received = await second.receive(await attach_exclusive_receiver(second, queue, 2), 2)
+                assert message_ids(received) == order_ids(1, 2)
+                assert (counts(received)[0] or 0) > 0, queue

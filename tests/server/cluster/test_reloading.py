@@ -1,4 +1,4 @@
-"""SIGHUP and `twinbus key` reach every worker before they are done; connections stay up."""
+"""SIGHUP and `twinbus key` take effect in every worker before they return; connections stay open."""
 
 from __future__ import annotations
 
@@ -27,36 +27,36 @@ UNAUTHORIZED = "amqp:unauthorized-access"
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReloadableMultiProcessServer]:
-    crew = ReloadableMultiProcessServer(tmp_path_factory.mktemp("reloading"))
-    with run_reloadable(crew):
-        yield crew
+    reloadable = ReloadableMultiProcessServer(tmp_path_factory.mktemp("reloading"))
+    with run_reloadable(reloadable):
+        yield reloadable
 
 
 async def connected(
-    server: ReloadableMultiProcessServer, stack: AsyncExitStack, name: str, shown: str
+    server: ReloadableMultiProcessServer, stack: AsyncExitStack, name: str, password: str
 ) -> dict[int, RawClient]:
-    """A client at each worker."""
-    found: dict[int, RawClient] = {}
-    while len(found) < 2:
-        client = await stack.enter_async_context(connect_raw(server, Credentials.plain(name, shown)))
-        found.setdefault(worker_of(server, client), client)
-    return found
+    """Return a client connected to each worker."""
+    clients: dict[int, RawClient] = {}
+    while len(clients) < 2:
+        client = await stack.enter_async_context(connect_raw(server, Credentials.plain(name, password)))
+        clients.setdefault(worker_of(server, client), client)
+    return clients
 
 
 async def test_a_key_is_revoked_at_every_worker_when_the_command_returns(server: ReloadableMultiProcessServer) -> None:
     async with AsyncExitStack() as stack:
         await asyncio.to_thread(run_key_command_ok, server.data, "add", "worker-key", "--rights", "Send")
-        shown = await asyncio.to_thread(secret, server.data, "worker-key")
-        clients = await connected(server, stack, "worker-key", shown)
+        key = await asyncio.to_thread(secret, server.data, "worker-key")
+        clients = await connected(server, stack, "worker-key", key)
         links = {number: await client.attach_sender("orders") for number, client in clients.items()}
         await asyncio.to_thread(run_key_command_ok, server.data, "rotate", "worker-key")
         assert all(link.is_attached for link in links.values())
-        told = await asyncio.to_thread(run_key_command_ok, server.data, "revoke", "worker-key")
-        assert f"(process {server.pid})" in told
+        output = await asyncio.to_thread(run_key_command_ok, server.data, "revoke", "worker-key")
+        assert f"(process {server.pid})" in output
         async with asyncio.timeout(WITHIN_S):
             for number, client in clients.items():
                 assert await client.detach_condition(links[number]) == UNAUTHORIZED
-    token = server.token("", key=shown, key_name="worker-key")
+    token = server.token("", key=key, key_name="worker-key")
     with server.connect_to_each() as connections:
         for connection in connections.values():
             connection.request("POST", "/orders/messages", "x", {"Authorization": token})
@@ -65,13 +65,13 @@ async def test_a_key_is_revoked_at_every_worker_when_the_command_returns(server:
             assert answer.status == 401
 
 
-def test_a_worker_that_is_started_later_has_the_keys_of_now(server: ReloadableMultiProcessServer) -> None:
+def test_a_restarted_worker_has_the_current_keys(server: ReloadableMultiProcessServer) -> None:
     run_key_command_ok(server.data, "add", "late", "--rights", "Send")
-    shown = secret(server.data, "late")
+    key = secret(server.data, "late")
     pid = server.signal_worker(0, signal.SIGKILL)
     server.wait_for_replacement(0, pid)
     server.wait_until_healthy()
-    token = server.token("", key=shown, key_name="late")
+    token = server.token("", key=key, key_name="late")
     with server.connect_to_each() as connections:
         for connection in connections.values():
             connection.request("POST", "/orders/messages", "x", {"Authorization": token})
@@ -81,7 +81,9 @@ def test_a_worker_that_is_started_later_has_the_keys_of_now(server: ReloadableMu
     run_key_command_ok(server.data, "revoke", "late")
 
 
-async def test_the_supervisor_passes_certificate_and_log_level_on(server: ReloadableMultiProcessServer) -> None:
+async def test_a_reload_changes_the_certificate_and_log_level_of_every_worker(
+    server: ReloadableMultiProcessServer,
+) -> None:
     pids = server.workers()
     for pid in pids.values():
         os.kill(pid, signal.SIGHUP)  # as a terminal does to all of its processes
@@ -93,14 +95,14 @@ async def test_the_supervisor_passes_certificate_and_log_level_on(server: Reload
         await connected(server, stack, "app", FIRST_SECRET)
     for number in pids:
         assert any(f"worker={number}" in line for line in server.log.splitlines() if " debug " in line)
-    assert shown(server) == {"two"}
+    assert served_certificates(server) == {"two"}
     server.install_certificate("three")
     (server.folder / "server.key").write_text("nothing of the kind")
     assert "server.key" in await asyncio.to_thread(server.reload_expecting_failure)
-    assert shown(server) == {"two"}
+    assert served_certificates(server) == {"two"}
     assert server.workers() == pids
 
 
-def shown(server: ReloadableMultiProcessServer) -> set[str]:
-    """The certificates that new connections get, at whichever worker."""
+def served_certificates(server: ReloadableMultiProcessServer) -> set[str]:
+    """The certificates that new connections get, from any worker."""
     return {server.served_certificate(port) for port in (server.https_port, server.amqps_port) for _ in range(10)}

@@ -1,4 +1,4 @@
-"""A key that is changed at one worker ends the links that were opened with it at all workers."""
+"""If a key changes at one worker, the links that were opened with it end at every worker."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def worker_of(server: MultiProcessServer, client: RawClient) -> int:
     return server.worker_of_connection(connection)
 
 
-async def test_links_at_every_worker_end(tmp_path: Path) -> None:
+async def test_a_changed_key_ends_its_links_at_every_worker(tmp_path: Path) -> None:
     with run_multi_process_server(tmp_path, workers=2) as server:
         queue = server.create_queue()
         server.update_queue(queue, AuthorizationRules=RULE.format(FIRST, SECOND))
@@ -47,6 +47,6 @@ async def test_links_at_every_worker_end(tmp_path: Path) -> None:
             async with asyncio.timeout(WITHIN_S):
                 for client, link in list(zip(clients, links, strict=True))[::2]:
                     assert await client.detach_condition(link) == "amqp:unauthorized-access"
-            for client in clients[1::2]:  # they have shown the other secret
+            for client in clients[1::2]:  # they authenticated with the other key
                 await client.attach_sender(queue)
             assert all(link.is_attached for link in links[1::2])

@@ -1,4 +1,4 @@
-"""A claim of a silent client is freed in all processes that have fragments, whichever the client is connected to."""
+"""If an exclusive receiver's client falls silent, every process that owns fragments releases its claim."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ async def test_q17_a_silent_client_loses_its_claim_on_fragments_of_all_processes
             assert await claim_when_free(other, queue, 3) < 10
 
 
-async def test_q17_a_claim_that_is_asked_for_only_if_it_is_free_displaces_nobody_in_another_process(
+async def test_q17_a_claim_made_only_if_free_displaces_no_receiver_in_another_process(
     two_workers: MultiProcessServer,
 ) -> None:
-    queues = [two_workers.create_queue() for _ in range(4)]  # of both processes
+    queues = [two_workers.create_queue() for _ in range(4)]  # in both processes
     async with connect_raw(two_workers) as holder:
         links = [await attach_exclusive_receiver(holder, queue, 7) for queue in queues]
-        for _ in range(4):  # connections, to both processes as a rule
+        for _ in range(4):  # connections, usually to both processes
             async with connect_raw(two_workers) as other:
                 for queue in queues:
                     with pytest.raises(LinkRefused, match=LOCKED):

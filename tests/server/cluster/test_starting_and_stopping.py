@@ -1,4 +1,4 @@
-"""A server of several processes starts as one, stops as one, and says why if it cannot start."""
+"""A server of several processes starts and stops as one, and says why if it cannot start."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of the server below."""
+    """The folder of `running_server`."""
     return tmp_path_factory.mktemp("crew")
 
 
@@ -37,17 +37,19 @@ def running_server(folder: Path) -> Iterator[MultiProcessServer]:
         yield server
 
 
-def test_the_ready_file_is_there_when_all_workers_serve(running_server: MultiProcessServer) -> None:
+def test_the_ready_file_exists_once_all_workers_serve(running_server: MultiProcessServer) -> None:
     workers = running_server.workers()
     assert set(workers) == {0, 1, 2}
-    assert all(re.search(rf"worker {number} serves pid={pid}\b", running_server.log) for number, pid in workers.items())
+    assert all(
+        re.search(rf"worker {number} is serving pid={pid}\b", running_server.log) for number, pid in workers.items()
+    )
     assert running_server.pid not in workers.values()
     ports = {running_server.amqp_port, running_server.http_port, running_server.https_port}
     assert len(ports) == 3
     assert all(json.loads(running_server.request_each("GET", "health", expected=200)[number]) for number in workers)
 
 
-def test_every_way_in_is_open(running_server: MultiProcessServer) -> None:
+def test_every_listener_accepts_connections(running_server: MultiProcessServer) -> None:
     context = ssl.create_default_context(cafile=running_server.ca_file)
     for port, is_secure, greeting in (
         (running_server.amqp_port, False, b"AMQP\x00\x01\x00\x00"),
@@ -71,7 +73,7 @@ def test_sigterm_leaves_no_process_no_folder_and_no_ready_file(tmp_path: Path) -
     with run_multi_process_server(tmp_path, workers=3) as server:
         workers = server.workers().values()
         folder = Path((tmp_path / "data" / "run").read_text().strip())
-        assert sorted(one.name for one in folder.iterdir()) == ["0.sock", "1.sock", "2.sock"]
+        assert sorted(file.name for file in folder.iterdir()) == ["0.sock", "1.sock", "2.sock"]
         assert folder.stat().st_mode & 0o777 == 0o700
         server.stop()
         assert not any(is_worker(pid) for pid in workers)
@@ -96,19 +98,19 @@ def test_a_worker_whose_store_is_broken_keeps_the_server_from_starting(tmp_path:
 
 
 def test_more_workers_than_stores_are_refused(tmp_path: Path) -> None:
-    said = serve(tmp_path, "--workers=5")
-    reason = f"each needs a store of its own, and {tmp_path} gets 4: give --stores 5, or fewer workers"
-    assert f"--workers 5: {reason}" in said
+    output = serve(tmp_path, "--workers=5")
+    reason = f"each worker needs a store of its own, but {tmp_path} gets 4: give --stores 5, or fewer workers"
+    assert f"--workers 5: {reason}" in output
 
 
-def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+def test_a_port_in_use_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
         output = serve(tmp_path, "--workers=2", f"--amqp-port={port}")
-    assert f"--amqp-port {port}: cannot be listened on" in output
+    assert f"--amqp-port {port}: cannot listen on it" in output
 
 
-def test_records_of_workers_say_which_it_was(tmp_path: Path) -> None:
+def test_log_records_of_workers_name_the_worker(tmp_path: Path) -> None:
     with run_multi_process_server(tmp_path, "--log-format=json") as server:
         server.create_queue()
         created = [json.loads(line) for line in server.log.splitlines() if "created" in line]
@@ -117,7 +119,7 @@ def test_records_of_workers_say_which_it_was(tmp_path: Path) -> None:
         assert "worker" not in first
 
 
-def test_the_configuration_is_there_when_it_serves(tmp_path: Path) -> None:
+def test_entities_of_the_configuration_exist_once_the_server_is_ready(tmp_path: Path) -> None:
     config = tmp_path / "twinbus.toml"
     config.write_text(
         """
@@ -146,12 +148,12 @@ def test_the_configuration_is_there_when_it_serves(tmp_path: Path) -> None:
             assert "MaxDeliveryCount>4<" in answer
 
 
-def test_one_that_is_told_to_stop_while_it_starts_does_so(tmp_path: Path) -> None:
+def test_sigterm_during_startup_stops_the_server(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "twinbus", "serve", "contoso", f"--data={tmp_path / 'data'}", "--workers=2"]
-    ports = [f"--{way}-port=0" for way in ("amqp", "amqps", "http", "https")]
+    ports = [f"--{protocol}-port=0" for protocol in ("amqp", "amqps", "http", "https")]
     ready = f"--ready-file={tmp_path / 'ready'}"
     with subprocess.Popen([*command, *ports, ready], stderr=subprocess.PIPE, text=True) as process:
-        wait_until(lambda: "workers" in lock_file(tmp_path))  # they are on the way
+        wait_until(lambda: "workers" in lock_file(tmp_path))  # the workers are starting
         process.send_signal(signal.SIGTERM)
         _, output = process.communicate(timeout=30)
     assert process.returncode == 0, output
@@ -160,9 +162,9 @@ def test_one_that_is_told_to_stop_while_it_starts_does_so(tmp_path: Path) -> Non
     assert not (tmp_path / "data" / "run").exists()
 
 
-def test_ctrl_c_stops_all_of_them_well(tmp_path: Path) -> None:
+def test_ctrl_c_stops_all_processes_cleanly(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "twinbus", "serve", "contoso", f"--data={tmp_path / 'data'}", "--workers=2"]
-    ports = [f"--{way}-port=0" for way in ("amqp", "amqps", "http", "https")]
+    ports = [f"--{protocol}-port=0" for protocol in ("amqp", "amqps", "http", "https")]
     ready = tmp_path / "ready"
     with subprocess.Popen(
         [*command, *ports, f"--ready-file={ready}"], stderr=subprocess.PIPE, text=True, start_new_session=True
@@ -172,7 +174,7 @@ def test_ctrl_c_stops_all_of_them_well(tmp_path: Path) -> None:
         _, output = process.communicate(timeout=30)
     assert process.returncode == 0, output
     assert "Traceback" not in output
-    assert "is started again" not in output
+    assert "restarting worker" not in output
     assert output.splitlines()[-1].endswith("stopped")
 
 
@@ -184,9 +186,9 @@ def lock_file(folder: Path) -> str:
 
 
 def serve(data: Path, *options: str) -> str:
-    """What is said by a server that does not start."""
+    """Run a server that cannot start, and return its error output."""
     command = [sys.executable, "-m", "twinbus", "serve", "contoso", f"--data={data}", "--min-free=0"]
-    ports = [f"--{way}-port=0" for way in ("amqp", "amqps", "http", "https")]
+    ports = [f"--{protocol}-port=0" for protocol in ("amqp", "amqps", "http", "https")]
     done = subprocess.run(
         [*command, *ports, *options], capture_output=True, text=True, timeout=60, check=False, env=dict(os.environ)
     )

@@ -1,4 +1,4 @@
-"""A queue withholds messages from its exclusive receiver, also if another process has the queue."""
+"""A queue withholds messages from its exclusive receiver, also if another process owns the queue."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from tests.support.multi_process_server import MultiProcessServer
 
 
-async def test_messages_are_withheld_whichever_process_has_the_queue(two_workers: MultiProcessServer) -> None:
+async def test_messages_are_withheld_whichever_process_owns_the_queue(two_workers: MultiProcessServer) -> None:
     async with connect_raw(two_workers) as client, connect_raw(two_workers) as other:
-        for _ in range(4):  # queues of both processes
+        for _ in range(4):  # queues in both processes
             queue = two_workers.create_queue()
             await send_to(client, queue, "aba")
             link = await attach_exclusive_receiver(client, queue, 7)
@@ -36,21 +36,21 @@ async def test_messages_are_withheld_whichever_process_has_the_queue(two_workers
 
 
 async def test_a_link_ends_when_the_process_that_withheld_its_messages_is_replaced(tmp_path: Path) -> None:
-    """The next process does not withhold them: a receiver that does not know that would give them back for ever."""
+    """The new process withholds nothing, so a receiver that was not detached would release the messages forever."""
     with run_multi_process_server(tmp_path, workers=2) as server:
         queues = [server.create_queue() for _ in range(4)]
         async with connect_raw(server) as client:
-            there = 1 - connected_worker(server)
+            remote = 1 - connected_worker(server)
             links = {queue: await attach_exclusive_receiver(client, queue, 7) for queue in queues}
             for queue in queues:
                 assert (await withhold(client, queue, "a")).status == 200
-            server.wait_for_replacement(there, server.signal_worker(there, signal.SIGKILL))
+            server.wait_for_replacement(remote, server.signal_worker(remote, signal.SIGKILL))
             server.wait_until_healthy()
             for queue in queues:
                 await send_to(client, queue, "ab")
-            left = [link for link in links.values() if not has_ended(client, link)]
-            assert len(left) == 2, "those of this process"
-            for link in left:
+            attached = [link for link in links.values() if not has_ended(client, link)]
+            assert len(attached) == 2, "those of this process"
+            for link in attached:
                 assert message_ids(await client.receive_all(link, 1)) == order_ids(2)
 
 

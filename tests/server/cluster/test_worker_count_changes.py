@@ -1,4 +1,4 @@
-"""The number of processes may change at any start; the number of stores counts for new entities."""
+"""The number of workers may change at any start, and all messages remain available."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_all_is_there_with_any_number_of_processes(tmp_path: Path) -> None:
+def test_messages_survive_a_change_of_the_number_of_workers(tmp_path: Path) -> None:
     with run_multi_process_server(tmp_path, "--stores=4", workers=2) as server:
         plain = [server.create_queue() for _ in range(4)]
         server.request(

@@ -1,9 +1,9 @@
-"""A namespace that is brought to a file in this process: what it then holds, or why it was refused.
+"""Apply a configuration file to a namespace in this process, and return its entities.
 
-    held = await brought(folder, "twinbus.toml", '[[queues]]\nname = "orders"')
-    assert held["orders"].description.max_delivery_count == 10
+    entities = await apply_config(folder, "twinbus.toml", '[[queues]]\nname = "orders"')
+    assert entities["orders"].description.max_delivery_count == 10
 
-The server is what `twinbus serve --config` starts, on real stores and real sockets, and is stopped at once.
+The server is the one that `twinbus serve --config` starts, with real stores and sockets. It is stopped at once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FREE_PORTS = {f"{name}_port": 0 for name in ("amqp", "amqps", "http", "https")}
 
 @dataclass(frozen=True)
 class AppliedEntity:
-    """An entity as it is."""
+    """An entity after the configuration was applied."""
 
     description: Any
     updated_ms: int
@@ -48,7 +48,7 @@ def emulator_config(*, queues: list[Any] | None = None, topics: list[Any] | None
 async def apply_config(
     folder: Path, name: str, content: str, *, before_apply: Callable[[LocalCatalogue], Awaitable[object]] | None = None
 ) -> dict[str, AppliedEntity]:
-    """All that a namespace holds after a start with that file. `meanwhile` is done while it serves."""
+    """Start a server with that file and return all entities. `before_apply` is called once the server serves."""
     file = folder / name
     file.write_text(content)
     values = {"name": "contoso", **read_config(file, None), **FREE_PORTS, "data": folder / "data", "min_free_bytes": 0}

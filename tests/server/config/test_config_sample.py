@@ -1,4 +1,4 @@
-"""`twinbus config sample` prints a file that is valid and has every setting in it, with its default."""
+"""`twinbus config sample` prints a valid file with every setting and its default."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from twinbus.server.config.settings import ServeSettings
 from twinbus.server.config.toml import SECRET_KEYS
 
 NOT_IN_A_FILE = {"sync", "emulator_key", "keys", "plan", "limits"}
-"""Of the settings: the first two are options only, the others are tables."""
+"""Settings without a key: the first two are command-line options only, the others are tables."""
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def sample() -> str:
 
 
 def uncommented(sample: str) -> str:
-    """With what has no default: lines with a # that no blank follows."""
+    """Enable the settings without a default: lines with a # that no blank follows."""
     return re.sub(r"^#(?=[\[a-z])", "", sample, flags=re.MULTILINE)
 
 
@@ -46,7 +46,7 @@ def test_every_setting_of_a_server_can_be_in_a_file() -> None:
 def test_every_setting_is_in_the_sample_with_its_default(sample: str, tmp_path: Path) -> None:
     assert set(toml.SETTING_READERS) <= set(tomllib.loads(uncommented(sample)))
     written = tomllib.loads(sample)
-    found = settings_of(sample, tmp_path)
+    settings = settings_of(sample, tmp_path)
     for key, (name, _) in toml.SETTING_READERS.items():
         default = {field.name: field.default for field in fields(ServeSettings)}[name]
         if default is MISSING:
@@ -54,7 +54,7 @@ def test_every_setting_is_in_the_sample_with_its_default(sample: str, tmp_path: 
         elif default is None:
             assert key not in written
         else:
-            assert found[name] == default, key
+            assert settings[name] == default, key
 
 
 def test_every_limit_is_in_the_sample_with_its_default(sample: str, tmp_path: Path) -> None:
@@ -71,36 +71,36 @@ def test_every_limit_is_in_the_sample_with_its_default(sample: str, tmp_path: Pa
     ],
 )
 def test_every_property_is_in_the_sample_with_its_default(sample: str, tmp_path: Path, path: str, kind: type) -> None:
-    (entity,) = [one for one in settings_of(sample, tmp_path)["plan"].entities if one.path == path]
+    (planned,) = [entity for entity in settings_of(sample, tmp_path)["plan"].entities if entity.path == path]
     defaults = {field.name: field.default for field in fields(kind) if field.name != "authorization_rules"}
-    assert entity.properties.values == defaults
+    assert planned.properties.values == defaults
 
 
-async def test_a_server_starts_with_it(sample: str, tmp_path: Path) -> None:
-    held = await apply_config(tmp_path, "twinbus.toml", sample)
-    assert set(held) == {"orders", "events", "events/Subscriptions/all", "events/Subscriptions/urgent"}
-    assert set(held["events/Subscriptions/urgent"].rules) == {"by-expression", "by-values"}
+async def test_a_server_starts_with_the_sample(sample: str, tmp_path: Path) -> None:
+    entities = await apply_config(tmp_path, "twinbus.toml", sample)
+    assert set(entities) == {"orders", "events", "events/Subscriptions/all", "events/Subscriptions/urgent"}
+    assert set(entities["events/Subscriptions/urgent"].rules) == {"by-expression", "by-values"}
 
 
-def test_it_is_also_valid_with_all_that_has_no_default(
+def test_the_sample_is_also_valid_with_the_settings_that_have_no_default(
     sample: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("APPLICATION_KEY", "bG9uZy1lbm91Z2gtc2VjcmV0")
     monkeypatch.setenv("ORDERS_SENDER_KEY", "bG9uZy1lbm91Z2gtc2VjcmV0")
     (tmp_path / "secrets").mkdir()
     (tmp_path / "secrets" / "application").write_text("b3RoZXItc2VjcmV0LW90aGVy\n")
-    found = settings_of(uncommented(sample), tmp_path)
-    ServeSettings(**found)
-    assert [key.name for key in found["keys"]] == ["application"]
-    assert [rule.name for rule in found["plan"].entities[0].properties.values["authorization_rules"]] == ["sender"]
+    settings = settings_of(uncommented(sample), tmp_path)
+    ServeSettings(**settings)
+    assert [key.name for key in settings["keys"]] == ["application"]
+    assert [rule.name for rule in settings["plan"].entities[0].properties.values["authorization_rules"]] == ["sender"]
 
 
-def test_every_key_is_told(sample: str) -> None:
-    for key in (*SECRET_KEYS, *toml._CORRELATION_KEYS, *toml._RULE_KEYS):  # noqa: SLF001  # nobody else has them
+def test_every_key_of_secrets_and_rules_is_in_the_sample(sample: str) -> None:
+    for key in (*SECRET_KEYS, *toml._CORRELATION_KEYS, *toml._RULE_KEYS):  # noqa: SLF001  # the only list of these keys
         assert key in sample
 
 
-def test_the_page_on_configuration_tells_every_key() -> None:
+def test_the_configuration_page_documents_every_key() -> None:
     page = (Path(__file__).parents[3] / "docs" / "configuration.md").read_text()
     kinds = (QueueDescription, TopicDescription, SubscriptionDescription)
     properties = {key for kind in kinds for key in toml.entity_keys(kind)}

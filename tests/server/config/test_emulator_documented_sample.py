@@ -1,4 +1,4 @@
-"""The sample of the emulator's documentation is served as it is, to programs written for the emulator."""
+"""The sample of the emulator's documentation works unchanged, with programs written for the emulator."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess
 
 
 def connection_string(server: ServerProcess) -> str:
-    """The documented one, but for where it goes: tests take free ports."""
+    """The documented connection string, with the address of `server`, since tests use free ports."""
     return CONNECTION_STRING.replace("localhost", f"{server.host}:{server.amqp_port}")
 
 
@@ -44,15 +44,15 @@ def client(emulator: ServerProcess) -> Iterator[ServiceBusClient]:
         yield client
 
 
-def received(client: ServiceBusClient, subscription: str, count: int) -> list[Any]:
-    """Messages of a subscription: so many, and no more."""
+def receive_exactly(client: ServiceBusClient, subscription: str, count: int) -> list[Any]:
+    """Receive `count` messages of a subscription, and check that it has no more."""
     with client.get_subscription_receiver(TOPIC, subscription) as receiver:
-        found = receiver.receive_messages(max_message_count=count, max_wait_time=5) if count else []
-        for message in found:
+        messages = receiver.receive_messages(max_message_count=count, max_wait_time=5) if count else []
+        for message in messages:
             receiver.complete_message(message)
         assert receiver.peek_messages(max_message_count=1) == []
-    assert len(found) == count
-    return found
+    assert len(messages) == count
+    return messages
 
 
 def test_a_message_goes_through_its_queue(client: ServiceBusClient) -> None:
@@ -64,7 +64,7 @@ def test_a_message_goes_through_its_queue(client: ServiceBusClient) -> None:
         receiver.complete_message(message)
 
 
-def test_a_message_goes_through_its_topic_to_the_subscriptions_whose_filters_are_true(client: ServiceBusClient) -> None:
+def test_a_message_reaches_the_subscriptions_whose_filters_match(client: ServiceBusClient) -> None:
     by_system_properties = ServiceBusMessage(
         "1",
         content_type="application/text",
@@ -81,30 +81,30 @@ def test_a_message_goes_through_its_topic_to_the_subscriptions_whose_filters_are
     with client.get_topic_sender(TOPIC) as sender:
         sender.send_messages([by_own_property, by_expression, ServiceBusMessage("none")])
         sender.send_messages(by_system_properties)
-    assert [str(message) for message in received(client, "subscription.1", 1)] == ["1"]
-    assert [str(message) for message in received(client, "subscription.2", 1)] == ["2"]
-    assert {str(message) for message in received(client, "subscription.3", 4)} == {"1", "2", "4", "none"}
-    (changed,) = received(client, "subscription.4", 1)
+    assert [str(message) for message in receive_exactly(client, "subscription.1", 1)] == ["1"]
+    assert [str(message) for message in receive_exactly(client, "subscription.2", 1)] == ["2"]
+    assert {str(message) for message in receive_exactly(client, "subscription.3", 4)} == {"1", "2", "4", "none"}
+    (changed,) = receive_exactly(client, "subscription.4", 1)
     assert (str(changed), changed.to) == ("4", "Entity")
 
 
-def test_its_entities_are_as_the_file_describes_them(emulator: ServerProcess) -> None:
+def test_entities_have_the_properties_of_the_file(emulator: ServerProcess) -> None:
     queue = emulator.request("GET", "queue.1", expected=200)
-    told = dict(re.findall(r"<(?:\w+:)?(\w+)>([^<>]+)</", queue))
+    described = dict(re.findall(r"<(?:\w+:)?(\w+)>([^<>]+)</", queue))
     properties = json.loads(SAMPLE.read_text())["UserConfig"]["Namespaces"][0]["Queues"][0]["Properties"]
     for name, value in properties.items():
         if value != "":
-            assert told[name] == (str(value).lower() if isinstance(value, bool) else str(value))
+            assert described[name] == (str(value).lower() if isinstance(value, bool) else str(value))
 
 
 def test_an_administration_client_needs_the_port_of_https_and_the_authority(emulator: ServerProcess) -> None:
-    port = emulator._ports["https"]  # noqa: SLF001  # nobody else wants it
+    port = emulator._ports["https"]  # noqa: SLF001  # only this test needs the port
     address = connection_string(emulator).replace(f":{emulator.amqp_port}", f":{port}")
     with ServiceBusAdministrationClient.from_connection_string(address, connection_verify=emulator.ca_file) as client:
         assert client.get_queue("queue.1").max_delivery_count == 3
 
 
-def test_its_own_key_is_good_too(emulator: ServerProcess) -> None:
+def test_the_servers_own_key_is_valid_too(emulator: ServerProcess) -> None:
     assert emulator.key != "SAS_KEY_VALUE"
     with (
         ServiceBusClient.from_connection_string(emulator.connection_string, retry_total=0) as client,
@@ -113,7 +113,7 @@ def test_its_own_key_is_good_too(emulator: ServerProcess) -> None:
         assert receiver.peek_messages() == []
 
 
-def test_without_the_option_that_key_is_refused(tmp_path: Path) -> None:
+def test_without_the_option_the_emulator_key_is_refused(tmp_path: Path) -> None:
     with (
         run_server(tmp_path, f"--config={SAMPLE}", name=None) as server,
         ServiceBusClient.from_connection_string(connection_string(server), retry_total=0) as client,

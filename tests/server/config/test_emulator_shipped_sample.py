@@ -1,4 +1,4 @@
-"""Microsoft's sample is served as it is shipped, with its comments; so are the short windows that its schema allows."""
+"""Microsoft's sample works as shipped, with its comments; so do the short duplicate windows that its schema allows."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 SAMPLE = Path(__file__).with_name("emulator_sample.json")
 
 
-def shipped() -> str:
-    """The sample as the emulator's repository has it: of its first filter, all but one property are in comments."""
+def shipped_sample() -> str:
+    """The sample as in the emulator's repository, where all but one property of the first filter are commented out."""
     text = SAMPLE.read_text()
     text = text.replace('"ContentType": "application/text",\n', '"ContentType": "application/json"\n')
     margin = " " * 24
@@ -32,18 +32,18 @@ def shipped() -> str:
     return commented.replace(f'{margin}// "Correl', f'{margin}// Other supported properties\n{margin}// "Correl')
 
 
-async def test_the_sample_is_served_with_the_comments_that_microsoft_ships(tmp_path: Path) -> None:
-    text = shipped()
+async def test_the_sample_is_accepted_with_the_comments_that_microsoft_ships(tmp_path: Path) -> None:
+    text = shipped_sample()
     assert len(re.findall(r"^ +// ", text, re.MULTILINE)) == 8
     with pytest.raises(json.JSONDecodeError):
         json.loads(text)
-    held = await apply_config(tmp_path, "Config.json", text)
-    assert set(held) == {
+    entities = await apply_config(tmp_path, "Config.json", text)
+    assert set(entities) == {
         "queue.1",
         "topic.1",
         *(f"topic.1/Subscriptions/subscription.{number}" for number in range(1, 5)),
     }
-    condition: Any = held["topic.1/Subscriptions/subscription.1"].rules["app-prop-filter-1"].filter
+    condition: Any = entities["topic.1/Subscriptions/subscription.1"].rules["app-prop-filter-1"].filter
     assert (condition.content_type, condition.label, condition.to) == ("application/json", None, None)
 
 
@@ -65,8 +65,8 @@ def test_an_error_after_comments_names_the_line_and_column_of_the_file(tmp_path:
     file = tmp_path / "Config.json"
     for text, reason in (
         ('{ // one\n /* two\n three */ "UserConfig": }', "line 3, column 25: Expecting value"),
-        ('{\n  /* "UserConfig": {}', "line 2, column 3: the comment has no end: close it with */"),
-        ("{} /*/", "line 1, column 4: the comment has no end: close it with */"),
+        ('{\n  /* "UserConfig": {}', "line 2, column 3: the comment is not closed: add */"),
+        ("{} /*/", "line 1, column 4: the comment is not closed: add */"),
         ('{"a": / 1}', "line 1, column 7: Expecting value"),
     ):
         file.write_text(text)
@@ -77,7 +77,7 @@ def test_an_error_after_comments_names_the_line_and_column_of_the_file(tmp_path:
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     folder = tmp_path_factory.mktemp("windows")
     short = {"RequiresDuplicateDetection": True, "DuplicateDetectionHistoryTimeWindow": "PT5S"}
     topic = {"Name": "events", "Properties": short, "Subscriptions": [{"Name": "all"}]}
@@ -87,9 +87,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         yield server
 
 
-def test_q26_the_emulators_file_may_ask_for_windows_from_5_s(served: ServerProcess, tmp_path: Path) -> None:
+def test_q26_the_emulators_file_allows_duplicate_windows_from_5_s(server: ServerProcess, tmp_path: Path) -> None:
     for entity in ("orders", "events"):
-        assert "<DuplicateDetectionHistoryTimeWindow>PT5S</" in served.request("GET", entity, expected=200)
+        assert "<DuplicateDetectionHistoryTimeWindow>PT5S</" in server.request("GET", entity, expected=200)
     file = tmp_path / "Config.json"
     file.write_text(
         emulator_config(queues=[{"Name": "q", "Properties": {"DuplicateDetectionHistoryTimeWindow": "PT4S"}}])
@@ -98,16 +98,16 @@ def test_q26_the_emulators_file_may_ask_for_windows_from_5_s(served: ServerProce
         read_config(file, None)
 
 
-def test_q26_over_http_and_in_toml_a_window_has_at_least_20_s(served: ServerProcess, tmp_path: Path) -> None:
+def test_q26_http_and_toml_require_a_duplicate_window_of_at_least_20_s(server: ServerProcess, tmp_path: Path) -> None:
     window = "DuplicateDetectionHistoryTimeWindow"
-    described = {"RequiresDuplicateDetection": "true", window: "PT5S"}
-    served.update_queue("orders", **described)  # as it is: what an SDK has read, it may write back
+    properties = {"RequiresDuplicateDetection": "true", window: "PT5S"}
+    server.update_queue("orders", **properties)  # unchanged: an SDK may write back what it has read
     for text in ("PT6S", "PT19.999S"):
         with pytest.raises(AssertionError, match=r"400 .*it can be 20000 to 604800000"):
-            served.update_queue("orders", **{**described, window: text})
+            server.update_queue("orders", **{**properties, window: text})
     with pytest.raises(AssertionError, match=r"400 .*duplicate_window_ms is 5000"):
-        served.create_queue(**described)
-    served.create_queue(**{**described, window: "PT20S"})
+        server.create_queue(**properties)
+    server.create_queue(**{**properties, window: "PT20S"})
     file = tmp_path / "twinbus.toml"
     file.write_text('[[queues]]\nname = "q"\nduplicate_window = "PT19S"')
     with pytest.raises(InvalidConfig, match=r"duplicate_window: PT19S: it can be PT20S to P7D"):

@@ -1,4 +1,4 @@
-"""A Config.json that cannot be is refused with exit code 2 and one line: the file, the key and the reason."""
+"""An invalid Config.json is refused with exit code 2 and one line: the file, the key and the reason."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ RULE = f"{SUBSCRIPTION}.Rules[0]"
 SQL = {"Name": "r", "Properties": {"FilterType": "Sql", "SqlFilter": {"SqlExpression": "1=1"}}}
 
 
-def refused(tmp_path: Path, content: str, *arguments: str) -> str:
-    """What is said, without the name of the file."""
+def refusal(tmp_path: Path, content: str, *arguments: str) -> str:
+    """Start a server with an invalid file, and return its error line without the name of the file."""
     file = tmp_path / "Config.json"
     file.write_text(content)
     result = CliRunner().invoke(app, ["serve", *arguments, f"--config={file}", f"--data={tmp_path / 'data'}"])
@@ -68,9 +68,12 @@ def more_rules(*rules: object) -> Callable[[Any], object]:
     ("change", "line"),
     [
         # Keys.
-        (lambda config: config.update(Colour=1), "Colour: is no key here; there can be $schema, UserConfig"),
-        (queue(Lockduration="PT1M"), f"{QUEUE}.Properties.Lockduration: is no key here; is LockDuration meant?"),
-        (subscription(RequiresDuplicateDetection=True), f"{SUBSCRIPTION}.Properties.RequiresDuplicateDetection: is no"),
+        (lambda config: config.update(Colour=1), "Colour: unknown key: use one of $schema, UserConfig"),
+        (queue(Lockduration="PT1M"), f"{QUEUE}.Properties.Lockduration: unknown key: did you mean LockDuration?"),
+        (
+            subscription(RequiresDuplicateDetection=True),
+            f"{SUBSCRIPTION}.Properties.RequiresDuplicateDetection: unknown",
+        ),
         (lambda config: config.pop("UserConfig"), "UserConfig: is missing"),
         (lambda config: namespace(config).pop("Name"), f"{NAMESPACE}.Name: is missing"),
         (more_queues({"Properties": {}}), f"{NAMESPACE}.Queues[1].Name: is missing"),
@@ -78,21 +81,21 @@ def more_rules(*rules: object) -> Callable[[Any], object]:
         (more_rules({"Name": "r", "Properties": {}}), f"{SUBSCRIPTION}.Rules[1].Properties.FilterType: is missing"),
         (
             more_queues({"Name": "q", "Pro perties": {}}),
-            f'{NAMESPACE}.Queues[1]["Pro perties"]: is no key here; is Properties meant?',
+            f'{NAMESPACE}.Queues[1]["Pro perties"]: unknown key: did you mean Properties?',
         ),
         # Types.
         (
             queue(MaxDeliveryCount="3"),
-            f"{QUEUE}.Properties.MaxDeliveryCount: expected a whole number, found the text '3'",
+            f"{QUEUE}.Properties.MaxDeliveryCount: expected a whole number, found the string '3'",
         ),
         (queue(MaxDeliveryCount=True), f"{QUEUE}.Properties.MaxDeliveryCount: expected a whole number, found true"),
         (queue(RequiresSession=1), f"{QUEUE}.Properties.RequiresSession: expected true or false, found the number 1"),
-        (queue(ForwardTo=["q"]), f"{QUEUE}.Properties.ForwardTo: expected a text, found a list"),
+        (queue(ForwardTo=["q"]), f"{QUEUE}.Properties.ForwardTo: expected a string, found a list"),
         (
             queue(LockDuration=60),
             f"{QUEUE}.Properties.LockDuration: expected a duration such as PT1M, found the number",
         ),
-        (more_queues("q"), f"{NAMESPACE}.Queues[1]: expected a table of keys and values, found the text 'q'"),
+        (more_queues("q"), f"{NAMESPACE}.Queues[1]: expected a table of keys and values, found the string 'q'"),
         (lambda config: namespace(config).update(Queues={}), f"{NAMESPACE}.Queues: expected a list, found a table"),
         (lambda config: config["UserConfig"]["Logging"].update(Type="Disk"), "UserConfig.Logging.Type: 'Disk': it can"),
         # Values.
@@ -101,29 +104,29 @@ def more_rules(*rules: object) -> Callable[[Any], object]:
         (queue(LockDuration="PT6M"), f"{QUEUE}.Properties.LockDuration: PT6M: it can be PT5S to PT5M"),
         (queue(MaxDeliveryCount=0), f"{QUEUE}.Properties.MaxDeliveryCount: max_delivery_count is 0; it can be 1 to"),
         # Names.
-        (lambda config: namespace(config).update(Name="a b"), f"{NAMESPACE}.Name: 'a b': a namespace is named with"),
-        (more_queues({"Name": "a b"}), f"{NAMESPACE}.Queues[1].Name: 'a b' is no path: it has letters,"),
+        (lambda config: namespace(config).update(Name="a b"), f"{NAMESPACE}.Name: 'a b': a namespace name has"),
+        (more_queues({"Name": "a b"}), f"{NAMESPACE}.Queues[1].Name: 'a b' is not a valid path: use letters,"),
         (
             more_queues({"Name": "QUEUE.1"}),
-            f"{NAMESPACE}.Queues[1].Name: 'QUEUE.1' is the name at {QUEUE}.Name already",
+            f"{NAMESPACE}.Queues[1].Name: 'QUEUE.1' is already the name at {QUEUE}.Name",
         ),
         (
             more_queues({"Name": "topic.1"}),
-            f"{NAMESPACE}.Topics[0].Name: 'topic.1' is the name at {NAMESPACE}.Queues[1]",
+            f"{NAMESPACE}.Topics[0].Name: 'topic.1' is already the name at {NAMESPACE}.Queues[1]",
         ),
         (
             lambda config: namespace(config)["Topics"][0]["Subscriptions"].append({"Name": "subscription.4"}),
-            f"{NAMESPACE}.Topics[0].Subscriptions[4].Name: 'topic.1/Subscriptions/subscription.4' is the name at",
+            f"{NAMESPACE}.Topics[0].Subscriptions[4].Name: 'topic.1/Subscriptions/subscription.4' is already",
         ),
         (
             lambda config: namespace(config)["Topics"][0]["Subscriptions"].append({"Name": "a/b"}),
-            f"{NAMESPACE}.Topics[0].Subscriptions[4].Name: 'a/b' is no name of a subscription",
+            f"{NAMESPACE}.Topics[0].Subscriptions[4].Name: 'a/b' is not a valid subscription name",
         ),
         (
             more_rules(SQL, SQL),
-            f"{SUBSCRIPTION}.Rules[2].Name: 'r' is the name at {SUBSCRIPTION}.Rules[1].Name already",
+            f"{SUBSCRIPTION}.Rules[2].Name: 'r' is already the name at {SUBSCRIPTION}.Rules[1].Name",
         ),
-        (more_rules({**SQL, "Name": "a b"}), f"{SUBSCRIPTION}.Rules[1].Name: 'a b' is no name of a rule"),
+        (more_rules({**SQL, "Name": "a b"}), f"{SUBSCRIPTION}.Rules[1].Name: 'a b' is not a valid rule name"),
         # Filters.
         (rule(FilterType="True"), f"{RULE}.Properties.FilterType: 'True': it can be Sql, Correlation"),
         (
@@ -135,38 +138,38 @@ def more_rules(*rules: object) -> Callable[[Any], object]:
             f"{RULE}.Properties.Action.SqlExpression: the action is wrong at line 2, column 4: ",
         ),
         (rule(SqlFilter={}), f"{RULE}.Properties.SqlFilter.SqlExpression: is missing"),
-        (rule(FilterType="Correlation"), f"{RULE}.Properties.SqlFilter: is there, but FilterType is Correlation"),
+        (rule(FilterType="Correlation"), f"{RULE}.Properties.SqlFilter: does not fit FilterType Correlation"),
         (
             rule(FilterType="Correlation", SqlFilter=None, CorrelationFilter={}),
             f"{RULE}.Properties.CorrelationFilter: has no condition",
         ),
         (
             rule(FilterType="Correlation", SqlFilter=None, CorrelationFilter={"Properties": {"a b": []}}),
-            f'{RULE}.Properties.CorrelationFilter.Properties["a b"]: expected a text, a number, a time, true or',
+            f'{RULE}.Properties.CorrelationFilter.Properties["a b"]: expected a string, a number, a time, true or',
         ),
         (
             rule(FilterType="Correlation", SqlFilter=None, CorrelationFilter={"Properties": {"a": 2**63}}),
-            f"{RULE}.Properties.CorrelationFilter: the property 'a' is '9223372036854775808', which is no long",
+            f"{RULE}.Properties.CorrelationFilter: the property 'a' is '9223372036854775808', not a valid long",
         ),
         # Namespaces.
         (
             lambda config: config["UserConfig"]["Namespaces"].clear(),
-            "UserConfig.Namespaces: there has to be a namespace",
+            "UserConfig.Namespaces: at least one namespace is required",
         ),
         (
             lambda config: config["UserConfig"]["Namespaces"].append({"Name": "other"}),
-            "UserConfig.Namespaces: there are 2 (sbemulatorns, other), and a server serves one: say which",
+            "UserConfig.Namespaces: there are 2 (sbemulatorns, other), but a server serves one: give its name as NAME",
         ),
     ],
 )
-def test_the_key_and_the_reason_are_told(tmp_path: Path, change: Callable[[Any], object], line: str) -> None:
+def test_the_error_names_the_key_and_the_reason(tmp_path: Path, change: Callable[[Any], object], line: str) -> None:
     config = copy.deepcopy(SAMPLE)
     change(config)
-    assert refused(tmp_path, json.dumps(config)).startswith(line)
+    assert refusal(tmp_path, json.dumps(config)).startswith(line)
 
 
 def test_a_namespace_that_is_not_in_the_file_is_refused(tmp_path: Path) -> None:
-    line = refused(tmp_path, json.dumps(SAMPLE), "contoso")
+    line = refusal(tmp_path, json.dumps(SAMPLE), "contoso")
     assert line == "UserConfig.Namespaces: there is no namespace 'contoso'; there is sbemulatorns"
 
 
@@ -181,14 +184,14 @@ def test_a_namespace_that_is_not_in_the_file_is_refused(tmp_path: Path) -> None:
         ("[" * 100_000, "is nested too deeply"),
     ],
 )
-def test_what_is_no_json_object_is_told_with_its_place(tmp_path: Path, content: str, line: str) -> None:
-    assert refused(tmp_path, content) == line
+def test_an_error_in_json_names_the_line_and_column(tmp_path: Path, content: str, line: str) -> None:
+    assert refusal(tmp_path, content) == line
 
 
-def test_a_file_that_is_not_there_or_of_another_kind_is_refused(tmp_path: Path) -> None:
+def test_a_missing_file_and_a_file_of_another_kind_are_refused(tmp_path: Path) -> None:
     for name, reason in (
         ("none.json", "cannot be read: No such file or directory"),
-        ("config.yaml", "is neither a .json file of Microsoft's emulator nor a .toml file of our own"),
+        ("config.yaml", "must be a .json file of Microsoft's emulator or a .toml file of twinbus"),
     ):
         result = CliRunner().invoke(app, ["serve", f"--config={tmp_path / name}", "--data=d"])
         assert (result.exit_code, result.stderr) == (2, f"twinbus serve: {tmp_path / name}: {reason}\n")
@@ -199,31 +202,31 @@ def test_a_file_that_is_not_there_or_of_another_kind_is_refused(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.7", "example.org", "::"])  # noqa: S104  # refused
-def test_the_emulators_key_is_not_for_other_machines(tmp_path: Path, host: str) -> None:
+def test_the_emulator_key_requires_a_loopback_address(tmp_path: Path, host: str) -> None:
     result = CliRunner().invoke(app, ["serve", "contoso", f"--data={tmp_path}", f"--host={host}", "--emulator-key"])
-    reason = "with --emulator-key, which everybody knows, it can be a loopback address only"
+    reason = "must be a loopback address with --emulator-key, whose key is publicly known"
     assert (result.exit_code, result.stderr) == (2, f"twinbus serve: --host {host}: {reason}\n")
 
 
-def test_what_the_namespace_does_not_allow_is_refused_in_the_same_way(tmp_path: Path) -> None:
+def test_an_entity_that_the_namespace_refuses_is_reported_with_its_key(tmp_path: Path) -> None:
     config = copy.deepcopy(SAMPLE)
     queue(ForwardTo="nowhere")(config)
     file = tmp_path / "Config.json"
     file.write_text(json.dumps(config))
     ports = [f"--{name}-port=0" for name in ("amqp", "amqps", "http", "https")]
     command = [sys.executable, "-m", "twinbus", "serve", f"--config={file}", f"--data={tmp_path / 'data'}", *ports]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     line = f"{file}: {QUEUE}.Properties.ForwardTo: there is no queue or topic 'nowhere', neither in the file nor in the"
-    assert (ended.returncode, ended.stdout) == (2, "")
-    assert ended.stderr.splitlines()[-1].startswith(f"twinbus serve: {line}")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.splitlines()[-1].startswith(f"twinbus serve: {line}")
 
 
 @pytest.mark.parametrize("name", ["sbemulatorns", "other", "OTHER"])
-def test_a_name_chooses_among_several_namespaces(tmp_path: Path, name: str) -> None:
+def test_the_name_argument_selects_one_of_several_namespaces(tmp_path: Path, name: str) -> None:
     config = copy.deepcopy(SAMPLE)
     config["UserConfig"]["Namespaces"].append({"Name": "other", "Queues": [{"Name": "only"}]})
     file = tmp_path / "Config.json"
     file.write_text(json.dumps(config))
-    found = read_config(file, name)
-    assert found["name"] == name.lower()
-    assert len(found["plan"].entities) == (6 if name == "sbemulatorns" else 1)
+    settings = read_config(file, name)
+    assert settings["name"] == name.lower()
+    assert len(settings["plan"].entities) == (6 if name == "sbemulatorns" else 1)

@@ -1,4 +1,4 @@
-"""A server that a TOML file describes: its entities, keys and limits are what clients meet."""
+"""A server started from a TOML file: clients see the entities, keys and limits of the file."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ name = "orders"
 """
 
 
-def test_clients_meet_what_the_file_says(tmp_path: Path) -> None:
+def test_clients_see_the_entities_keys_and_limits_of_the_file(tmp_path: Path) -> None:
     file = tmp_path / "twinbus.toml"
     file.touch(mode=0o600)
     file.write_text(CONTENT)
     with run_server(tmp_path, f"--config={file}", name=None) as server:
         endpoint = f"Endpoint=sb://{server.host}:{server.amqp_port};UseDevelopmentEmulator=true"
-        string = f"{endpoint};SharedAccessKeyName=sender;SharedAccessKey=bG9uZy1lbm91Z2gtc2VjcmV0"
-        with ServiceBusClient.from_connection_string(string, retry_total=0) as client:
+        connection_string = f"{endpoint};SharedAccessKeyName=sender;SharedAccessKey=bG9uZy1lbm91Z2gtc2VjcmV0"
+        with ServiceBusClient.from_connection_string(connection_string, retry_total=0) as client:
             with client.get_queue_sender("orders") as sender:
                 sender.send_messages(ServiceBusMessage("an order"))
             with pytest.raises(ServiceBusAuthorizationError), client.get_queue_receiver("orders") as receiver:

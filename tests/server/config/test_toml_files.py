@@ -1,4 +1,4 @@
-"""A TOML file says all that a server is told and holds; options go before it; what is wrong is named."""
+"""TOML files: settings, keys and entities; options take precedence over the file; errors name the key and reason."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ FILE = "twinbus.toml"
 
 @pytest.fixture
 def settings(monkeypatch: pytest.MonkeyPatch) -> list[ServeSettings]:
-    """What the server was started with; it is not really."""
+    """The settings that a server would be started with. No server is started."""
     started: list[ServeSettings] = []
 
     def run(settings: ServeSettings, _announce: object, _reread: object) -> int:
         started.append(settings)
         return 0
 
-    stand_in = ModuleType("twinbus.server.runtime.process")
-    stand_in.run = run  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "twinbus.server.runtime.process", stand_in)
+    module = ModuleType("twinbus.server.runtime.process")
+    module.run = run  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "twinbus.server.runtime.process", module)
     return started
 
 
@@ -48,7 +48,7 @@ def serve(folder: Path, content: str, *arguments: str, mode: int = 0o644) -> Res
     return CliRunner().invoke(app, ["serve", *arguments, f"--config={file}"])
 
 
-def served(
+def started_settings(
     started: list[ServeSettings], folder: Path, content: str, *arguments: str, mode: int = 0o644
 ) -> ServeSettings:
     result = serve(folder, content, *arguments, mode=mode)
@@ -59,9 +59,9 @@ def served(
 # --- settings ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_name_and_a_directory_are_enough(settings: list[ServeSettings], tmp_path: Path) -> None:
+def test_only_the_name_and_the_data_directory_are_required(settings: list[ServeSettings], tmp_path: Path) -> None:
     expected = ServeSettings(name="contoso", data=tmp_path / "data")
-    assert served(settings, tmp_path, 'name = "contoso"\ndata = "data"') == expected
+    assert started_settings(settings, tmp_path, 'name = "contoso"\ndata = "data"') == expected
 
 
 def test_every_setting_reaches_the_server(settings: list[ServeSettings], tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_every_setting_reaches_the_server(settings: list[ServeSettings], tmp_pat
         usage_days = 30
         limits = { max_message_bytes = 1000000, max_locks = 5 }
     """
-    assert served(settings, tmp_path, content) == ServeSettings(
+    assert started_settings(settings, tmp_path, content) == ServeSettings(
         name="contoso",
         data=Path("/data"),
         host="::1",
@@ -125,15 +125,20 @@ def test_every_setting_reaches_the_server(settings: list[ServeSettings], tmp_pat
     )
 
 
-def test_options_go_before_the_file(settings: list[ServeSettings], tmp_path: Path) -> None:
+def test_options_take_precedence_over_the_file(settings: list[ServeSettings], tmp_path: Path) -> None:
     content = 'name = "contoso"\ndata = "data"\namqp_port = 1\nstores = 2\nmin_free = "1MB"\nlog_level = "error"'
     options = ("other", "--data=d", "--amqp-port=5672", "--min-free=1GiB", "--store-dir=s")
-    found = served(settings, tmp_path, content, *options)
-    assert (found.name, found.data, found.amqp_port, found.min_free_bytes) == ("other", Path("d"), 5672, 2**30)
-    assert (found.stores, found.log_level, found.store_dirs) == (2, "error", (Path("s"),))
+    effective = started_settings(settings, tmp_path, content, *options)
+    assert (effective.name, effective.data, effective.amqp_port, effective.min_free_bytes) == (
+        "other",
+        Path("d"),
+        5672,
+        2**30,
+    )
+    assert (effective.stores, effective.log_level, effective.store_dirs) == (2, "error", (Path("s"),))
 
 
-def test_what_neither_the_file_nor_an_option_says_is_missed(tmp_path: Path) -> None:
+def test_a_setting_in_neither_the_file_nor_an_option_is_reported_missing(tmp_path: Path) -> None:
     result = serve(tmp_path, 'data = "d"')
     assert (result.exit_code, result.stderr[:31]) == (2, "twinbus serve: NAME is missing:")
     result = serve(tmp_path, 'name = "contoso"')
@@ -143,7 +148,7 @@ def test_what_neither_the_file_nor_an_option_says_is_missed(tmp_path: Path) -> N
 # --- keys -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_key_has_its_secret_from_a_file_or_the_environment(
+def test_a_key_reads_its_secret_from_a_file_or_the_environment(
     settings: list[ServeSettings], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "secret").write_text("secret-from-file\n")
@@ -157,11 +162,11 @@ def test_a_key_has_its_secret_from_a_file_or_the_environment(
         secret_file = "secret"
         secondary_secret_env = "TWINBUS_TEST_SECRET"
     """
-    found = served(settings, tmp_path, content)
-    assert found.keys == (Key("sender", "secret-from-file", "from-environment", frozenset({Right.SEND})),)
+    effective = started_settings(settings, tmp_path, content)
+    assert effective.keys == (Key("sender", "secret-from-file", "from-environment", frozenset({Right.SEND})),)
 
 
-def test_a_secret_stands_in_the_file_only_if_nobody_else_can_read_it(
+def test_a_secret_in_the_file_is_refused_if_other_users_may_read_the_file(
     settings: list[ServeSettings], tmp_path: Path
 ) -> None:
     content = """
@@ -172,17 +177,19 @@ def test_a_secret_stands_in_the_file_only_if_nobody_else_can_read_it(
         rights = ["Manage", "Send", "Listen"]
         secret = "very-very-secret"
     """
-    assert served(settings, tmp_path, content, mode=0o600).keys == (Key("all", "very-very-secret", "very-very-secret"),)
+    assert started_settings(settings, tmp_path, content, mode=0o600).keys == (
+        Key("all", "very-very-secret", "very-very-secret"),
+    )
     result = serve(tmp_path, content, mode=0o640)
     assert result.exit_code == 2
-    assert "keys[0].secret: a secret cannot stand in a file that others than its owner may read" in result.stderr
+    assert "keys[0].secret: a secret is not allowed in a file that other users may read" in result.stderr
     assert "very-secret" not in result.output
 
 
 # --- entities ---------------------------------------------------------------------------------------------------------
 
 
-async def test_entities_are_those_of_the_same_emulator_file(tmp_path: Path) -> None:
+async def test_a_toml_file_and_the_equivalent_emulator_file_give_the_same_entities(tmp_path: Path) -> None:
     content = """
         name = "sbemulatorns"
         [[queues]]
@@ -225,13 +232,13 @@ async def test_entities_are_those_of_the_same_emulator_file(tmp_path: Path) -> N
         "Properties": {"DefaultMessageTimeToLive": "PT1H", "RequiresDuplicateDetection": True},
         "Subscriptions": [{"Name": "all"}, {"Name": "some", "Properties": {"RequiresSession": True}, "Rules": rules}],
     }
-    same = emulator_config(queues=[{"Name": "orders", "Properties": queue}], topics=[topic])
-    made = await apply_config(tmp_path, FILE, content)
-    assert await apply_config(tmp_path, "Config.json", same) == made
-    assert set(made) == {"orders", "events", "events/Subscriptions/all", "events/Subscriptions/some"}
+    equivalent = emulator_config(queues=[{"Name": "orders", "Properties": queue}], topics=[topic])
+    entities = await apply_config(tmp_path, FILE, content)
+    assert await apply_config(tmp_path, "Config.json", equivalent) == entities
+    assert set(entities) == {"orders", "events", "events/Subscriptions/all", "events/Subscriptions/some"}
 
 
-async def test_rules_may_have_parameters_or_nothing_but_a_name(tmp_path: Path) -> None:
+async def test_a_rule_may_have_parameters_or_only_a_name(tmp_path: Path) -> None:
     content = """
         [[topics]]
         name = "events"
@@ -253,7 +260,7 @@ async def test_rules_may_have_parameters_or_nothing_but_a_name(tmp_path: Path) -
     assert rules["every"].filter == TrueFilter()
 
 
-async def test_keys_of_an_entity_are_exactly_those_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_entity_has_exactly_the_keys_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TWINBUS_TEST_SECRET", "sixteen-or-more.")
     rule = '{ name = "%s", rights = ["%s"], secret_env = "TWINBUS_TEST_SECRET" }'
     content = '[[queues]]\nname = "orders"\nauthorization_rules = [%s]'
@@ -279,44 +286,47 @@ AT_RULE = "topics[0].subscriptions[0].rules[0]"
 @pytest.mark.parametrize(
     ("content", "line"),
     [
-        ("amqp_prt = 1", "amqp_prt: is no key here; is amqp_port meant?"),
-        ("sync = false", "sync: is no key here; there can be name, data, host,"),
-        ('amqp_port = "5672"', "amqp_port: expected a whole number, found the text '5672'"),
+        ("amqp_prt = 1", "amqp_prt: unknown key: did you mean amqp_port?"),
+        ("sync = false", "sync: unknown key: use one of name, data, host,"),
+        ('amqp_port = "5672"', "amqp_port: expected a whole number, found the string '5672'"),
         ("amqp_port = 70000", "amqp_port: 70000: it can be 0 to 65535"),
-        ("amqp_port = 5300", "http_port: 5300: amqp_port has it already"),
+        ("amqp_port = 5300", "http_port: 5300: is already used by amqp_port"),
         ("stores = 0", "stores: 0: it can be 1 to 64"),
         ("workers = 65", "workers: 65: it can be 1 to 64"),
-        ("stores = 4\nworkers = 5", "workers: 5: each needs a store of its own, and stores is 4"),
-        ('name = "a b"', "name: 'a b': a namespace is named with"),
-        ('min_free = "lots"', "min_free: 'lots': is no size"),
-        ("min_free = 5", "min_free: expected a text, found the number 5"),
+        ("stores = 4\nworkers = 5", "workers: 5: each worker needs a store of its own, but stores is 4"),
+        ('name = "a b"', "name: 'a b': a namespace name has"),
+        ('min_free = "lots"', "min_free: 'lots': is not a size"),
+        ("min_free = 5", "min_free: expected a string, found the number 5"),
         ("store_timeout = false", "store_timeout: expected a number, found false"),
         ('log_level = "loud"', "log_level: 'loud': it can be debug, info, warning, error"),
         ('tls_cert = "/c"', "tls_cert: /c: needs tls_key too"),
-        ("store_dirs = [1]", "store_dirs[0]: expected a text, found the number 1"),
-        ("data = 1979-05-27", "data: expected a text, found 1979-05-27"),
-        ("[limits]\nmax_lock = 1", "limits.max_lock: is no key here; is max_locks meant?"),
+        ("store_dirs = [1]", "store_dirs[0]: expected a string, found the number 1"),
+        ("data = 1979-05-27", "data: expected a string, found 1979-05-27"),
+        ("[limits]\nmax_lock = 1", "limits.max_lock: unknown key: did you mean max_locks?"),
         ("[limits]\nmax_locks = 0", "limits.max_locks: 0: it can be 1 or more"),
         ("limits = 5", "limits: expected a table of keys and values, found the number 5"),
         ("name = \n", "Invalid value (at line 1, column 8)"),
-        (KEY, "keys[0].secret: is missing; secret_file and secret_env can stand for it"),
+        (KEY, "keys[0].secret: is missing: set secret, secret_file or secret_env"),
         (KEY + 'secret_env = "TWINBUS_NO_SUCH"', "keys[0].secret_env: there is no environment variable 'TWINBUS_NO_SU"),
         (KEY + 'secret_file = "none"', "keys[0].secret_file: "),
-        (KEY + 'secret_file = "x"\nsecret_env = "y"', "keys[0].secret_env: secret_file is there too: give one of them"),
+        (KEY + 'secret_file = "x"\nsecret_env = "y"', "keys[0].secret_env: secret_file is set too: set only one"),
         ('[[keys]]\nname = "a"\nrights = ["Sing"]', "keys[0].rights[0]: 'Sing': it can be Manage, Send, Listen"),
-        ('[[keys]]\nname = "a"\nrights = ["Manage"]\nsecret_env = "PATH_1"', "keys[0]: key 'a' has Manage, which goes"),
+        (
+            '[[keys]]\nname = "a"\nrights = ["Manage"]\nsecret_env = "PATH_1"',
+            "keys[0]: key 'a' has Manage, which requires",
+        ),
         (KEY + 'secret_env = "PATH_2"', "keys[0]: a secret of key 'a' is not 1 to 256 characters of base64"),
         (KEY + 'secret_env = "PATH_3"', "keys[0]: a secret of key 'a' has 15 characters; it has to have 16 to 256"),
-        (2 * (KEY + 'secret_env = "PATH_1"\n'), "keys[1].name: 'a' is the name of another key already"),
+        (2 * (KEY + 'secret_env = "PATH_1"\n'), "keys[1].name: 'a' is already the name of another key"),
         (
             KEY.replace('"a"', '"RootManageSharedAccessKey"') + 'secret_env = "PATH_1"',
             "keys[0].name: 'RootManageSharedAccessKey' is the root key, which is in the data directory",
         ),
         (QUEUE + 'lock_duration = "PT1S"', "queues[0].lock_duration: PT1S: it can be PT5S to PT5M"),
-        (QUEUE + "lock_duration_ms = 5", "queues[0].lock_duration_ms: is no key here; is lock_duration meant?"),
+        (QUEUE + "lock_duration_ms = 5", "queues[0].lock_duration_ms: unknown key: did you mean lock_duration?"),
         (QUEUE + 'status = "Busy"', "queues[0].status: status is 'Busy'; it can be Active, Disabled,"),
         (QUEUE + "max_size_mb = 1000", "queues[0].max_size_mb: max_size_mb is 1000; it can be 1024, 2048,"),
-        (2 * QUEUE, "queues[1].name: 'orders' is the name at queues[0].name already"),
+        (2 * QUEUE, "queues[1].name: 'orders' is already the name at queues[0].name"),
         (
             QUEUE + 2 * '[[queues.authorization_rules]]\nname = "a"\nrights = ["Send"]\nsecret_env = "PATH_1"\n',
             "queues[0].authorization_rules: two authorization rules are named 'a'",
@@ -326,14 +336,14 @@ AT_RULE = "topics[0].subscriptions[0].rules[0]"
         (RULE + 'sql = "a = @b"', f"{AT_RULE}.sql: the filter is wrong at line 1, column 5: "),
         (
             RULE + 'sql = "1=1"\ncorrelation = { to = "b" }',
-            f"{AT_RULE}.correlation: sql is there too: give one of them",
+            f"{AT_RULE}.correlation: sql is set too: set only one of them",
         ),
-        (RULE + "parameters = { a = 1 }", f"{AT_RULE}.parameters: they are for sql, which is not there"),
-        (RULE + "action_parameters = { a = 1 }", f"{AT_RULE}.action_parameters: they are for action, which is not"),
-        (RULE + "correlation = { too = 1 }", f"{AT_RULE}.correlation.too: is no key here; is to meant?"),
+        (RULE + "parameters = { a = 1 }", f"{AT_RULE}.parameters: needs sql, which is missing"),
+        (RULE + "action_parameters = { a = 1 }", f"{AT_RULE}.action_parameters: needs action, which is missing"),
+        (RULE + "correlation = { too = 1 }", f"{AT_RULE}.correlation.too: unknown key: did you mean to?"),
     ],
 )
-def test_the_key_and_the_reason_are_told(
+def test_the_error_names_the_key_and_the_reason(
     tmp_path: Path, content: str, line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(os.environ, "PATH_1", "bG9uZy1lbm91Z2gtc2VjcmV0")
@@ -345,7 +355,7 @@ def test_the_key_and_the_reason_are_told(
     assert "not a secret" not in result.stderr
 
 
-def test_an_empty_file_says_nothing(tmp_path: Path) -> None:
+def test_an_empty_file_sets_nothing(tmp_path: Path) -> None:
     (tmp_path / FILE).write_text("")
-    found = read_config(tmp_path / FILE, None)
-    assert (found["keys"], found["plan"].entities, set(found)) == ((), (), {"keys", "plan"})
+    config = read_config(tmp_path / FILE, None)
+    assert (config["keys"], config["plan"].entities, set(config)) == ((), (), {"keys", "plan"})

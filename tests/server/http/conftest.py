@@ -1,4 +1,4 @@
-"""Every test has a service of its own; the loop, and the certificate, are made once."""
+"""Each test starts its own HTTP service; the event loop and the certificate are shared."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def loop() -> Iterator[LoopThread]:
 
 @pytest.fixture(scope="session")
 def certificate_file(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Key and certificate in one file; it is its own CA."""
+    """A self-signed certificate and its key in one file."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
     now = dt.datetime.now(dt.UTC)
@@ -102,7 +102,7 @@ def service(start_service: StartService) -> HttpService:
 
 @pytest.fixture
 def client(service: HttpService) -> Iterator[ServiceBusAdministrationClient]:
-    """The unmodified SDK, over https, with the certificate checked."""
+    """The unmodified SDK over HTTPS, which verifies the certificate."""
     with ServiceBusAdministrationClient.from_connection_string(
         service.connection_string, connection_verify=service.ca_file, retry_total=0
     ) as client:

@@ -1,4 +1,4 @@
-"""The HTTP side of a namespace on real sockets, and ways to call it."""
+"""The HTTP gateway of a namespace on real sockets, and helpers that send it requests."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ async def listen(
     admission: Admission | None = None,
     first_bytes_s: float = FIRST_BYTES_TIMEOUT_S,
 ) -> HttpListener:
-    """Serve an app on a port of its own, as the server does."""
+    """Serve an app on a free port, as the server does."""
     (sock,) = listening_sockets.bind_sockets("127.0.0.1", port)
     acceptor = Acceptor(sock, Admission() if admission is None else admission, first_bytes_timeout_s=first_bytes_s)
     return await http_listener.listen(app, serve=acceptor.serve, tls=tls, limits=limits)
 
 
 class LoopThread:
-    """A loop on a thread of its own: the SDK's sync client blocks the test's."""
+    """An event loop on a separate thread, since the SDK's blocking client blocks the thread of the test."""
 
     def __init__(self) -> None:
         self.loop = uvloop.new_event_loop()
@@ -81,14 +81,14 @@ class HttpResponse:
 
     @property
     def detail(self) -> str:
-        """What an error says; also, that it has the shape of one."""
+        """The detail of an error reply. Checks that the reply has the form of an error."""
         error = ET.fromstring(self.text)  # noqa: S314  # our own answer
         assert [child.tag for child in error] == ["Code", "Detail"]
         assert error.findtext("Code") == str(self.status)
         return error.findtext("Detail") or ""
 
     def element(self, name: str) -> str | None:
-        """The text of one element of the description."""
+        """The text of an element of the description."""
         entry = ET.fromstring(self.text)  # noqa: S314  # our own answer
         return entry.findtext(f"{ATOM}content/{BUS}QueueDescription/{BUS}{name}")
 
@@ -102,7 +102,7 @@ class HttpService:
     admission: Admission = field(default_factory=Admission)
     first_bytes_s: float = FIRST_BYTES_TIMEOUT_S
     authorisation_requests: list[tuple[str, str]] = field(default_factory=list)
-    """Rights and paths that tokens were shown for."""
+    """The rights and paths that requests were authorised for."""
     http_listener: HttpListener = field(init=False)
     https_listener: HttpListener = field(init=False)
 
@@ -130,11 +130,11 @@ class HttpService:
         return f"Endpoint=sb://localhost:{self.https_listener.port};SharedAccessKeyName=manager;SharedAccessKey=abcd"
 
     def request(self, method: str, target: str, body: str | bytes = b"", **headers: str) -> HttpResponse:
-        """One request with a token; `If_Match="*"` is a header."""
+        """Send a request with a token; keyword arguments are headers, such as `If_Match="*"`."""
         connection = http.client.HTTPConnection("127.0.0.1", self.http_listener.port, timeout=20)
         try:
-            named = {name.replace("_", "-"): value for name, value in headers.items()}
-            connection.request(method, target, body or None, TOKEN | named)
+            sent_headers = {name.replace("_", "-"): value for name, value in headers.items()}
+            connection.request(method, target, body or None, TOKEN | sent_headers)
             response = connection.getresponse()
             return HttpResponse(response.status, response.headers, response.read().decode())
         finally:
@@ -148,7 +148,7 @@ class HttpService:
 
 
 def read_to_end(connection: socket.socket) -> bytes:
-    """All that the server sends until it ends the connection."""
+    """Read until the server closes the connection."""
     received = b""
     try:
         while chunk := connection.recv(65_536):

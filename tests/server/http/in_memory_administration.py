@@ -1,4 +1,4 @@
-"""A namespace that only remembers what it was told."""
+"""An administration service that stores entities and rules in memory, without a broker."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class InMemoryAdministration:
         self.subscriptions: dict[str, SubscriptionInfo] = {}
         self._kinds: list[dict[str, Any]] = [self.queues, self.topics, self.subscriptions]
         self.rules: dict[str, dict[str, RuleDescription]] = {}
-        """By the keys of their subscriptions and names."""
+        """Rules by lower-case name, for each lower-case path of a subscription."""
         self.stores: list[dict[str, object]] = [{"name": "0", "is_available": True, "takes_messages": True}]
         self.fails_with: Exception | None = None
 
@@ -69,8 +69,8 @@ class InMemoryAdministration:
         self._fail()
         for kind in self._kinds:
             if path.lower() in kind:
-                found: EntityInfo = kind[path.lower()]
-                return found
+                info: EntityInfo = kind[path.lower()]
+                return info
         raise EntityNotFound(path)
 
     async def list_queues(self, *, skip: int, top: int, prefix: str = "") -> list[QueueInfo]:
@@ -89,7 +89,7 @@ class InMemoryAdministration:
         for name in FIXED:
             if getattr(info.description, name, None) != getattr(description, name, None):
                 raise InvalidArgument(f"{name} of '{path}' cannot change")
-        changed: EntityInfo = replace(info, description=description)  # type: ignore[arg-type]  # of the same kind
+        changed: EntityInfo = replace(info, description=description)  # type: ignore[arg-type]  # has the same type
         for kind in self._kinds:
             if path.lower() in kind:
                 kind[path.lower()] = changed
@@ -145,7 +145,7 @@ class InMemoryAdministration:
             raise EntityNotFound(subscription)
         return self.rules[subscription.lower()]
 
-    # --- what tests do to it ------------------------------------------------------------------------------------------
+    # --- for tests ----------------------------------------------------------------------------------------------------
 
     def health(self) -> dict[str, object]:
         is_ok = all(store["is_available"] and store["takes_messages"] for store in self.stores)

@@ -1,4 +1,4 @@
-"""Which addresses there are, which methods each has, and who may use them."""
+"""Routes: the addresses, the methods of each address, and the rights that a request needs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ LOGGER = app.__name__
     ],
 )
 @pytest.mark.parametrize("method", ["POST", "PATCH", "OPTIONS", "TRACE", "BREW"])
-def test_a_method_that_an_address_does_not_have(service: HttpService, target: str, allowed: str, method: str) -> None:
+def test_an_unsupported_method_is_refused_with_the_allowed_methods(
+    service: HttpService, target: str, allowed: str, method: str
+) -> None:
     reply = service.request(method, target)
     assert reply.status == 405
     assert reply.headers["allow"] == allowed
@@ -51,7 +53,7 @@ def test_a_method_that_an_address_does_not_have(service: HttpService, target: st
 @pytest.mark.parametrize(
     "target", ["/$Resources", "/$Resources/relays", "/$management", "/$cbs/x", "/$Resources/queues/x"]
 )
-def test_an_address_that_is_none(service: HttpService, target: str) -> None:
+def test_an_unknown_address_is_not_found(service: HttpService, target: str) -> None:
     for method in ("GET", "PUT", "DELETE", "POST"):
         reply = service.request(method, target)
         assert reply.status == 404
@@ -77,14 +79,14 @@ def test_an_address_that_is_none(service: HttpService, target: str) -> None:
         ("DELETE", "/orders/subscriptions/all/rules/one"),
     ],
 )
-def test_nothing_is_done_without_a_token(service: HttpService, method: str, target: str) -> None:
+def test_no_request_is_carried_out_without_a_token(service: HttpService, method: str, target: str) -> None:
     service.put("/orders")
     before = dict(service.administration.queues)
     assert service.request(method, target, Authorization="Basic cm9vdA==").status == 401
     assert service.administration.queues == before
 
 
-def test_the_right_to_manage_is_asked_for_the_entity_or_the_namespace(service: HttpService) -> None:
+def test_administration_requires_manage_on_the_entity_or_the_namespace(service: HttpService) -> None:
     service.put("/a%2Fb")
     service.request("GET", "/a/b?enrich=false")
     service.request("DELETE", "/A/B")
@@ -97,31 +99,31 @@ def test_the_right_to_manage_is_asked_for_the_entity_or_the_namespace(service: H
     ]
 
 
-def test_a_token_is_asked_for_what_the_address_names(service: HttpService) -> None:
+def test_a_token_is_required_for_the_exact_address(service: HttpService) -> None:
     for address in ("a/b/Subscriptions/c", "a/b/subscriptions", "a/subscriptions/c/rules/d", "$Resources/topics"):
         service.authorisation_requests.clear()
         service.request("GET", f"/{address}/?enrich=true&$top=1")
         assert service.authorisation_requests == [("Manage", address)]
 
 
-def test_a_table_that_is_tried_first_hides_what_fits_its_patterns(start_service: StartService) -> None:
-    asked: list[tuple[str, str]] = []
+def test_extra_routes_take_precedence(start_service: StartService) -> None:
+    authorised: list[tuple[str, str]] = []
 
     async def answer(call: Call) -> Response:
         return Response(call.entity)
 
     def authorise(_: str | None, right: str, path: str, _host: str = "", _address: str = "") -> None:
-        asked.append((right, path))
+        authorised.append((right, path))
 
-    first = (route("(?P<entity>.+?)/messages", "Send", POST=answer),)
-    service = start_service(HttpApp(InMemoryAdministration(), authorise, extra_routes=first))
+    extra = (route("(?P<entity>.+?)/messages", "Send", POST=answer),)
+    service = start_service(HttpApp(InMemoryAdministration(), authorise, extra_routes=extra))
     assert service.request("POST", "/a%2Fb/messages/").text == "a/b"
-    assert asked == [("Send", "a/b/messages")]
+    assert authorised == [("Send", "a/b/messages")]
     assert service.request("PUT", "/a/b/messages").headers["allow"] == "POST"
     assert service.put("/a/b").status == 201
 
 
-def test_a_target_of_forwarding_needs_a_token_that_may_send_there(service: HttpService) -> None:
+def test_forwarding_requires_the_right_to_send_to_the_target(service: HttpService) -> None:
     forward = "<ForwardTo>sb://h/audit</ForwardTo>"
     reply = service.put("/orders", forward, ServiceBusSupplementaryAuthorization="SharedAccessSignature skn=stranger")
     assert reply.status == 401
@@ -130,7 +132,7 @@ def test_a_target_of_forwarding_needs_a_token_that_may_send_there(service: HttpS
     assert service.put("/orders", forward).status == 201, "a token for all of the namespace serves for both"
 
 
-def test_an_unexpected_failure_is_logged_once_and_told_without_its_cause(
+def test_an_internal_error_is_logged_once_and_its_cause_is_not_sent(
     service: HttpService, caplog: pytest.LogCaptureFixture
 ) -> None:
     service.administration.fails_with = RuntimeError("the secret of the house")
@@ -144,7 +146,7 @@ def test_an_unexpected_failure_is_logged_once_and_told_without_its_cause(
     assert record.exc_info is not None
 
 
-def test_what_a_caller_did_wrong_is_not_logged(service: HttpService, caplog: pytest.LogCaptureFixture) -> None:
+def test_invalid_requests_are_not_logged(service: HttpService, caplog: pytest.LogCaptureFixture) -> None:
     service.request("GET", "/missing")
     service.request("PUT", "/orders", "<entry")
     with service.raw() as connection:
@@ -153,20 +155,20 @@ def test_what_a_caller_did_wrong_is_not_logged(service: HttpService, caplog: pyt
     assert caplog.records == []
 
 
-def test_every_answer_has_a_date(service: HttpService) -> None:
+def test_every_reply_has_a_date(service: HttpService) -> None:
     assert service.request("GET", "/missing").headers["date"].endswith("GMT")
 
 
 @pytest.mark.parametrize(
     "part", ["/", "x", "/x", "/subscriptions/x", "/subscriptions/", "/rules", "subscriptions/rules/"]
 )
-def test_a_long_address_costs_a_stranger_no_more_than_its_length(service: HttpService, part: str) -> None:
+def test_an_unauthorised_request_with_a_long_address_takes_linear_time(service: HttpService, part: str) -> None:
     start_s = time.process_time()
     service.request("GET", "/" + part * (60_000 // len(part)) + "!", Authorization="none")
     assert time.process_time() - start_s < 0.5
 
 
-def test_a_long_token_costs_a_stranger_no_more_than_its_length() -> None:
+def test_verifying_a_long_token_takes_linear_time() -> None:
     start_s = time.process_time()
     token = f"SharedAccessSignature sr={'a' * 8_000}&sig=x&se=1&skn=k"
     with pytest.raises(Unauthorized):

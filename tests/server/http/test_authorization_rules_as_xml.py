@@ -1,4 +1,4 @@
-"""Keys of entities in their descriptions, by the letters; what they are good for is shown with a real server."""
+"""Authorization rules in the XML of descriptions. Tests with a real server show what their keys allow."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def description(request: pytest.FixtureRequest) -> str:
 
 
 def rules_of(service: HttpService) -> tuple[AuthorizationRule, ...]:
-    found = service.administration.queues.get("orders") or service.administration.topics["orders"]
-    return found.description.authorization_rules
+    entity = service.administration.queues.get("orders") or service.administration.topics["orders"]
+    return entity.description.authorization_rules
 
 
-def test_a_rule_is_written_as_the_service_does(service: HttpService, description: str) -> None:
+def test_a_rule_is_written_as_service_bus_writes_it(service: HttpService, description: str) -> None:
     reply = service.request("PUT", "/orders", atom_entry(description, RULES.format("cHJpbWFyeS1zZWNyZXQ=")))
     assert reply.status == 201
     [rule] = re.findall("<AuthorizationRules>(.*)</AuthorizationRules>", reply.text)
@@ -47,7 +47,7 @@ def test_a_rule_is_written_as_the_service_does(service: HttpService, description
     )
 
 
-def test_what_is_left_out_stays(service: HttpService, description: str) -> None:
+def test_omitted_rules_and_keys_stay_unchanged(service: HttpService, description: str) -> None:
     service.request("PUT", "/orders", atom_entry(description, RULES.format("a" * 16)))
     before = rules_of(service)
     service.request("PUT", "/orders", atom_entry(description), If_Match="*")
@@ -62,7 +62,7 @@ def test_what_is_left_out_stays(service: HttpService, description: str) -> None:
     assert rules_of(service) == ()
 
 
-def test_a_secret_that_is_shorter_than_a_new_one_can_be_stays_until_it_is_changed(service: HttpService) -> None:
+def test_an_existing_key_below_the_minimum_length_is_kept_until_it_changes(service: HttpService) -> None:
     service.request("PUT", "/orders", atom_entry("QueueDescription"))
     queue = service.administration.queues["orders"]
     old = AuthorizationRule(name="both", rights=("Send", "Listen"), primary_key="x", secondary_key="y")

@@ -1,4 +1,4 @@
-"""bench/peer/compare makes its queues with urllib, over plain HTTP."""
+"""The requests with which bench/peer/compare creates its queues: urllib, over plain HTTP."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 COMPARE = (Path(__file__).parents[3] / "bench" / "peer" / "compare").read_text()
 
 
-def make_queue(service: HttpService, name: str, *, is_partitioned: bool) -> int:
+def create_queue(service: HttpService, name: str, *, is_partitioned: bool) -> int:
     template = re.findall('ATOM = """(.*?)"""', COMPARE, re.DOTALL)[0]
     request = urllib.request.Request(  # our own server
         f"http://127.0.0.1:{service.http_listener.port}/{name}?api-version=2021-05",
@@ -30,11 +30,11 @@ def make_queue(service: HttpService, name: str, *, is_partitioned: bool) -> int:
         return int(response.status)
 
 
-def test_its_queues_are_made_and_a_second_time_are_a_conflict(service: HttpService) -> None:
-    assert make_queue(service, "bench-plain", is_partitioned=False) == 201
-    assert make_queue(service, "bench-partitioned", is_partitioned=True) == 201
+def test_the_queues_of_the_benchmark_are_created_and_a_second_time_are_a_conflict(service: HttpService) -> None:
+    assert create_queue(service, "bench-plain", is_partitioned=False) == 201
+    assert create_queue(service, "bench-partitioned", is_partitioned=True) == 201
     with pytest.raises(urllib.error.HTTPError) as caught:
-        make_queue(service, "bench-plain", is_partitioned=False)
+        create_queue(service, "bench-plain", is_partitioned=False)
     with caught.value as error:
         assert error.code == 409
     queues = service.administration.queues

@@ -1,4 +1,4 @@
-"""ISO 8601 durations and milliseconds."""
+"""Conversion of ISO 8601 durations to milliseconds and back."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PAIRS = [
 
 
 @pytest.mark.parametrize(("text", "duration_ms"), PAIRS)
-def test_both_ways(text: str, duration_ms: int) -> None:
+def test_durations_are_parsed_and_formatted(text: str, duration_ms: int) -> None:
     assert durations.parse_duration(text) == duration_ms
     assert durations.format_duration(duration_ms) == text
 
@@ -40,7 +40,7 @@ def test_both_ways(text: str, duration_ms: int) -> None:
         ("PT1.9999S", 1_999),
     ],
 )
-def test_other_spellings_are_read(text: str, duration_ms: int) -> None:
+def test_other_spellings_are_parsed(text: str, duration_ms: int) -> None:
     assert durations.parse_duration(text) == duration_ms
 
 
@@ -52,11 +52,11 @@ def test_other_spellings_are_read(text: str, duration_ms: int) -> None:
         "PT0S", "P0D", "forever",
     ],
 )  # fmt: skip
-def test_what_is_none_is_refused(text: str) -> None:
+def test_an_invalid_duration_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgument):
         durations.parse_duration(text)
 
 
 @given(st.integers(1, FOREVER_MS // 86_400_000 * 86_400_000 - 1))
-def test_what_is_written_is_read_back(duration_ms: int) -> None:
+def test_a_formatted_duration_is_parsed_to_the_same_value(duration_ms: int) -> None:
     assert durations.parse_duration(durations.format_duration(duration_ms)) == duration_ms

@@ -1,4 +1,4 @@
-"""Which exceptions of the SDK our errors become, and what they tell."""
+"""The exceptions that the Python SDK raises for our errors, and their messages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tests.server.http.http_service import HttpService
 
 
-def test_a_name_that_is_taken(client: ServiceBusAdministrationClient) -> None:
+def test_creating_an_existing_queue_raises_resource_exists(client: ServiceBusAdministrationClient) -> None:
     client.create_queue("orders")
     with pytest.raises(ResourceExistsError):
         client.create_queue("Orders")
@@ -38,21 +38,21 @@ def test_a_name_that_is_taken(client: ServiceBusAdministrationClient) -> None:
         pytest.param(lambda client: client.get_subscription("missing", "one"), id="subscription"),
     ],
 )
-def test_a_queue_that_is_missing(
+def test_a_missing_entity_raises_resource_not_found(
     client: ServiceBusAdministrationClient, call: Callable[[ServiceBusAdministrationClient], None]
 ) -> None:
     with pytest.raises(ResourceNotFoundError):
         call(client)
 
 
-def test_an_update_of_what_is_missing(client: ServiceBusAdministrationClient) -> None:
+def test_updating_a_deleted_queue_raises_resource_not_found(client: ServiceBusAdministrationClient) -> None:
     properties = client.create_queue("orders")
     client.delete_queue("orders")
     with pytest.raises(ResourceNotFoundError):
         client.update_queue(properties)
 
 
-def test_a_key_that_is_none_of_ours(service: HttpService) -> None:
+def test_an_unknown_key_raises_client_authentication_error(service: HttpService) -> None:
     stranger = service.connection_string.replace("manager", "stranger")
     with (
         ServiceBusAdministrationClient.from_connection_string(
@@ -65,7 +65,7 @@ def test_a_key_that_is_none_of_ours(service: HttpService) -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "told"),
+    ("option", "reason"),
     [
         ({"lock_duration": dt.timedelta(days=25)}, "LockDuration is 'P25D'"),
         ({"lock_duration": dt.timedelta(0)}, "LockDuration is 'P0D'"),
@@ -77,17 +77,17 @@ def test_a_key_that_is_none_of_ours(service: HttpService) -> None:
         ({"authorization_rules": [AuthorizationRule(key_name="k", rights=["Sing"])]}, "AuthorizationRules: the rights"),
     ],
 )
-def test_a_value_that_cannot_be_is_named(
-    client: ServiceBusAdministrationClient, service: HttpService, option: dict[str, Any], told: str
+def test_the_error_names_an_invalid_value(
+    client: ServiceBusAdministrationClient, service: HttpService, option: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises(HttpResponseError) as caught:
         client.create_queue("orders", **option)
-    assert told in caught.value.message
+    assert reason in caught.value.message
     assert "TrackingId:" in caught.value.message
     assert service.administration.queues == {}
 
 
-def test_what_is_fixed_at_creation_cannot_change(client: ServiceBusAdministrationClient) -> None:
+def test_a_property_fixed_at_creation_cannot_change(client: ServiceBusAdministrationClient) -> None:
     properties = client.create_queue("orders")
     properties.requires_session = True
     with pytest.raises(HttpResponseError, match="requires_session of 'orders' cannot change") as caught:
@@ -95,7 +95,7 @@ def test_what_is_fixed_at_creation_cannot_change(client: ServiceBusAdministratio
     assert caught.value.status_code == 400
 
 
-def test_a_name_that_cannot_be(client: ServiceBusAdministrationClient) -> None:
+def test_an_invalid_name_is_a_bad_request(client: ServiceBusAdministrationClient) -> None:
     for name in ("", "-orders", "or ders", "orders?x", "x" * 261, "a%2Fb"):
         with pytest.raises(HttpResponseError) as caught:
             client.create_queue(name)
@@ -107,7 +107,7 @@ def test_a_name_that_cannot_be(client: ServiceBusAdministrationClient) -> None:
 @pytest.mark.parametrize(
     ("error", "status"), [(QuotaExceeded("10,000 entities"), 403), (StoreUnavailable("store 3 is down"), 503)]
 )
-def test_what_the_namespace_refuses(
+def test_errors_of_the_namespace_keep_their_status_and_text(
     client: ServiceBusAdministrationClient, service: HttpService, error: Exception, status: int
 ) -> None:
     service.administration.fails_with = error

@@ -1,4 +1,4 @@
-"""Health is for load balancers: no token, and one status code says it."""
+"""`/health` for load balancers: it needs no token, and the status code is the result."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ if TYPE_CHECKING:
     from tests.server.http.http_service import HttpService
 
 
-WELL, FULL, DOWN = (True, True), (True, False), (False, False)
-"""Stores: available, and taking messages."""
+HEALTHY, FULL, DOWN = (True, True), (True, False), (False, False)
+"""States of a store: is it available, does it take messages."""
 
 
 @pytest.mark.parametrize(
     ("stores", "codes", "status"),
     [
-        ([WELL, WELL], (200, 200), "ok"),
-        ([WELL, DOWN], (200, 200), "degraded"),
+        ([HEALTHY, HEALTHY], (200, 200), "ok"),
+        ([HEALTHY, DOWN], (200, 200), "degraded"),
         ([DOWN, DOWN], (503, 503), "degraded"),
-        ([WELL, FULL], (200, 200), "degraded"),
+        ([HEALTHY, FULL], (200, 200), "degraded"),
         ([FULL, FULL], (200, 503), "degraded"),
         ([FULL, DOWN], (200, 503), "degraded"),
         ([], (200, 200), "ok"),
     ],
 )
-def test_one_store_that_works_is_enough_and_for_sends_one_that_takes_messages(
+def test_one_available_store_is_enough_and_for_sends_one_that_takes_messages(
     service: HttpService, stores: list[tuple[bool, bool]], codes: tuple[int, int], status: str
 ) -> None:
     service.administration.stores = [
@@ -48,7 +48,7 @@ def test_health_for_anything_but_sends_is_refused(service: HttpService) -> None:
     assert "it can be send" in reply.text
 
 
-def test_a_head_has_no_body(service: HttpService) -> None:
+def test_a_head_request_gets_no_body(service: HttpService) -> None:
     with service.raw() as connection:
         connection.sendall(b"HEAD /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         answer = read_to_end(connection)
@@ -56,6 +56,6 @@ def test_a_head_has_no_body(service: HttpService) -> None:
     assert answer.endswith(b"\r\n\r\n")
 
 
-def test_no_queue_can_hide_behind_it(service: HttpService) -> None:
+def test_no_queue_can_be_named_health(service: HttpService) -> None:
     for name in ("/health", "/Health"):
         assert service.put(name).status == 405

@@ -1,4 +1,4 @@
-"""Bodies that mean harm, or are none."""
+"""Malicious and malformed request bodies."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ THIEF = '<!DOCTYPE thief [<!ENTITY x SYSTEM "file:///etc/passwd">]>' + ENTRY.for
 @pytest.mark.parametrize(
     "body", [BOMB, THIEF, "<!DOCTYPE entry>" + ENTRY, '<!DOCTYPE entry SYSTEM "http://127.0.0.1:1/x.dtd">' + ENTRY]
 )
-def test_document_types_and_entities_are_not_read(service: HttpService, body: str) -> None:
+def test_document_types_and_entities_are_refused(service: HttpService, body: str) -> None:
     reply = service.request("PUT", "/orders", body)
     assert reply.status == 400
     assert reply.detail.startswith("the body has a document type or entities")
@@ -41,10 +41,10 @@ def test_document_types_and_entities_are_not_read(service: HttpService, body: st
         ENTRY.format("<UserMetadata>\x01</UserMetadata>").encode(),
     ],
 )
-def test_what_is_no_xml_is_told_so(service: HttpService, body: bytes) -> None:
+def test_a_body_that_is_not_xml_is_refused(service: HttpService, body: bytes) -> None:
     reply = service.request("PUT", "/orders", body)
     assert reply.status == 400
-    assert reply.detail.startswith("the body is no XML")
+    assert reply.detail.startswith("the body is not valid XML")
 
 
 @pytest.mark.parametrize(
@@ -61,14 +61,14 @@ def test_what_is_no_xml_is_told_so(service: HttpService, body: bytes) -> None:
         ENTRY.format("").replace("entry", "feed"),
     ],
 )
-def test_an_envelope_without_a_letter_is_refused(service: HttpService, body: str) -> None:
+def test_an_entry_without_a_description_is_refused(service: HttpService, body: str) -> None:
     reply = service.request("PUT", "/orders", body)
     assert reply.status == 400
     assert "entry" in reply.detail
 
 
 @pytest.mark.parametrize("depth", [30, 9_000])
-def test_no_tree_is_deeper_than_any_description(service: HttpService, depth: int) -> None:
+def test_too_deeply_nested_elements_are_refused(service: HttpService, depth: int) -> None:
     reply = service.put("/orders", "<a>" * depth + "</a>" * depth)
     assert reply.status == 400
     assert reply.detail.startswith("the body has elements more than 32 deep")
@@ -76,18 +76,18 @@ def test_no_tree_is_deeper_than_any_description(service: HttpService, depth: int
 
 
 def test_a_description_may_be_as_large_as_the_limit_and_no_larger(service: HttpService) -> None:
-    room = 65_536 - len(ENTRY.format("<!---->"))
-    assert service.put("/fits", f"<!--{'x' * room}-->").status == 201
-    reply = service.put("/large", f"<!--{'x' * (room + 1)}-->")
+    padding = 65_536 - len(ENTRY.format("<!---->"))
+    assert service.put("/fits", f"<!--{'x' * padding}-->").status == 201
+    reply = service.put("/large", f"<!--{'x' * (padding + 1)}-->")
     assert reply.status == 413
     assert reply.detail.startswith("the body has 65537 bytes or more; it can have 65536")
 
 
-def test_a_large_body_is_answered_though_it_was_not_read(service: HttpService) -> None:
+def test_a_large_body_is_refused_without_reading_it(service: HttpService) -> None:
     assert service.request("PUT", "/large", b"x" * 10_000_000).status == 413
 
 
-def test_a_body_that_does_not_tell_its_size_is_counted(service: HttpService) -> None:
+def test_a_chunked_body_is_limited_too(service: HttpService) -> None:
     with service.raw() as connection:
         head = f"PUT /large HTTP/1.1\r\nHost: x\r\nAuthorization: {TOKEN['Authorization']}\r\n"
         connection.sendall(head.encode() + b"Transfer-Encoding: chunked\r\n\r\n")
@@ -96,7 +96,7 @@ def test_a_body_that_does_not_tell_its_size_is_counted(service: HttpService) -> 
         assert b"HTTP/1.1 413 " in connection.recv(65_536)
 
 
-def test_a_large_body_is_not_asked_for_when_the_client_waits_to_be(service: HttpService) -> None:
+def test_a_large_body_is_refused_without_100_continue(service: HttpService) -> None:
     with service.raw() as connection:
         head = (
             f"PUT /large HTTP/1.1\r\nHost: x\r\nAuthorization: {TOKEN['Authorization']}\r\nContent-Length: 9999999\r\n"
@@ -105,14 +105,14 @@ def test_a_large_body_is_not_asked_for_when_the_client_waits_to_be(service: Http
         assert read_to_end(connection).startswith(b"HTTP/1.1 413 ")
 
 
-def test_without_a_token_not_even_the_body_is_read(service: HttpService) -> None:
+def test_without_a_token_the_body_is_not_read(service: HttpService) -> None:
     with service.raw() as connection:
         connection.sendall(b"PUT /orders HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n")
         assert connection.recv(65_536).startswith(b"HTTP/1.1 401 ")
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "reason"),
     [
         (ENTRY.format("").replace("servicebus/connect", "other"), "the entry holds"),
         (ENTRY.format("").replace("QueueDescription", "Queue"), "the entry holds"),
@@ -136,19 +136,19 @@ def test_without_a_token_not_even_the_body_is_read(service: HttpService) -> None
     ],
 )
 @pytest.mark.parametrize("condition", [{}, {"If_Match": "*"}])
-def test_a_description_of_another_shape_is_refused(
-    service: HttpService, body: str, told: str, condition: dict[str, str]
+def test_a_malformed_description_is_refused(
+    service: HttpService, body: str, reason: str, condition: dict[str, str]
 ) -> None:
     if condition:
         service.put("/orders")
     before = dict(service.administration.queues)
     reply = service.request("PUT", "/orders", body, **condition)
     assert reply.status == 400
-    assert told in reply.detail
+    assert reason in reply.detail
     assert "top secret" not in reply.detail
     assert service.administration.queues == before
 
 
-def test_many_elements_are_bounded_by_the_size_of_the_body(service: HttpService) -> None:
+def test_the_number_of_elements_is_limited_by_the_size_of_the_body_only(service: HttpService) -> None:
     assert service.put("/orders", "<a/>" * 16_000).status == 400, "one element is not there twice"
     assert service.put("/orders", "".join(f"<a{number}/>" for number in range(7_000))).status == 201

@@ -1,4 +1,4 @@
-"""Where everybody knows a key, requests must name the server as its own clients do, and come from no foreign page."""
+"""With the public emulator key, requests need an allowed Host header and must not come from pages of other sites."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from twinbus.model.errors import InvalidArgument
 from twinbus.server.http.allowed_hosts import ANY_HOST, AllowedHosts
 from twinbus.server.http.error_responses import Forbidden
 
-OURS = AllowedHosts(["build-7", "Bus.Corp.Example", "*.test.example"])
+HOSTS = AllowedHosts(["build-7", "Bus.Corp.Example", "*.test.example"])
 
 
 def headers(host: str | None, *origins: str) -> list[tuple[bytes, bytes]]:
-    given = [(b"host", host.encode("latin-1"))] if host is not None else []
-    return [*given, *((b"origin", origin.encode("latin-1")) for origin in origins)]
+    host_header = [(b"host", host.encode("latin-1"))] if host is not None else []
+    return [*host_header, *((b"origin", origin.encode("latin-1")) for origin in origins)]
 
 
 @pytest.mark.parametrize(
@@ -23,8 +23,8 @@ def headers(host: str | None, *origins: str) -> list[tuple[bytes, bytes]]:
         *("build-7:5300", "BUILD-7.", "bus.corp.example", "a.test.example", None),
     ],
 )
-def test_a_name_of_our_own_is_accepted(host: str | None) -> None:
-    OURS.check(headers(host))
+def test_an_allowed_host_is_accepted(host: str | None) -> None:
+    HOSTS.check(headers(host))
 
 
 @pytest.mark.parametrize(
@@ -34,15 +34,15 @@ def test_a_name_of_our_own_is_accepted(host: str | None) -> None:
         *("build-7.evil.example", "corp.example", "0x7f.1", "2130706433", "xlocalhost"),
     ],
 )
-def test_any_other_name_is_refused(host: str) -> None:
-    with pytest.raises(Forbidden, match=r"which is no name of this server: .*--allowed-host"):
-        OURS.check(headers(host))
+def test_any_other_host_is_refused(host: str) -> None:
+    with pytest.raises(Forbidden, match=r"is not allowed: .*--allowed-host"):
+        HOSTS.check(headers(host))
     ANY_HOST.check(headers(host, "http://evil.example"))
 
 
 @pytest.mark.parametrize("host", ["", "a:1/orders", "[::1", "a@b", "a:b", "a:123456", "a b", "\xe9", "a\tb"])
-def test_what_is_no_host_is_refused_everywhere(host: str) -> None:
-    for hosts in (OURS, ANY_HOST):
+def test_an_invalid_host_is_always_refused(host: str) -> None:
+    for hosts in (HOSTS, ANY_HOST):
         with pytest.raises(InvalidArgument, match="it has to be a name or an address"):
             hosts.check(headers(host))
 
@@ -60,8 +60,8 @@ def test_what_is_no_host_is_refused_everywhere(host: str) -> None:
         "http://10.0.0.1:5300",
     ],
 )
-def test_pages_of_this_machine_and_of_the_server_itself_are_accepted(origin: str) -> None:
-    OURS.check(headers("10.0.0.1:5300", origin))
+def test_pages_of_local_and_allowed_hosts_are_accepted(origin: str) -> None:
+    HOSTS.check(headers("10.0.0.1:5300", origin))
 
 
 @pytest.mark.parametrize(
@@ -73,6 +73,6 @@ def test_pages_of_this_machine_and_of_the_server_itself_are_accepted(origin: str
 )
 def test_pages_of_other_sites_are_refused(origin: str) -> None:
     with pytest.raises(Forbidden, match="pages of other sites are refused"):
-        OURS.check(headers("10.0.0.1:5300", origin))
+        HOSTS.check(headers("10.0.0.1:5300", origin))
     with pytest.raises(Forbidden):
-        OURS.check(headers("10.0.0.1:5300", "http://localhost", origin))
+        HOSTS.check(headers("10.0.0.1:5300", "http://localhost", origin))

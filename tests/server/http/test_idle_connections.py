@@ -1,4 +1,4 @@
-"""At the limit of connections, the one that has been idle longest is dropped, and the port stays open for everybody."""
+"""At the limit of connections, the connection that has been idle longest is dropped in favour of the new one."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def connect(start_service: Callable[..., HttpService]) -> Iterator[Callable[[], 
         yield connect
 
 
-def ask(connection: http.client.HTTPConnection, target: str = "/health") -> int:
+def get_status(connection: http.client.HTTPConnection, target: str = "/health") -> int:
     connection.request("GET", target, headers=TOKEN)
     answer = connection.getresponse()
     answer.read()
@@ -45,39 +45,39 @@ def ask(connection: http.client.HTTPConnection, target: str = "/health") -> int:
 
 def is_open(connection: http.client.HTTPConnection) -> bool:
     try:
-        return ask(connection) == http.HTTPStatus.OK
+        return get_status(connection) == http.HTTPStatus.OK
     except (ConnectionError, http.client.HTTPException):
         return False
 
 
-def test_idle_connections_keep_nobody_out(
+def test_idle_connections_block_no_new_connection(
     connect: Callable[[], http.client.HTTPConnection], caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
         connections = [connect() for _ in range(MANY)]
         for connection in connections:
             with contextlib.suppress(ConnectionError, http.client.HTTPException):
-                ask(connection)
-        assert ask(connect()) == http.HTTPStatus.OK
+                get_status(connection)
+        assert get_status(connect()) == http.HTTPStatus.OK
     assert len(caplog.records) == 1
 
 
-def test_the_one_that_was_idle_longest_is_dropped(connect: Callable[[], http.client.HTTPConnection]) -> None:
+def test_the_connection_that_was_idle_longest_is_dropped(connect: Callable[[], http.client.HTTPConnection]) -> None:
     connections = []
     for _ in range(HELD):
         connections.append(connect())
-        assert ask(connections[-1]) == http.HTTPStatus.OK
-    assert ask(connections[0]) == http.HTTPStatus.OK  # so the second one is idle longest now
+        assert get_status(connections[-1]) == http.HTTPStatus.OK
+    assert get_status(connections[0]) == http.HTTPStatus.OK  # now the second connection is idle longest
     newest = connect()
-    assert ask(newest) == http.HTTPStatus.OK
-    assert [is_open(one) for one in (*connections, newest)] == [True, False, True, True, True]
+    assert get_status(newest) == http.HTTPStatus.OK
+    assert [is_open(connection) for connection in (*connections, newest)] == [True, False, True, True, True]
 
 
-def test_a_token_keeps_a_connection_open_before_those_without(
+def test_connections_without_a_token_are_dropped_first(
     connect: Callable[[], http.client.HTTPConnection],
 ) -> None:
     authorised = connect()
-    assert ask(authorised, "/$Resources/queues") == http.HTTPStatus.OK
+    assert get_status(authorised, "/$Resources/queues") == http.HTTPStatus.OK
     for _ in range(MANY):
-        assert ask(connect()) == http.HTTPStatus.OK
+        assert get_status(connect()) == http.HTTPStatus.OK
     assert is_open(authorised)

@@ -1,4 +1,4 @@
-"""The JavaScript SDK knows no namespaces: it goes by the letters. These are what it looks for."""
+"""The exact XML that the JavaScript SDK expects: it ignores namespaces and compares names with their prefixes."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_no_element_but_the_counts_has_a_prefix(entry: str) -> None:
     ]
 
 
-def test_the_counts_have_one_attribute_which_is_their_prefix(entry: str) -> None:
+def test_the_only_attribute_of_the_counts_declares_their_prefix(entry: str) -> None:
     assert re.findall("<CountDetails ([^>]*)>", entry) == [
         'xmlns:d2p1="http://schemas.microsoft.com/netservices/2011/06/servicebus"'
     ]
@@ -82,11 +82,11 @@ def test_the_elements_have_the_order_of_the_contract(entry: str) -> None:
     assert [name for name in re.findall(r"<(\w+)[ >/]", description)[1:] if name != "d2p1"] == ORDER
 
 
-def test_the_name_is_the_path_of_the_id(entry: str, service: HttpService) -> None:
+def test_the_id_ends_with_the_path_of_the_queue(entry: str, service: HttpService) -> None:
     assert re.findall("<id>([^<]*)</id>", entry) == [f"http://127.0.0.1:{service.http_listener.port}/team/orders"]
 
 
-def test_the_children_of_an_entry_are_those_of_the_service(entry: str) -> None:
+def test_an_entry_has_the_children_that_service_bus_writes(entry: str) -> None:
     outside = re.sub("<content.*</content>", "<content>", entry, flags=re.DOTALL)
     assert re.findall(r"<(\w+)", outside) == [
         "entry",
@@ -104,7 +104,7 @@ def test_the_children_of_an_entry_are_those_of_the_service(entry: str) -> None:
     assert "<author><name>contoso</name></author>" in entry
 
 
-def test_values_are_written_as_the_service_does(entry: str) -> None:
+def test_values_are_written_as_service_bus_writes_them(entry: str) -> None:
     for expected in (
         "<LockDuration>PT30S</LockDuration>",
         "<DefaultMessageTimeToLive>P10675199DT2H48M5.4775807S</DefaultMessageTimeToLive>",
@@ -118,7 +118,7 @@ def test_values_are_written_as_the_service_does(entry: str) -> None:
         assert expected in entry
 
 
-def test_a_feed_holds_entries_of_the_same_kind(entry: str, service: HttpService) -> None:
+def test_a_feed_contains_entries_of_the_same_form(entry: str, service: HttpService) -> None:
     assert entry
     feed = service.request("GET", "/$Resources/Queues?api-version=2021-05")
     assert feed.headers["content-type"] == "application/atom+xml;type=feed;charset=utf-8"
@@ -143,6 +143,6 @@ def test_the_namespace_is_an_entry_too(service: HttpService) -> None:
 def test_an_error_has_a_code_and_a_detail_and_no_namespace(service: HttpService) -> None:
     reply = service.request("GET", "/missing")
     tracking_id = r"TrackingId:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-    told = rf"<Error><Code>404</Code><Detail>The messaging entity 'missing' could not be found\. {tracking_id}"
-    assert re.fullmatch(f"{told}</Detail></Error>", reply.text)
+    expected = rf"<Error><Code>404</Code><Detail>The messaging entity 'missing' could not be found\. {tracking_id}"
+    assert re.fullmatch(f"{expected}</Detail></Error>", reply.text)
     assert reply.headers["content-type"].startswith("application/xml")

@@ -1,4 +1,4 @@
-"""A name is what the client meant: its slashes, dots and letters."""
+"""Names of entities in addresses: slashes, percent-encoding, case, and the Host header in replies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("name", ["a/b/c", "a.b-c_d", "ORDERS", "9", "contoso/x-servicebus-transfer/3", "x" * 260])
-def test_the_sdk_finds_a_queue_by_the_name_it_gave(
+def test_the_sdk_finds_a_queue_by_the_name_it_was_created_with(
     client: ServiceBusAdministrationClient, service: HttpService, name: str
 ) -> None:
     client.create_queue(name)
@@ -33,10 +33,10 @@ def test_a_slash_may_be_encoded(service: HttpService, target: str) -> None:
 def test_a_name_is_decoded_once(service: HttpService) -> None:
     reply = service.put("/a%252Fb")
     assert reply.status == 400
-    assert "'a%2Fb' is no path" in reply.detail
+    assert "'a%2Fb' is not a valid path" in reply.detail
 
 
-def test_a_queue_keeps_the_spelling_it_was_made_with(service: HttpService) -> None:
+def test_a_queue_keeps_the_case_it_was_created_with(service: HttpService) -> None:
     service.put("/Orders")
     reply = service.request("GET", "/oRDERS")
     assert '<title type="text">Orders</title>' in reply.text
@@ -44,13 +44,13 @@ def test_a_queue_keeps_the_spelling_it_was_made_with(service: HttpService) -> No
 
 
 @pytest.mark.parametrize("method", ["PUT", "GET", "DELETE"])
-def test_no_name_is_an_error(service: HttpService, method: str) -> None:
+def test_an_empty_name_is_refused(service: HttpService, method: str) -> None:
     assert service.request(method, "/").status == 400
     assert service.request(method, "/", If_Match="*").status == 400
 
 
 @pytest.mark.parametrize("host", ["a", "A.b-c_d:1", "127.0.0.1:65535", "[::1]", "[::1]:5300"])
-def test_the_host_of_a_request_is_repeated(service: HttpService, host: str) -> None:
+def test_addresses_in_a_reply_have_the_host_of_the_request(service: HttpService, host: str) -> None:
     reply = service.put("/orders", "<ForwardTo>audit</ForwardTo>", Host=host)
     assert reply.status == 201
     assert reply.element("ForwardTo") == f"sb://{host}/audit"
@@ -59,7 +59,7 @@ def test_the_host_of_a_request_is_repeated(service: HttpService, host: str) -> N
 @pytest.mark.parametrize(
     "host", ["", "[", "a b", "x:y:z", "'<>&", "a:1/orders", "a/b", "a:", "user@a", "a:1?x", "a#", "a,b", "[::1]x", "é"]
 )
-def test_a_host_that_is_none_is_refused(service: HttpService, host: str) -> None:
+def test_an_invalid_host_is_refused(service: HttpService, host: str) -> None:
     reply = service.put("/orders", Host=host)
     assert reply.status == 400
     assert reply.detail.startswith(f"Host is {host!r}; it has to be a name or an address")
@@ -67,6 +67,6 @@ def test_a_host_that_is_none_is_refused(service: HttpService, host: str) -> None
 
 
 @pytest.mark.parametrize("target", ["/%00%01", "/%FF%FE", "/%EF%BF%BF", "/" + "x" * 5000, "/a%0D%0Ab"])
-def test_any_bytes_in_a_name_get_an_answer_that_is_xml(service: HttpService, target: str) -> None:
+def test_any_bytes_in_a_name_get_an_xml_reply(service: HttpService, target: str) -> None:
     assert service.request("GET", target).detail.startswith("The messaging entity ")
     assert service.put(target).status == 400

@@ -1,4 +1,4 @@
-"""Lists come in pages, and none is missed or told twice."""
+"""Lists are paged: no entity is missing, and none is listed twice."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def test_the_sdk_follows_the_pages_of_250_queues(client: ServiceBusAdministratio
     assert service.authorisation_requests == [("Manage", "$Resources/queues")] * 6
 
 
-def test_a_page_has_100_queues_when_nothing_is_said(service: HttpService) -> None:
+def test_a_page_has_100_queues_by_default(service: HttpService) -> None:
     fill(service, NAMES)
     assert titles(service.request("GET", "/$Resources/queues").text) == NAMES[:100]
 
 
 @pytest.mark.parametrize("target", ["/$Resources/Queues", "/$resources/queues/", "/%24Resources/queues"])
-def test_skip_and_top_choose_the_page_however_the_address_is_spelled(service: HttpService, target: str) -> None:
+def test_skip_and_top_select_the_page_for_any_spelling_of_the_address(service: HttpService, target: str) -> None:
     fill(service, NAMES[:10])
     reply = service.request("GET", f"{target}?$skip=3&$top=4&api-version=2021-05")
     assert titles(reply.text) == NAMES[3:7]
@@ -77,13 +77,13 @@ def test_no_page_is_longer_than_the_limit_and_the_next_starts_where_it_ended(ser
 @pytest.mark.parametrize("value", ["-1", "ten", "1.5", "", "1_0", "%D9%A1", "9" * 30])
 @pytest.mark.parametrize("parameter", ["$skip", "$top"])
 @pytest.mark.parametrize("kind", ["queues", "topics"])
-def test_a_page_that_cannot_be_is_refused(service: HttpService, kind: str, parameter: str, value: str) -> None:
+def test_an_invalid_page_is_refused(service: HttpService, kind: str, parameter: str, value: str) -> None:
     reply = service.request("GET", f"/$Resources/{kind}?{parameter}={value}")
     assert reply.status == 400
     assert reply.detail.startswith(f"{parameter} is ")
 
 
-def test_a_list_may_be_of_those_whose_paths_start_alike(service: HttpService) -> None:
+def test_a_list_can_be_filtered_by_prefix(service: HttpService) -> None:
     fill(service, ["team/a", "Team/b", "teams", "other"])
     first = service.request("GET", "/$Resources/queues?prefix=TEAM/&$top=1")
     assert titles(first.text) == ["team/a"]
@@ -93,7 +93,7 @@ def test_a_list_may_be_of_those_whose_paths_start_alike(service: HttpService) ->
     assert titles(service.request("GET", "/$Resources/topics?prefix=team").text) == []
 
 
-def test_a_list_of_subscriptions_may_be_of_those_whose_names_start_alike(service: HttpService) -> None:
+def test_a_list_of_subscriptions_can_be_filtered_by_prefix(service: HttpService) -> None:
     service.request("PUT", "/news", atom_entry("TopicDescription"))
     for name in ("all", "alien", "few"):
         service.request("PUT", f"/news/subscriptions/{name}", atom_entry("SubscriptionDescription"))
@@ -105,7 +105,7 @@ def test_each_entry_of_a_page_has_its_counts(service: HttpService) -> None:
     assert service.request("GET", "/$Resources/queues").text.count("<d2p1:ActiveMessageCount>0<") == 3
 
 
-def test_others_are_served_while_a_long_page_is_written() -> None:
+def test_other_requests_are_served_while_a_long_page_is_written() -> None:
     scope = {"type": "http", "path": "/", "scheme": "http", "headers": [], "query_string": b"$top=1000"}
     entry_of = partial(AtomEntry, path="x", title="x", created_ms=0, updated_ms=0)
 

@@ -1,4 +1,4 @@
-"""What the unmodified Python SDK does with queues."""
+"""Administration of queues with the unmodified Python SDK."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ EVERY_OPTION = {
 }
 
 
-def test_a_queue_made_with_nothing_said_has_the_defaults(
+def test_a_queue_created_without_options_has_the_defaults(
     client: ServiceBusAdministrationClient, service: HttpService
 ) -> None:
-    made = client.create_queue("orders")
-    assert made.name == "orders"
-    assert made.lock_duration == dt.timedelta(minutes=1)
-    assert made.status == "Active"
-    assert made.availability_status == "Available"
-    assert made.forward_to is None
-    assert made.user_metadata is None
-    assert not made.authorization_rules
+    created = client.create_queue("orders")
+    assert created.name == "orders"
+    assert created.lock_duration == dt.timedelta(minutes=1)
+    assert created.status == "Active"
+    assert created.availability_status == "Available"
+    assert created.forward_to is None
+    assert created.user_metadata is None
+    assert not created.authorization_rules
     assert service.administration.queues["orders"].description == QueueDescription()
     assert service.authorisation_requests == [("Manage", "orders")]
 
 
-def test_every_option_arrives_and_comes_back(client: ServiceBusAdministrationClient, service: HttpService) -> None:
-    made = client.create_queue("orders", **EVERY_OPTION, status="SendDisabled")  # type: ignore[arg-type]
+def test_every_option_is_stored_and_returned(client: ServiceBusAdministrationClient, service: HttpService) -> None:
+    created = client.create_queue("orders", **EVERY_OPTION, status="SendDisabled")  # type: ignore[arg-type]
     assert service.administration.queues["orders"].description == QueueDescription(
         auto_delete_on_idle_ms=420_000,
         dead_lettering_on_expiration=True,
@@ -63,23 +63,25 @@ def test_every_option_arrives_and_comes_back(client: ServiceBusAdministrationCli
         user_metadata=" <order> & 'more' \u00e9\u4e2d ",
         status="SendDisabled",
     )
-    for properties in (made, client.get_queue("orders"), *client.list_queues()):
+    for properties in (created, client.get_queue("orders"), *client.list_queues()):
         assert {name: properties[name] for name in EVERY_OPTION} == EVERY_OPTION
         assert properties.status == "SendDisabled"
 
 
-def test_targets_of_forwarding_are_names_inside_and_addresses_outside(
+def test_forwarding_targets_are_stored_as_names_and_returned_as_addresses(
     client: ServiceBusAdministrationClient, service: HttpService
 ) -> None:
-    made = client.create_queue("orders", forward_to="audit/all", forward_dead_lettered_messages_to="bin")
-    assert made.forward_to == f"sb://localhost:{service.https_listener.port}/audit/all"
-    assert made.forward_dead_lettered_messages_to == f"sb://localhost:{service.https_listener.port}/bin"
+    created = client.create_queue("orders", forward_to="audit/all", forward_dead_lettered_messages_to="bin")
+    assert created.forward_to == f"sb://localhost:{service.https_listener.port}/audit/all"
+    assert created.forward_dead_lettered_messages_to == f"sb://localhost:{service.https_listener.port}/bin"
     description = service.administration.queues["orders"].description
     assert (description.forward_to, description.forward_dead_lettered_to) == ("audit/all", "bin")
     assert service.authorisation_requests == [("Manage", "orders"), ("Send", "audit/all"), ("Send", "bin")]
 
 
-def test_forever_comes_back_as_the_sdk_sent_it(client: ServiceBusAdministrationClient, service: HttpService) -> None:
+def test_the_longest_duration_is_returned_as_the_sdk_sent_it(
+    client: ServiceBusAdministrationClient, service: HttpService
+) -> None:
     forever = client.create_queue("first").default_message_time_to_live
     client.create_queue("second", default_message_time_to_live=forever, auto_delete_on_idle=dt.timedelta.max)
     description = service.administration.queues["second"].description
@@ -87,7 +89,7 @@ def test_forever_comes_back_as_the_sdk_sent_it(client: ServiceBusAdministrationC
     assert description.auto_delete_on_idle_ms == FOREVER_MS
 
 
-def test_an_update_changes_what_it_names_and_sends_the_rest_back(
+def test_an_update_changes_only_the_given_properties(
     client: ServiceBusAdministrationClient, service: HttpService
 ) -> None:
     client.create_queue("orders", **EVERY_OPTION)  # type: ignore[arg-type]
@@ -101,7 +103,9 @@ def test_an_update_changes_what_it_names_and_sends_the_rest_back(
     assert changed == {"max_delivery_count", "status"}
 
 
-def test_an_update_can_take_forwarding_away(client: ServiceBusAdministrationClient, service: HttpService) -> None:
+def test_an_update_can_remove_forwarding_and_metadata(
+    client: ServiceBusAdministrationClient, service: HttpService
+) -> None:
     properties = client.create_queue("orders", forward_to="audit", user_metadata="mine")
     properties.forward_to = None
     properties.user_metadata = None
@@ -110,7 +114,9 @@ def test_an_update_can_take_forwarding_away(client: ServiceBusAdministrationClie
     assert (description.forward_to, description.user_metadata) == (None, None)
 
 
-def test_what_is_in_a_queue_is_told(client: ServiceBusAdministrationClient, service: HttpService) -> None:
+def test_runtime_properties_have_the_counts_size_and_times(
+    client: ServiceBusAdministrationClient, service: HttpService
+) -> None:
     client.create_queue("orders")
     service.administration.set_runtime(
         "orders",
@@ -150,7 +156,7 @@ def test_a_deleted_queue_is_gone(client: ServiceBusAdministrationClient, service
     assert list(client.list_queues()) == []
 
 
-def test_the_namespace_tells_its_name(client: ServiceBusAdministrationClient) -> None:
+def test_namespace_properties_have_the_name_and_type(client: ServiceBusAdministrationClient) -> None:
     properties = client.get_namespace_properties()
     assert properties.name == "contoso"
     assert properties.messaging_sku == "Standard"
@@ -158,7 +164,7 @@ def test_the_namespace_tells_its_name(client: ServiceBusAdministrationClient) ->
     assert properties.created_at_utc == dt.datetime(2023, 11, 14, 22, 13, 20, 123_000, tzinfo=dt.UTC)
 
 
-def test_every_api_version_of_the_sdk_is_served(service: HttpService) -> None:
+def test_every_api_version_of_the_sdk_is_supported(service: HttpService) -> None:
     for number, version in enumerate(ApiVersion):
         with ServiceBusAdministrationClient.from_connection_string(
             service.connection_string, connection_verify=service.ca_file, api_version=version, retry_total=0

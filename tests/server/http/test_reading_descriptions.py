@@ -1,4 +1,4 @@
-"""What is read of a description, and what is passed over."""
+"""Which elements of a description are read, ignored or refused."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ def read(elements: str, current: QueueDescription | None = None) -> QueueDescrip
     return QUEUE_CODEC.read(envelope.read_description(ENTRY.format(elements).encode(), QUEUE_CODEC.tag), current)
 
 
-def test_any_order_and_white_space_will_do() -> None:
+def test_elements_may_have_any_order_and_white_space() -> None:
     description = read("<Status> Disabled\n</Status>\n<LockDuration>\tPT5S</LockDuration>")
     assert description == QueueDescription(lock_duration_ms=5_000, status="Disabled")
 
 
-def test_what_is_not_known_is_passed_over() -> None:
+def test_unknown_elements_are_ignored() -> None:
     elements = "<Flux>9</Flux><other:LockDuration xmlns:other='urn:x'>PT9S</other:LockDuration><!-- a word -->"
     assert read(elements) == QueueDescription()
 
 
-def test_what_only_the_service_knows_is_passed_over() -> None:
+def test_read_only_elements_are_ignored() -> None:
     elements = "<SizeInBytes>x</SizeInBytes><MessageCount>-1</MessageCount><CountDetails><A/></CountDetails>"
     assert read(f"{elements}<CreatedAt>soon</CreatedAt><AuthorizationRules/>") == QueueDescription()
 
 
-def test_a_nil_element_says_nothing() -> None:
+def test_a_nil_element_is_ignored() -> None:
     assert read('<LockDuration i:nil="true"/><ForwardTo i:nil="true"/>') == QueueDescription()
 
 
-def test_prefixes_are_the_senders_choice() -> None:
+def test_any_namespace_prefix_is_accepted() -> None:
     body = ENTRY.format("<MaxDeliveryCount>3</MaxDeliveryCount>")
     for old, new in (("<entry xmlns=", "<a:entry xmlns:a="), ("<content", "<a:content"), ("</", "</a:")):
         body = body.replace(old, new)
@@ -56,7 +56,7 @@ def test_other_encodings_are_read(encoding: str) -> None:
     assert QUEUE_CODEC.read(envelope.read_description(text.encode(encoding), QUEUE_CODEC.tag)).user_metadata == "\u00e9"
 
 
-def test_an_update_resets_what_it_leaves_out_but_not_what_is_fixed() -> None:
+def test_an_update_resets_omitted_properties_except_those_fixed_at_creation() -> None:
     current = QueueDescription(
         requires_duplicate_detection=True, enable_partitioning=True, forward_to="audit", max_size_mb=2048
     )
@@ -66,12 +66,12 @@ def test_an_update_resets_what_it_leaves_out_but_not_what_is_fixed() -> None:
 @pytest.mark.parametrize(
     ("text", "value"), [("true", True), ("True", True), ("1", True), ("false", False), ("0", False)]
 )
-def test_truth_has_several_spellings(text: str, *, value: bool) -> None:
+def test_booleans_have_several_spellings(text: str, *, value: bool) -> None:
     assert read(f"<RequiresSession>{text}</RequiresSession>").requires_session is value
 
 
 @pytest.mark.parametrize("size", [1024, 2048, 3072, 4096, 5120])
-def test_sizes_that_can_be(size: int) -> None:
+def test_valid_sizes_are_accepted(size: int) -> None:
     assert read(f"<MaxSizeInMegabytes>{size}</MaxSizeInMegabytes>").max_size_mb == size
 
 
@@ -99,18 +99,18 @@ def test_sizes_that_can_be(size: int) -> None:
         ("ForwardDeadLetteredMessagesTo", "a b"),
     ],
 )
-def test_a_value_that_cannot_be_is_told_with_its_element(element: str, text: str) -> None:
+def test_the_error_names_the_element_with_an_invalid_value(element: str, text: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         read(f"<{element}>{text}</{element}>")
     assert str(caught.value).startswith(f"{element} is {text!r:.80}: ")
 
 
-def test_forever_is_read_in_every_spelling() -> None:
+def test_the_longest_duration_is_read_in_every_spelling() -> None:
     for text in ("P10675199DT2H48M5.4775807S", "P10675199DT2H48M5.47758S", "P10675199D", "P999999999DT23H59M59.9S"):
         assert read(f"<AutoDeleteOnIdle>{text}</AutoDeleteOnIdle>").auto_delete_on_idle_ms == FOREVER_MS
 
 
-def test_a_condition_can_only_be_that_the_queue_exists(service: HttpService) -> None:
+def test_if_match_can_only_be_a_star(service: HttpService) -> None:
     service.put("/orders")
     assert service.put("/orders", If_Match="*").status == 200
     assert service.put("/orders", If_Match='"etag"').detail.startswith("If-Match is")

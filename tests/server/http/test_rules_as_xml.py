@@ -1,4 +1,4 @@
-"""Rules to and from XML: every filter, every action, every type of value."""
+"""Rules as XML, read and written: every filter, action and type of value."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.server.http.atom_entries import atom_entry, entity_names, rule_entry
+from tests.server.http.atom_entries import atom_entry, element_names, rule_entry
 from twinbus.model.rule import (
     VALUE_KINDS,
     CorrelationFilter,
@@ -61,7 +61,7 @@ def put(service: HttpService, elements: str, name: str = "one", **headers: str) 
 
 
 @pytest.mark.parametrize(
-    ("elements", "wanted"),
+    ("elements", "expected"),
     [
         ("", TrueFilter()),
         ('<Filter i:nil="true"/>', TrueFilter()),
@@ -94,19 +94,19 @@ def put(service: HttpService, elements: str, name: str = "one", **headers: str) 
         ),
     ],
 )
-def test_filters_are_read_and_come_back(service: HttpService, elements: str, wanted: Filter) -> None:
+def test_filters_are_read_and_written(service: HttpService, elements: str, expected: Filter) -> None:
     reply = put(service, elements)
     assert reply.status == 201
     rules = service.administration.rules["news/subscriptions/all"]
-    assert rules["one"].filter == wanted
-    said = re.search("<Filter.*?(/>|</Filter>)", reply.text)
-    assert said is not None
-    assert put(service, said[0], "two").status == 201
-    assert rules["two"].filter == wanted
+    assert rules["one"].filter == expected
+    match = re.search("<Filter.*?(/>|</Filter>)", reply.text)
+    assert match is not None
+    assert put(service, match[0], "two").status == 201
+    assert rules["two"].filter == expected
 
 
 @pytest.mark.parametrize(
-    ("elements", "wanted"),
+    ("elements", "expected"),
     [
         ("", None),
         ('<Action i:type="EmptyRuleAction"/>', None),
@@ -119,15 +119,15 @@ def test_filters_are_read_and_come_back(service: HttpService, elements: str, wan
         ),
     ],
 )
-def test_actions_are_read(service: HttpService, elements: str, wanted: SqlAction | None) -> None:
+def test_actions_are_read(service: HttpService, elements: str, expected: SqlAction | None) -> None:
     assert put(service, elements).status == 201
-    assert service.administration.rules["news/subscriptions/all"]["one"].action == wanted
+    assert service.administration.rules["news/subscriptions/all"]["one"].action == expected
 
 
-def test_a_rule_is_written_as_javascript_reads_it(service: HttpService) -> None:
+def test_a_rule_is_written_as_the_javascript_sdk_reads_it(service: HttpService) -> None:
     elements = f'<Filter i:type="SqlFilter"><SqlExpression>a=1</SqlExpression><Parameters>{PAIRS}</Parameters></Filter>'
     text = put(service, elements).text
-    assert entity_names(text, "RuleDescription") == ["Filter", "Action", "CreatedAt", "Name"]
+    assert element_names(text, "RuleDescription") == ["Filter", "Action", "CreatedAt", "Name"]
     assert re.findall("<id>[^<]*(/news[^<]*)</id>", text) == ["/news/Subscriptions/all/Rules/one"]
     assert '<Filter i:type="SqlFilter"><SqlExpression>a=1</SqlExpression><CompatibilityLevel>20<' in text
     assert '<Action i:type="EmptyRuleAction" /><CreatedAt>2023-11-14T22:13:20.123Z</CreatedAt><Name>one</Name>' in text
@@ -137,12 +137,12 @@ def test_a_rule_is_written_as_javascript_reads_it(service: HttpService) -> None:
     ]
 
 
-def test_filters_that_are_always_the_same_have_an_expression_too(service: HttpService) -> None:
+def test_true_and_false_filters_have_an_expression_too(service: HttpService) -> None:
     assert "<SqlExpression>1=1</SqlExpression>" in put(service, "", "yes").text
     assert "<SqlExpression>1=0</SqlExpression>" in put(service, '<Filter i:type="FalseFilter"/>', "no").text
 
 
-def test_a_list_of_rules(service: HttpService) -> None:
+def test_rules_are_listed_in_pages(service: HttpService) -> None:
     put(service, "")
     text = service.request("GET", "/news/subscriptions/all/rules/?$top=1").text
     assert re.findall("<id>[^<]*(/news[^<]*)</id>", text) == [
@@ -153,14 +153,14 @@ def test_a_list_of_rules(service: HttpService) -> None:
 
 
 @pytest.mark.parametrize(
-    ("elements", "told"),
+    ("elements", "reason"),
     [
         ("<Filter/>", "the type of Filter is ''; it can be SqlFilter, TrueFilter"),
         ('<Filter i:type="Magic"/>', "the type of Filter is 'Magic'"),
         ('<Action i:type="SqlFilter"/>', "the type of Action is 'SqlFilter'; it can be SqlRuleAction"),
         ('<Filter i:type="TrueFilter">yes</Filter>', "Filter has text in it"),
         ('<Filter i:type="TrueFilter"/><Filter i:type="TrueFilter"/>', "RuleDescription has 'Filter' twice"),
-        ("<Name>two</Name>", "Name is 'two', and the address is that of the rule 'one'"),
+        ("<Name>two</Name>", "Name is 'two', but the address names the rule 'one'"),
         ("<Name><b/></Name>", "Name has elements in it"),
         ("some text", "RuleDescription has text in it"),
         (
@@ -182,15 +182,15 @@ def test_a_list_of_rules(service: HttpService) -> None:
         (f'<Filter i:type="SqlFilter"><SqlExpression>{"x" * 1025}</SqlExpression></Filter>', "1025 characters"),
     ],
 )
-def test_what_is_no_rule_is_told_so(service: HttpService, elements: str, told: str) -> None:
+def test_an_invalid_rule_is_refused_with_the_reason(service: HttpService, elements: str, reason: str) -> None:
     for condition in ({}, {"If_Match": "*"}):
         reply = put(service, elements, **condition)
         assert reply.status == 400
-        assert told in reply.detail
+        assert reason in reply.detail
     assert list(service.administration.rules["news/subscriptions/all"]) == ["$default"]
 
 
-def test_a_name_in_another_spelling_is_the_same(service: HttpService) -> None:
+def test_names_of_rules_ignore_case(service: HttpService) -> None:
     assert put(service, "<Name>ONE</Name>").status == 201
     assert put(service, "", "one").status == 409
     assert put(service, '<Filter i:type="FalseFilter"/>', "ONE", If_Match="*").status == 200

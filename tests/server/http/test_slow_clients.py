@@ -1,4 +1,4 @@
-"""Whoever drags a request out loses the connection, and nobody waits for it."""
+"""Timeouts of HTTP: a client that is slow to send or read loses its connection."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 HEAD = f"PUT /orders HTTP/1.1\r\nHost: x\r\nAuthorization: {TOKEN['Authorization']}\r\n".encode()
 
 
-async def any_lost(connections: list[HttpConnection]) -> None:
+async def wait_for_any_closed(connections: list[HttpConnection]) -> None:
     await asyncio.wait([connection.closed for connection in connections], return_when=asyncio.FIRST_COMPLETED)
 
 
-def test_one_that_says_nothing(start_service: Callable[..., HttpService]) -> None:
+def test_a_client_that_sends_nothing_is_disconnected(start_service: Callable[..., HttpService]) -> None:
     service = start_service(first_bytes_s=0.05)
     with service.raw() as connection:
         assert read_to_end(connection) == b""
@@ -32,13 +32,15 @@ def test_one_that_says_nothing(start_service: Callable[..., HttpService]) -> Non
         assert read_to_end(connection) == b""
 
 
-def test_one_that_does_not_come_to_the_end_of_its_headers(start_service: Callable[..., HttpService]) -> None:
+def test_a_client_that_does_not_finish_its_headers_is_disconnected(start_service: Callable[..., HttpService]) -> None:
     with start_service(head_timeout_s=0.05).raw() as connection:
         connection.sendall(HEAD)
         assert read_to_end(connection) == b""
 
 
-def test_one_that_starts_a_second_request_and_does_not_end_it(start_service: Callable[..., HttpService]) -> None:
+def test_a_client_that_does_not_finish_its_second_request_is_disconnected(
+    start_service: Callable[..., HttpService],
+) -> None:
     with start_service(head_timeout_s=0.3).raw() as connection:
         connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
         answer = http.client.HTTPResponse(connection)
@@ -48,16 +50,18 @@ def test_one_that_starts_a_second_request_and_does_not_end_it(start_service: Cal
         assert read_to_end(connection) == b""
 
 
-def test_one_that_does_not_come_to_the_end_of_its_body(start_service: Callable[..., HttpService]) -> None:
+def test_a_client_that_does_not_finish_its_body_gets_408(start_service: Callable[..., HttpService]) -> None:
     service = start_service(body_timeout_s=0.05)
     with service.raw() as connection:
         connection.sendall(HEAD + b"Content-Length: 100\r\n\r\n<entry")
         answer = read_to_end(connection)
     assert answer.startswith(b"HTTP/1.1 408 ")
-    assert b"the body did not come within 0.05 s" in answer
+    assert b"the body did not arrive within 0.05 s" in answer
 
 
-def test_one_that_goes_on_with_a_body_that_was_answered(start_service: Callable[..., HttpService]) -> None:
+def test_a_client_that_does_not_finish_a_refused_body_is_disconnected(
+    start_service: Callable[..., HttpService],
+) -> None:
     with start_service(head_timeout_s=0.3).raw() as connection:
         connection.sendall(b"PUT /orders HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n")
         answer = http.client.HTTPResponse(connection)
@@ -67,7 +71,7 @@ def test_one_that_goes_on_with_a_body_that_was_answered(start_service: Callable[
         assert read_to_end(connection) == b""
 
 
-def test_one_that_does_not_read(start_service: Callable[..., HttpService]) -> None:
+def test_a_client_that_does_not_read_is_disconnected(start_service: Callable[..., HttpService]) -> None:
     service = start_service(write_timeout_s=0.05)
     for number in range(100):
         description = QueueDescription(user_metadata="x" * 1024)
@@ -78,36 +82,38 @@ def test_one_that_does_not_read(start_service: Callable[..., HttpService]) -> No
         connection.connect(("127.0.0.1", service.http_listener.port))
         connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
         assert b"200 OK" in connection.recv(65_536)
-        (there,) = service.http_listener.connections
+        (server_side,) = service.http_listener.connections
         list_all = (
             f"GET /$Resources/queues?$top=100 HTTP/1.1\r\nHost: x\r\nAuthorization: {TOKEN['Authorization']}\r\n\r\n"
         )
         connection.sendall(list_all.encode() * 40)
 
-        service.loop.run(any_lost([there]))
+        service.loop.run(wait_for_any_closed([server_side]))
         assert service.http_listener.connections == []
 
 
-def test_one_that_has_no_more_requests(start_service: Callable[..., HttpService]) -> None:
+def test_an_idle_connection_is_closed_after_the_keep_alive_time(start_service: Callable[..., HttpService]) -> None:
     with start_service(keep_alive_s=0).raw() as connection:
         connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
         assert b"200 OK" in read_to_end(connection)
 
 
-def test_one_that_does_not_come_to_the_end_of_its_tls_handshake(start_service: Callable[..., HttpService]) -> None:
+def test_a_client_that_does_not_finish_its_tls_handshake_is_disconnected(
+    start_service: Callable[..., HttpService],
+) -> None:
     service = start_service(tls_handshake_timeout_s=0.05)
     with socket.create_connection(("127.0.0.1", service.https_listener.port), timeout=20) as connection:
         connection.sendall(b"\x16\x03\x01")
         assert read_to_end(connection) == b""
 
 
-def test_headers_without_end_are_refused(start_service: Callable[..., HttpService]) -> None:
+def test_too_large_headers_are_refused(start_service: Callable[..., HttpService]) -> None:
     with start_service(max_head_bytes=4096).raw() as connection:
         connection.sendall(HEAD + b"X-Long: " + b"x" * 10_000)
         assert read_to_end(connection).startswith(b"HTTP/1.1 400 ")
 
 
-def test_tls_is_no_older_than_the_context_allows_and_answers(service: HttpService) -> None:
+def test_health_is_served_over_tls(service: HttpService) -> None:
     context = ssl.create_default_context(cafile=service.ca_file)
     connection = http.client.HTTPSConnection("localhost", service.https_listener.port, timeout=20, context=context)
     connection.request("GET", "/health")

@@ -1,4 +1,4 @@
-"""The listener lives inside a loop that is not its own."""
+"""Start and stop of an HTTP listener inside an event loop that it does not own."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from twinbus.server.http import listener as listener_module
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
-ASK = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 class SlowApp:
-    """Answers when it is told to."""
+    """An app that replies once `may_answer` is set."""
 
     def __init__(self) -> None:
         self.begun = asyncio.Event()
@@ -33,26 +33,26 @@ class SlowApp:
         await send({"type": "http.response.body", "body": b"done"})
 
 
-async def test_a_taken_port_is_an_error_and_not_the_end_of_the_process() -> None:
+async def test_a_port_in_use_raises_an_error() -> None:
     first = await listen(SlowApp())
     with pytest.raises(OSError, match="in use"):
         await listen(SlowApp(), port=first.port)
     await first.close()
 
 
-async def test_signals_are_left_to_whoever_owns_the_process() -> None:
+async def test_signal_handlers_are_left_unchanged() -> None:
     before = [signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)]
     listener = await listen(SlowApp())
     assert [signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)] == before
     await listener.close()
 
 
-async def test_a_request_that_is_being_answered_is_finished_first() -> None:
+async def test_closing_waits_for_pending_requests() -> None:
     app = SlowApp()
     listener = await listen(app)
     reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
     port = listener.port
-    writer.write(ASK)
+    writer.write(REQUEST)
     await app.begun.wait()
     closing = asyncio.create_task(listener.close(grace_s=20))
     await asyncio.sleep(0)
@@ -64,27 +64,27 @@ async def test_a_request_that_is_being_answered_is_finished_first() -> None:
     writer.close()
 
 
-async def test_one_that_is_not_answered_in_the_grace_time_is_cut_off(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_request_not_answered_within_the_grace_period_is_aborted(caplog: pytest.LogCaptureFixture) -> None:
     app = SlowApp()
     listener = await listen(app)
     reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
-    writer.write(ASK)
+    writer.write(REQUEST)
     await app.begun.wait()
     await listener.close(grace_s=0.05)
     assert await reader.read() == b""
     assert [record.getMessage() for record in caplog.records] == [
-        "1 HTTP requests were not answered within 0.05 s: they are cut off"
+        "aborting 1 HTTP requests that were not answered within 0.05 s"
     ]
     assert not listener.state.tasks
     writer.close()
 
 
-async def test_an_idle_connection_holds_nothing_up() -> None:
+async def test_an_idle_connection_does_not_delay_closing() -> None:
     app = SlowApp()
     app.may_answer.set()
     listener = await listen(app)
     reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
-    writer.write(ASK)
+    writer.write(REQUEST)
     await reader.readuntil(b"done")
     async with asyncio.timeout(10):
         await listener.close(grace_s=60)
@@ -92,7 +92,7 @@ async def test_an_idle_connection_holds_nothing_up() -> None:
     writer.close()
 
 
-async def test_nor_does_one_over_tls_whose_client_never_agrees_to_its_end(
+async def test_an_idle_tls_client_without_close_notify_does_not_delay_closing(
     tls: ssl.SSLContext, certificate_file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listener_module, "CLOSE_TIMEOUT_S", 60)
@@ -101,10 +101,10 @@ async def test_nor_does_one_over_tls_whose_client_never_agrees_to_its_end(
     listener = await listen(app, tls=tls)
 
     def ask_and_stay() -> ssl.SSLSocket:
-        """As clients with a pool do: they look at a socket again when they need it."""
+        """Keep the socket open without reading, as clients with a connection pool do."""
         plain = socket.create_connection(("127.0.0.1", listener.port), timeout=20)
         client = ssl.create_default_context(cafile=certificate_file).wrap_socket(plain, server_hostname="localhost")
-        client.sendall(ASK)
+        client.sendall(REQUEST)
         received = b""
         while not received.endswith(b"done"):
             received += client.recv(65_536)

@@ -1,4 +1,4 @@
-"""What the JavaScript SDK, which goes by the letters, looks for in topics and subscriptions."""
+"""The exact XML of topics and subscriptions that the JavaScript SDK expects."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.server.http.atom_entries import atom_entry, entity_names
+from tests.server.http.atom_entries import atom_entry, element_names
 from twinbus.model.rule import RuleDescription, SqlAction, SqlFilter
 from twinbus.model.topic import SubscriptionDescription, TopicDescription
 
@@ -72,13 +72,13 @@ def make_subscription(service: HttpService, path: str, elements: str = "", **hea
 
 
 def ids(text: str) -> list[str]:
-    return [re.sub("^https?://[^/]*", "", found) for found in re.findall("<id>([^<]*)</id>", text)]
+    return [re.sub("^https?://[^/]*", "", id_text) for id_text in re.findall("<id>([^<]*)</id>", text)]
 
 
 def test_a_topic_has_the_elements_of_the_contract_in_their_order(service: HttpService) -> None:
     reply = make_topic(service, "/team/news", "<UserMetadata>x</UserMetadata>")
     assert reply.status == 201
-    assert entity_names(reply.text, "TopicDescription") == TOPIC
+    assert element_names(reply.text, "TopicDescription") == TOPIC
     assert ids(reply.text) == ["/team/news"]
     assert '<title type="text">team/news</title>' in reply.text
 
@@ -88,13 +88,13 @@ def test_a_subscription_has_the_elements_of_the_contract_in_their_order(service:
     elements = "<ForwardTo>a</ForwardTo><ForwardDeadLetteredMessagesTo>b</ForwardDeadLetteredMessagesTo>"
     reply = make_subscription(service, "/team%2Fnews/subscriptions/all", f"<UserMetadata>x</UserMetadata>{elements}")
     assert reply.status == 201
-    assert entity_names(reply.text, "SubscriptionDescription") == SUBSCRIPTION
+    assert element_names(reply.text, "SubscriptionDescription") == SUBSCRIPTION
     assert ids(reply.text) == ["/team/news/Subscriptions/all"]
     assert '<title type="text">all</title>' in reply.text
 
 
 @pytest.mark.parametrize("address", ["/news/subscriptions", "/news/Subscriptions/", "/NEWS/SUBSCRIPTIONS"])
-def test_a_list_of_subscriptions_is_found_however_its_address_is_spelled(service: HttpService, address: str) -> None:
+def test_subscriptions_are_listed_for_any_spelling_of_the_address(service: HttpService, address: str) -> None:
     make_topic(service, "/news")
     for name in ("b", "a"):
         make_subscription(service, f"/news/Subscriptions/{name}")
@@ -104,7 +104,7 @@ def test_a_list_of_subscriptions_is_found_however_its_address_is_spelled(service
     assert re.findall('<link rel="next" href="[^"?]*([^"]*)"', reply.text) == ["?$top=1&amp;$skip=1"]
 
 
-def test_the_counts_have_one_attribute_which_is_their_prefix(service: HttpService) -> None:
+def test_the_only_attribute_of_the_counts_declares_their_prefix(service: HttpService) -> None:
     make_topic(service, "/news")
     make_subscription(service, "/news/subscriptions/all")
     for path in ("/news", "/news/subscriptions/all"):
@@ -121,7 +121,7 @@ def test_the_counts_have_one_attribute_which_is_their_prefix(service: HttpServic
         ]
 
 
-def test_what_was_said_is_kept(service: HttpService) -> None:
+def test_properties_of_topics_and_subscriptions_are_stored(service: HttpService) -> None:
     make_topic(service, "/news", "<FilteringMessagesBeforePublishing>true</FilteringMessagesBeforePublishing>")
     assert service.administration.topics["news"].description == TopicDescription(
         filtering_messages_before_publishing=True
@@ -131,16 +131,16 @@ def test_what_was_said_is_kept(service: HttpService) -> None:
     assert service.administration.subscriptions[path].description == SubscriptionDescription(max_delivery_count=3)
 
 
-def test_an_old_api_version_is_not_shown_what_came_later(service: HttpService) -> None:
+def test_an_old_api_version_hides_newer_elements(service: HttpService) -> None:
     make_topic(service, "/news", "<EnablePartitioning>true</EnablePartitioning>")
-    assert entity_names(service.request("GET", "/news?api-version=2024-05").text, "TopicDescription") == [
+    assert element_names(service.request("GET", "/news?api-version=2024-05").text, "TopicDescription") == [
         name for name in TOPIC if name != "UserMetadata"
     ]
     new = {"SqlFilterCount", "CorrelationFilterCount"}
-    assert set(entity_names(service.request("GET", "/news?api-version=2021-05").text, "TopicDescription")) == (
+    assert set(element_names(service.request("GET", "/news?api-version=2021-05").text, "TopicDescription")) == (
         {*TOPIC} - new - {"UserMetadata"}
     )
-    assert set(entity_names(service.request("GET", "/news?api-version=2012-03").text, "TopicDescription")) == (
+    assert set(element_names(service.request("GET", "/news?api-version=2012-03").text, "TopicDescription")) == (
         {*TOPIC} - new - {"UserMetadata", "EnablePartitioning"}
     )
     reply = make_topic(service, "/old?api-version=2013-08", "<EnablePartitioning>true</EnablePartitioning>")
@@ -150,14 +150,14 @@ def test_an_old_api_version_is_not_shown_what_came_later(service: HttpService) -
 # --- the rule that comes with a subscription --------------------------------------------------------------------------
 
 
-def test_a_subscription_may_bring_its_rule(service: HttpService) -> None:
+def test_a_subscription_may_be_created_with_its_rule(service: HttpService) -> None:
     make_topic(service, "/news")
-    described = (
+    rule_description = (
         '<DefaultRuleDescription><Filter i:type="SqlFilter"><SqlExpression>a = 1</SqlExpression></Filter>'
         '<Action i:type="SqlRuleAction"><SqlExpression>SET b = 2</SqlExpression></Action><Name>mine</Name>'
         "</DefaultRuleDescription>"
     )
-    assert make_subscription(service, "/news/subscriptions/all", described).status == 201
+    assert make_subscription(service, "/news/subscriptions/all", rule_description).status == 201
     [rule] = service.administration.rules["news/subscriptions/all"].values()
     assert (rule.name, rule.filter, rule.action) == (
         "mine",
@@ -166,34 +166,34 @@ def test_a_subscription_may_bring_its_rule(service: HttpService) -> None:
     )
 
 
-def test_a_rule_that_comes_without_a_name_is_the_default_one(service: HttpService) -> None:
+def test_a_rule_without_a_name_is_the_default_rule(service: HttpService) -> None:
     make_topic(service, "/news")
-    described = '<DefaultRuleDescription><Filter i:type="FalseFilter"/></DefaultRuleDescription>'
-    make_subscription(service, "/news/subscriptions/all", described)
+    rule_description = '<DefaultRuleDescription><Filter i:type="FalseFilter"/></DefaultRuleDescription>'
+    make_subscription(service, "/news/subscriptions/all", rule_description)
     [rule] = service.administration.rules["news/subscriptions/all"].values()
     assert (rule.name, type(rule.filter).__name__) == ("$Default", "FalseFilter")
 
 
-def test_a_rule_that_cannot_be_stops_the_subscription(service: HttpService) -> None:
+def test_a_subscription_with_an_invalid_rule_is_not_created(service: HttpService) -> None:
     make_topic(service, "/news")
-    described = '<DefaultRuleDescription><Filter i:type="MagicFilter"/></DefaultRuleDescription>'
-    reply = make_subscription(service, "/news/subscriptions/all", described)
+    rule_description = '<DefaultRuleDescription><Filter i:type="MagicFilter"/></DefaultRuleDescription>'
+    reply = make_subscription(service, "/news/subscriptions/all", rule_description)
     assert reply.status == 400
     assert "MagicFilter" in reply.detail
     assert service.administration.subscriptions == {}
 
 
-def test_an_update_of_a_subscription_does_not_touch_its_rules(service: HttpService) -> None:
+def test_an_update_of_a_subscription_keeps_its_rules(service: HttpService) -> None:
     make_topic(service, "/news")
     make_subscription(service, "/news/subscriptions/all")
     before = dict(service.administration.rules["news/subscriptions/all"])
-    described = '<DefaultRuleDescription><Filter i:type="FalseFilter"/></DefaultRuleDescription>'
-    assert make_subscription(service, "/news/subscriptions/all", described, If_Match="*").status == 200
+    rule_description = '<DefaultRuleDescription><Filter i:type="FalseFilter"/></DefaultRuleDescription>'
+    assert make_subscription(service, "/news/subscriptions/all", rule_description, If_Match="*").status == 200
     assert service.administration.rules["news/subscriptions/all"] == before
     assert before["$default"] == RuleDescription(name="$Default", created_ms=before["$default"].created_ms)
 
 
-# --- what does not fit ------------------------------------------------------------------------------------------------
+# --- refusals ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_an_update_of_a_subscription_does_not_touch_its_rules(service: HttpServi
     ],
 )
 @pytest.mark.parametrize("condition", [{}, {"If_Match": "*"}])
-def test_a_description_has_to_fit_its_address(
+def test_a_description_must_match_its_address(
     service: HttpService, address: str, description: str, allowed: str, condition: dict[str, str]
 ) -> None:
     reply = service.request("PUT", address, atom_entry(description), **condition)

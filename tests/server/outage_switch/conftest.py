@@ -1,4 +1,4 @@
-"""Outages of the server that tests share: none is left behind."""
+"""The outage switch of the shared server; outages end after each test."""
 
 from __future__ import annotations
 

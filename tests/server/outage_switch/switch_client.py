@@ -1,4 +1,4 @@
-"""The outage switch of a server, over HTTP.
+"""An HTTP client of a server's outage switch.
 
 switch.begin(queue, kind="silent")
 ...
@@ -22,7 +22,7 @@ LONG_OUTAGE_S = 600
 
 
 class OutageSwitchClient(HttpClient):
-    """A client that has the right to manage."""
+    """A client with the Manage right."""
 
     def __init__(self, server: ServerProcess) -> None:
         super().__init__(server)
@@ -36,7 +36,7 @@ class OutageSwitchClient(HttpClient):
         return self.request("PUT", f"/$outage?{urlencode(query)}")
 
     def end(self, path: str | None = None) -> list[dict[str, Any]]:
-        """Those that were on."""
+        """End one outage, or all, and return the outages that were active."""
         reply = self.request("DELETE", f"/$outage?{urlencode({'path': path})}" if path is not None else "/$outage")
         assert reply.status == 200, reply.detail
         return list(json.loads(reply.body)["outages"])

@@ -1,4 +1,4 @@
-"""What receivers see of an outage: nothing new. What they have they can settle, and nothing is lost."""
+"""Receivers during an outage get no messages, can settle locked messages, and lose nothing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("kind", ["refuse", "busy", "silent"])
-async def test_a_receiver_that_is_there_gets_nothing_meanwhile_and_the_rest_then(
+async def test_an_attached_receiver_gets_nothing_during_an_outage_and_the_rest_after_it(
     server: ServerProcess, switch: OutageSwitchClient, queue: str, kind: str
 ) -> None:
     async with connect_raw(server) as client:
@@ -43,7 +43,7 @@ async def test_a_receiver_that_is_there_gets_nothing_meanwhile_and_the_rest_then
 
 
 @pytest.mark.parametrize("kind", ["refuse", "busy", "silent"])
-async def test_what_is_out_is_settled_and_renewed_by_request_too(
+async def test_locked_messages_are_settled_and_renewed_by_management_request_too(
     server: ServerProcess, switch: OutageSwitchClient, queue: str, kind: str
 ) -> None:
     async with connect_raw(server) as client:
@@ -61,7 +61,7 @@ async def test_what_is_out_is_settled_and_renewed_by_request_too(
     assert server.message_counts(queue) == (1, 0)
 
 
-async def test_who_has_a_session_keeps_it_with_its_state(server: ServerProcess, switch: OutageSwitchClient) -> None:
+async def test_an_accepted_session_keeps_its_lock_and_state(server: ServerProcess, switch: OutageSwitchClient) -> None:
     queue = server.create_queue(RequiresSession="true")
     async with connect_raw(server) as client:
         await send_orders(client, queue, [1], session="a")
@@ -72,15 +72,15 @@ async def test_who_has_a_session_keeps_it_with_its_state(server: ServerProcess, 
         assert (await request_management(client, queue, "com.microsoft:renew-session-lock", session)).status == 200
         body = {**session, "session-state": b"half"}
         assert (await request_management(client, queue, "com.microsoft:set-session-state", body)).status == 200
-        found = await request_management(client, queue, "com.microsoft:get-session-state", session)
-        assert found.body["session-state"] == b"half"
+        reply = await request_management(client, queue, "com.microsoft:get-session-state", session)
+        assert reply.body["session-state"] == b"half"
         assert await client.settle(link, delivery, ACCEPTED) is None
         with pytest.raises(LinkRefused, match="amqp:internal-error"):
             await accept_session(client, queue, "b")
 
 
 @pytest.mark.parametrize(("kind", "condition"), [("refuse", "amqp:internal-error"), ("busy", "server-busy")])
-async def test_who_comes_to_receive_or_to_look_is_refused(
+async def test_new_receivers_and_browsers_are_refused(
     server: ServerProcess, switch: OutageSwitchClient, queue: str, kind: str, condition: str
 ) -> None:
     async with connect_raw(server) as client:
@@ -94,27 +94,27 @@ async def test_who_comes_to_receive_or_to_look_is_refused(
                 await client.attach_receiver(path)
         with pytest.raises(LinkRefused, match=condition):
             await browse(client, queue)
-        wanted = {"sequence-numbers": [number]}
-        assert (
-            await request_management(client, queue, "com.microsoft:receive-by-sequence-number", wanted)
-        ).status == 503
+        body = {"sequence-numbers": [number]}
+        assert (await request_management(client, queue, "com.microsoft:receive-by-sequence-number", body)).status == 503
         assert (await request_management(client, queue, "twinbus:purge", {"state": "deferred"})).status == 503
         switch.end(queue)
         assert message_ids(await peek(client, queue)) == order_ids(1)
 
 
-def test_over_http_nothing_is_received_and_what_is_out_is_settled(switch: OutageSwitchClient, queue: str) -> None:
+def test_over_http_receives_are_refused_and_locked_messages_are_settled(switch: OutageSwitchClient, queue: str) -> None:
     for _ in range(2):
         assert switch.send(queue, b"body").status == 201
-    place = switch.peek_lock(queue).location
+    location = switch.peek_lock(queue).location
     switch.begin(queue)
     assert switch.peek_lock(queue).status == switch.receive_and_delete(queue).status == 503
-    assert switch.request("DELETE", place).status == 200
+    assert switch.request("DELETE", location).status == 200
     switch.end(queue)
     assert switch.server.message_counts(queue) == (1, 0)
 
 
-def test_a_subscription_is_silent_with_its_topic(server: ServerProcess, switch: OutageSwitchClient, queue: str) -> None:
+def test_an_outage_of_a_topic_includes_its_subscriptions(
+    server: ServerProcess, switch: OutageSwitchClient, queue: str
+) -> None:
     topic = f"topic-of-{queue}"
     server.create_entity(topic, "TopicDescription")
     server.create_entity(f"{topic}/subscriptions/all", "SubscriptionDescription")

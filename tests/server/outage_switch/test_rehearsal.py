@@ -1,4 +1,4 @@
-"""A rehearsal tells who failed over and who came back, and its outage is over when it is, whatever ends it."""
+"""A rehearsal reports which senders failed over and recovered, and always ends its outage."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ PING_S = 5.0
 
 
 class FakePairService(AdminClient):
-    """Both namespaces, the senders, and a clock: each sleep is a step of it."""
+    """Both namespaces, the senders, and a clock that each sleep advances."""
 
     def __init__(self) -> None:
         self.now_s = 100.0
         self.calls: list[tuple[str, dict[str, object]]] = []
         self.failures: dict[str, BaseException] = {}
-        """By methods."""
+        """The errors to raise, by HTTP method."""
         self.failed_over: Callable[[float], dict[str, list[str]]] = lambda _: {"a": []}
-        """Which entities each sender has failed over, so many seconds after the beginning; with `?`, holds suspect."""
+        """The entities that each sender has failed over after so many seconds; a trailing `?` means suspect."""
 
     @property
     def is_on(self) -> bool:
@@ -62,120 +62,120 @@ class FakePairService(AdminClient):
 
     def run(self, rehearsal: Rehearsal) -> list[tuple[str, str, float | None, float | None]]:
         rehearsal.run(lambda _stage, _elapsed_s: None)
-        seen = rehearsal.observer.records.values()
-        return [(one.client, one.path, one.failed_over_s, one.recovered_s) for one in seen]
+        records = rehearsal.observer.records.values()
+        return [(record.client, record.path, record.failed_over_s, record.recovered_s) for record in records]
 
 
-def test_who_fails_over_and_comes_back_is_told_with_the_times() -> None:
-    world = FakePairService()
-    world.failed_over = lambda elapsed_s: {
+def test_failovers_and_recoveries_are_reported_with_their_times() -> None:
+    pair = FakePairService()
+    pair.failed_over = lambda elapsed_s: {
         "a": ["orders"] if 3 <= elapsed_s < 13 else [],
         "b": ["orders"] if 5 <= elapsed_s < 12 else [],
         "c": [],
     }
-    rehearsal = world.rehearse()
-    assert world.run(rehearsal) == [("a", "orders", 3.0, 13.0), ("b", "orders", 5.0, 12.0)]
+    rehearsal = pair.rehearse()
+    assert pair.run(rehearsal) == [("a", "orders", 3.0, 13.0), ("b", "orders", 5.0, 12.0)]
     assert {client for _, client, _ in rehearsal.observer.senders} == {"a", "b", "c"}
-    assert all("cannot be reached" in one.reason for one in rehearsal.observer.records.values())
-    assert world.calls == [
+    assert all("cannot be reached" in record.reason for record in rehearsal.observer.records.values())
+    assert pair.calls == [
         ("PUT", {"path": "orders", "seconds": "10", "kind": "refuse"}),
         ("DELETE", {"path": "orders"}),
     ]
 
 
-def test_it_does_not_wait_for_ever_for_who_does_not_come_back() -> None:
-    world = FakePairService()
-    world.failed_over = lambda elapsed_s: {"a": ["orders"] if elapsed_s >= 3 else []}
-    assert world.run(world.rehearse()) == [("a", "orders", 3.0, None)]
-    assert world.now_s == 100 + SECONDS + 12, "two ping intervals, and two looks"
+def test_the_wait_for_a_sender_that_does_not_recover_is_limited() -> None:
+    pair = FakePairService()
+    pair.failed_over = lambda elapsed_s: {"a": ["orders"] if elapsed_s >= 3 else []}
+    assert pair.run(pair.rehearse()) == [("a", "orders", 3.0, None)]
+    assert pair.now_s == 100 + SECONDS + 12, "two ping intervals, and two looks"
 
 
-def test_an_entity_that_is_only_suspect_has_not_failed_over_and_is_not_waited_for() -> None:
-    world = FakePairService()
-    world.failed_over = lambda elapsed_s: {
+def test_a_suspect_entity_has_not_failed_over_and_its_recovery_is_not_awaited() -> None:
+    pair = FakePairService()
+    pair.failed_over = lambda elapsed_s: {
         "a": ["orders"] if elapsed_s >= 6 else (["orders?"] if elapsed_s >= 1 else []),
         "b": ["orders?"] if elapsed_s >= 2 else [],
     }
-    rehearsal = world.rehearse(seconds=8)
-    assert world.run(rehearsal) == [("a", "orders", 6.0, None), ("b", "orders", None, None)]
-    assert [one.suspected_s for one in rehearsal.observer.records.values()] == [1.0, 2.0]
-    world.now_s, world.failed_over = 100.0, lambda elapsed_s: {"b": ["orders?"] if elapsed_s >= 2 else []}
-    assert world.run(world.rehearse()) == [("b", "orders", None, None)]
-    assert world.now_s == 100 + SECONDS
+    rehearsal = pair.rehearse(seconds=8)
+    assert pair.run(rehearsal) == [("a", "orders", 6.0, None), ("b", "orders", None, None)]
+    assert [record.suspected_s for record in rehearsal.observer.records.values()] == [1.0, 2.0]
+    pair.now_s, pair.failed_over = 100.0, lambda elapsed_s: {"b": ["orders?"] if elapsed_s >= 2 else []}
+    assert pair.run(pair.rehearse()) == [("b", "orders", None, None)]
+    assert pair.now_s == 100 + SECONDS
 
 
-def test_other_entities_are_none_of_its_business_and_neither_is_what_was_down_before() -> None:
-    world = FakePairService()
-    world.failed_over = lambda elapsed_s: {"a": ["old", "other", "ORDERS"] if 1 <= elapsed_s < 12 else ["old"]}
-    assert world.run(world.rehearse()) == [("a", "ORDERS", 1.0, 12.0)]
-    world.now_s = 100.0
-    assert world.run(world.rehearse(ALL_ENTITIES)) == [("a", "other", 1.0, 12.0), ("a", "ORDERS", 1.0, 12.0)]
+def test_other_entities_and_earlier_failovers_are_not_reported() -> None:
+    pair = FakePairService()
+    pair.failed_over = lambda elapsed_s: {"a": ["old", "other", "ORDERS"] if 1 <= elapsed_s < 12 else ["old"]}
+    assert pair.run(pair.rehearse()) == [("a", "ORDERS", 1.0, 12.0)]
+    pair.now_s = 100.0
+    assert pair.run(pair.rehearse(ALL_ENTITIES)) == [("a", "other", 1.0, 12.0), ("a", "ORDERS", 1.0, 12.0)]
 
 
-def test_a_sender_that_has_ended_has_not_come_back_and_is_not_waited_for() -> None:
-    world = FakePairService()
-    world.failed_over = lambda elapsed_s: (
+def test_a_sender_that_closed_has_not_recovered_and_is_not_awaited() -> None:
+    pair = FakePairService()
+    pair.failed_over = lambda elapsed_s: (
         {"a": ["orders"]} if 1 <= elapsed_s < 5 else ({"a": []} if elapsed_s < 1 else {})
     )
-    rehearsal = world.rehearse()
-    assert world.run(rehearsal) == [("a", "orders", 1.0, None)]
-    assert [one.sender_ended_s for one in rehearsal.observer.records.values()] == [5.0]
-    assert world.now_s == 100 + SECONDS
+    rehearsal = pair.rehearse()
+    assert pair.run(rehearsal) == [("a", "orders", 1.0, None)]
+    assert [record.sender_ended_s for record in rehearsal.observer.records.values()] == [5.0]
+    assert pair.now_s == 100 + SECONDS
 
 
-def test_a_sender_that_ends_while_it_is_waited_for_is_waited_for_no_longer() -> None:
-    world = FakePairService()
-    world.failed_over = lambda elapsed_s: {"a": ["orders"] if elapsed_s >= 1 else []} if elapsed_s < 14 else {}
-    assert world.run(world.rehearse()) == [("a", "orders", 1.0, None)]
-    assert world.now_s == 100 + 14
+def test_the_wait_for_recovery_ends_when_the_sender_closes() -> None:
+    pair = FakePairService()
+    pair.failed_over = lambda elapsed_s: {"a": ["orders"] if elapsed_s >= 1 else []} if elapsed_s < 14 else {}
+    assert pair.run(pair.rehearse()) == [("a", "orders", 1.0, None)]
+    assert pair.now_s == 100 + 14
 
 
-def test_without_a_secondary_there_is_an_outage_and_nobody_is_seen() -> None:
-    world = FakePairService()
-    assert world.run(world.rehearse(is_paired=False, seconds=2.5)) == []
-    assert world.now_s == 102.5
-    assert not world.is_on
+def test_without_a_secondary_the_outage_happens_and_no_sender_is_reported() -> None:
+    pair = FakePairService()
+    assert pair.run(pair.rehearse(is_paired=False, seconds=2.5)) == []
+    assert pair.now_s == 102.5
+    assert not pair.is_on
 
 
 @pytest.mark.parametrize("interruption", [KeyboardInterrupt(), RuntimeError("whatever")], ids=repr)
-def test_whatever_ends_it_early_ends_the_outage(interruption: BaseException) -> None:
-    world = FakePairService()
+def test_an_interrupted_rehearsal_ends_its_outage(interruption: BaseException) -> None:
+    pair = FakePairService()
 
     def interrupt(_stage: str, elapsed_s: float) -> None:
         if elapsed_s >= 2:
             raise interruption
 
     with pytest.raises(type(interruption)):
-        world.rehearse().run(interrupt)
-    assert [method for method, _ in world.calls] == ["PUT", "DELETE"]
+        pair.rehearse().run(interrupt)
+    assert [method for method, _ in pair.calls] == ["PUT", "DELETE"]
 
 
 @pytest.mark.parametrize("failure", [KeyboardInterrupt(), AdminRequestFailed("no answer")], ids=repr)
-def test_one_that_may_have_begun_is_ended(failure: BaseException) -> None:
-    world = FakePairService()
-    world.failures["PUT"] = failure
+def test_an_outage_whose_start_failed_is_ended_anyway(failure: BaseException) -> None:
+    pair = FakePairService()
+    pair.failures["PUT"] = failure
     with pytest.raises(type(failure)):
-        world.run(world.rehearse())
-    assert [method for method, _ in world.calls] == ["PUT", "DELETE"]
+        pair.run(pair.rehearse())
+    assert [method for method, _ in pair.calls] == ["PUT", "DELETE"]
 
 
-def test_one_that_cannot_be_ended_says_when_it_ends_by_itself() -> None:
-    world = FakePairService()
-    world.failures["DELETE"] = AdminRequestFailed("no answer")
+def test_if_the_outage_cannot_be_ended_the_error_says_when_it_ends_by_itself() -> None:
+    pair = FakePairService()
+    pair.failures["DELETE"] = AdminRequestFailed("no answer")
     with pytest.raises(AdminRequestFailed, match=r"was not switched off .*ends by itself after 10 s"):
-        world.run(world.rehearse())
+        pair.run(pair.rehearse())
 
 
-def test_a_secondary_that_fails_for_a_moment_does_not_end_it() -> None:
-    world = FakePairService()
-    seen: list[float] = []
+def test_a_brief_failure_of_the_secondary_does_not_end_the_rehearsal() -> None:
+    pair = FakePairService()
+    times_s: list[float] = []
 
     def fail_for_a_while(_stage: str, elapsed_s: float) -> None:
-        seen.append(elapsed_s)
+        times_s.append(elapsed_s)
         if 2 <= elapsed_s < 5:
-            world.failures["GET"] = AdminRequestFailed("not now")
+            pair.failures["GET"] = AdminRequestFailed("not now")
         else:
-            world.failures.pop("GET", None)
+            pair.failures.pop("GET", None)
 
-    world.rehearse().run(fail_for_a_while)
-    assert seen[-1] == SECONDS
+    pair.rehearse().run(fail_for_a_while)
+    assert times_s[-1] == SECONDS

@@ -1,4 +1,4 @@
-"""Whoever switches outages, or sees them, may manage the namespace: less is not enough."""
+"""Switching and listing outages requires the Manage right on the namespace."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.support.in_process_server import InProcessServer
 
 SECRET = "bG9uZy1lbm91Z2gtc2VjcmV0"
-BOSS_OF_ONE = (
+RULE_WITH_MANAGE = (
     "<AuthorizationRules><AuthorizationRule xmlns:i='http://www.w3.org/2001/XMLSchema-instance' "
     "i:type='SharedAccessAuthorizationRule'><ClaimType>SharedAccessKey</ClaimType><ClaimValue>None</ClaimValue>"
     "<Rights><AccessRights>Manage</AccessRights><AccessRights>Send</AccessRights><AccessRights>Listen</AccessRights>"
@@ -33,9 +33,9 @@ KEYS = [
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessServer]:
+def server_with_keys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessServer]:
     with run_server_in_process(tmp_path_factory.mktemp("rights"), keys=KEYS) as server:
-        server.request("PUT", "orders", QUEUE_ENTRY.format(BOSS_OF_ONE), expected=201)
+        server.request("PUT", "orders", QUEUE_ENTRY.format(RULE_WITH_MANAGE), expected=201)
         yield server
 
 
@@ -44,33 +44,39 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessServe
     ("key_name", "scope"),
     [("user", ""), ("user", "$outage"), ("boss-of-one", "orders"), ("root", "orders"), ("nobody", "")],
 )
-def test_a_token_that_allows_less_is_refused(guarded: InProcessServer, method: str, key_name: str, scope: str) -> None:
-    switch = OutageSwitchClient(guarded)
-    token = guarded.token(scope, key=SECRET, key_name=key_name)
+def test_a_token_without_manage_on_the_namespace_is_refused(
+    server_with_keys: InProcessServer, method: str, key_name: str, scope: str
+) -> None:
+    switch = OutageSwitchClient(server_with_keys)
+    token = server_with_keys.token(scope, key=SECRET, key_name=key_name)
     assert switch.request(method, "/$outage?path=orders&seconds=60", token=token).status == 401
     assert switch.active_outages() == []
 
 
 @pytest.mark.parametrize("scope", ["", "$outage"])
-def test_a_token_for_the_namespace_or_the_switch_will_do(guarded: InProcessServer, scope: str) -> None:
-    switch, token = OutageSwitchClient(guarded), guarded.token(scope, key=SECRET, key_name="manager")
+def test_a_manage_token_for_the_namespace_or_the_switch_is_accepted(
+    server_with_keys: InProcessServer, scope: str
+) -> None:
+    switch, token = OutageSwitchClient(server_with_keys), server_with_keys.token(scope, key=SECRET, key_name="manager")
     assert switch.request("PUT", "/$outage?path=orders&seconds=60", token=token).status == 201
     assert switch.request("DELETE", "/$outage", token=token).status == 200
 
 
 @pytest.mark.parametrize("key_name", ["user", "boss-of-one"])
-async def test_over_amqp_a_key_that_allows_less_is_refused(guarded: InProcessServer, key_name: str) -> None:
-    async with connect_raw(guarded, Credentials.plain(key_name, SECRET)) as client:
+async def test_over_amqp_a_key_without_manage_on_the_namespace_is_refused(
+    server_with_keys: InProcessServer, key_name: str
+) -> None:
+    async with connect_raw(server_with_keys, Credentials.plain(key_name, SECRET)) as client:
         for operation in ("begin-outage", "end-outage", "list-outages"):
             body = {"path": "orders", "seconds": 60}
             answer = await client.request_status("$outage", {"operation": f"twinbus:{operation}"}, body)
             assert answer["statusCode"] == 401
             assert "'Manage'" in answer["statusDescription"]
-    assert OutageSwitchClient(guarded).active_outages() == []
+    assert OutageSwitchClient(server_with_keys).active_outages() == []
 
 
-async def test_over_amqp_who_has_shown_nothing_is_not_even_heard(guarded: InProcessServer) -> None:
-    async with connect_raw(guarded, Credentials.anonymous()) as client:
+async def test_over_amqp_links_without_a_token_are_refused(server_with_keys: InProcessServer) -> None:
+    async with connect_raw(server_with_keys, Credentials.anonymous()) as client:
         with pytest.raises(LinkRefused, match="amqp:unauthorized-access"):
             await client.attach_sender("$outage")
         with pytest.raises(LinkRefused, match="amqp:unauthorized-access"):

@@ -1,4 +1,4 @@
-"""What senders see of an outage: the answers of a store that does not work, or of a server that is busy."""
+"""Senders during an outage get the errors of a failed store or of a busy server."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CONDITIONS = {"refuse": "amqp:internal-error", "busy": "com.microsoft:server-bus
 
 
 @pytest.mark.parametrize(("kind", "condition"), CONDITIONS.items())
-async def test_sends_and_pings_are_rejected_on_a_link_that_stays(
+async def test_sends_and_pings_are_rejected_and_the_link_stays_attached(
     server: ServerProcess, switch: OutageSwitchClient, queue: str, kind: str, condition: str
 ) -> None:
     async with connect_raw(server) as client:
@@ -60,7 +60,7 @@ async def test_a_sender_that_attaches_is_refused(
 
 
 @pytest.mark.parametrize("kind", CONDITIONS)
-def test_over_http_it_is_503(switch: OutageSwitchClient, queue: str, kind: str) -> None:
+def test_over_http_a_send_gets_503(switch: OutageSwitchClient, queue: str, kind: str) -> None:
     switch.begin(queue, kind=kind)
     reply = switch.send(queue, b"body")
     assert reply.status == 503
@@ -69,7 +69,9 @@ def test_over_http_it_is_503(switch: OutageSwitchClient, queue: str, kind: str) 
     assert switch.server.message_counts(queue) == (0, 0)
 
 
-async def test_nothing_is_scheduled_or_cancelled(server: ServerProcess, switch: OutageSwitchClient, queue: str) -> None:
+async def test_scheduling_and_cancelling_are_refused(
+    server: ServerProcess, switch: OutageSwitchClient, queue: str
+) -> None:
     async with connect_raw(server) as client:
         switch.begin(queue)
         body = {"messages": [{"message": order_message(1, due_ms=FAR_FUTURE_MS), "message-id": "1"}]}
@@ -94,7 +96,7 @@ async def test_a_transaction_with_a_send_in_it_is_rolled_back(
     assert server.message_counts(queue) == (0, 0)
 
 
-async def test_other_entities_do_not_notice_one_of_a_queue(
+async def test_an_outage_of_a_queue_does_not_affect_other_queues(
     server: ServerProcess, switch: OutageSwitchClient, queue: str
 ) -> None:
     other = server.create_queue()
@@ -104,21 +106,21 @@ async def test_other_entities_do_not_notice_one_of_a_queue(
         assert message_ids(await client.receive(await client.attach_receiver(other))) == order_ids(1)
 
 
-async def test_one_of_the_namespace_is_for_all_also_for_a_queue_that_is_made_meanwhile(
+async def test_an_outage_of_the_namespace_includes_queues_created_during_it(
     server: ServerProcess, switch: OutageSwitchClient, queue: str
 ) -> None:
     switch.begin("*")
-    made = server.create_queue()
+    created = server.create_queue()
     async with connect_raw(server) as client:
-        for path in (queue, made):
+        for path in (queue, created):
             with pytest.raises(LinkRefused, match="amqp:internal-error"):
                 await client.attach_sender(path)
         switch.end("*")
-        await send_orders(client, made, [1])
+        await send_orders(client, created, [1])
 
 
 @pytest.mark.parametrize(("kind", "error"), [("refuse", ServiceBusError), ("busy", ServiceBusServerBusyError)])
-def test_the_azure_sdk_takes_it_for_what_it_is(
+def test_the_azure_sdk_raises_the_matching_error(
     server: ServerProcess, switch: OutageSwitchClient, queue: str, kind: str, error: type[Exception]
 ) -> None:
     with (

@@ -1,4 +1,4 @@
-"""An outage is switched on and off over HTTP and AMQP, is seen while it is on, and ends by itself."""
+"""Outages are begun, listed and ended over HTTP and AMQP, and end by themselves."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ if TYPE_CHECKING:
     from tests.support.server_process import ServerProcess
 
 
-async def ask(client: RawClient, operation: str, body: object = None) -> ManagementResponse:
-    """A request to the node."""
-    found = await client.request("$outage", {"operation": operation}, body)
-    told, content = found.application_properties, found.value
-    assert isinstance(told, dict)
+async def request(client: RawClient, operation: str, body: object = None) -> ManagementResponse:
+    """Send a request to the `$outage` node."""
+    reply = await client.request("$outage", {"operation": operation}, body)
+    properties, content = reply.application_properties, reply.value
+    assert isinstance(properties, dict)
     assert isinstance(content, dict)
-    condition = told.get("errorCondition")
-    text = str(told["statusDescription"])
-    return ManagementResponse(int(told["statusCode"]), condition and str(condition), text, content)
+    condition = properties.get("errorCondition")
+    text = str(properties["statusDescription"])
+    return ManagementResponse(int(properties["statusCode"]), condition and str(condition), text, content)
 
 
-def test_one_is_seen_from_its_beginning_to_its_end(switch: OutageSwitchClient, queue: str) -> None:
-    begun = switch.begin(queue.upper(), seconds=90.5, kind="busy")
-    assert (begun["path"], begun["kind"]) == (queue, "busy")
-    since, until = (dt.datetime.fromisoformat(begun[name]) for name in ("since", "until"))
+def test_an_outage_is_listed_from_its_beginning_to_its_end(switch: OutageSwitchClient, queue: str) -> None:
+    outage = switch.begin(queue.upper(), seconds=90.5, kind="busy")
+    assert (outage["path"], outage["kind"]) == (queue, "busy")
+    since, until = (dt.datetime.fromisoformat(outage[name]) for name in ("since", "until"))
     assert until - since == dt.timedelta(seconds=90.5)
-    assert switch.active_outages() == [begun]
+    assert switch.active_outages() == [outage]
     assert switch.send(queue).status == 503
-    assert switch.end(queue) == [begun]
+    assert switch.end(queue) == [outage]
     assert switch.active_outages() == switch.end(queue) == []
     assert switch.send(queue).status == 201
 
 
-def test_refusing_is_what_it_does_unless_it_is_told_otherwise(switch: OutageSwitchClient, queue: str) -> None:
+def test_the_default_kind_is_refuse(switch: OutageSwitchClient, queue: str) -> None:
     assert switch.request_outage(path=queue, seconds=60).status == 201
     assert switch.active_outages()[0]["kind"] == "refuse"
 
 
-def test_one_request_ends_all(switch: OutageSwitchClient, queue: str, server: ServerProcess) -> None:
+def test_one_request_ends_all_outages(switch: OutageSwitchClient, queue: str, server: ServerProcess) -> None:
     other = server.create_queue()
     for path in (queue, other, "*"):
         switch.begin(path)
@@ -55,7 +55,7 @@ def test_one_request_ends_all(switch: OutageSwitchClient, queue: str, server: Se
     assert switch.send(queue).status == 201
 
 
-def test_it_ends_by_itself_and_the_log_tells_both(
+def test_an_outage_ends_by_itself_and_its_begin_and_end_are_logged(
     switch: OutageSwitchClient, queue: str, server: ServerProcess
 ) -> None:
     switch.begin(queue, seconds=1)
@@ -67,7 +67,7 @@ def test_it_ends_by_itself_and_the_log_tells_both(
     assert f"an outage is over entity={queue}" in log
 
 
-def test_it_is_not_kept_over_a_restart(tmp_path: Path) -> None:
+def test_an_outage_does_not_survive_a_restart(tmp_path: Path) -> None:
     with run_server(tmp_path) as server:
         queue, switch = server.create_queue(), OutageSwitchClient(server)
         switch.begin(queue)
@@ -95,7 +95,7 @@ def test_it_is_not_kept_over_a_restart(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_what_cannot_be_is_refused_and_changes_nothing(
+def test_an_invalid_outage_is_refused_and_changes_nothing(
     switch: OutageSwitchClient, queue: str, query: dict[str, object], status: int, text: str
 ) -> None:
     reply = switch.request_outage(**{name: queue if value == "QUEUE" else value for name, value in query.items()})
@@ -110,13 +110,15 @@ def test_other_methods_are_refused(switch: OutageSwitchClient) -> None:
     assert reply.headers["Allow"] == "PUT, GET, DELETE"
 
 
-async def test_over_amqp_it_is_the_same_switch(switch: OutageSwitchClient, queue: str, server: ServerProcess) -> None:
+async def test_amqp_and_http_control_the_same_switch(
+    switch: OutageSwitchClient, queue: str, server: ServerProcess
+) -> None:
     async with connect_raw(server) as client:
-        begun = await ask(client, "twinbus:begin-outage", {"path": queue, "seconds": 60, "kind": "busy"})
-        assert begun.status == 200
-        assert switch.active_outages() == [begun.body]
-        assert (await ask(client, "twinbus:list-outages")).body == {"outages": [begun.body]}
-        assert (await ask(client, "twinbus:end-outage", {"path": queue})).body == {"outages": [begun.body]}
+        outage = await request(client, "twinbus:begin-outage", {"path": queue, "seconds": 60, "kind": "busy"})
+        assert outage.status == 200
+        assert switch.active_outages() == [outage.body]
+        assert (await request(client, "twinbus:list-outages")).body == {"outages": [outage.body]}
+        assert (await request(client, "twinbus:end-outage", {"path": queue})).body == {"outages": [outage.body]}
         assert switch.active_outages() == []
 
 
@@ -127,17 +129,17 @@ async def test_over_amqp_it_is_the_same_switch(switch: OutageSwitchClient, queue
         ("twinbus:begin-outage", {"path": "*"}, 400, "seconds is None"),
         ("twinbus:begin-outage", {"path": "*", "seconds": "60"}, 400, "seconds is '60'"),
         ("twinbus:begin-outage", {"path": "*", "seconds": 60, "kind": 1}, 400, "kind is 1"),
-        ("twinbus:begin-outage", ["*", 60], 400, "it is a map"),
+        ("twinbus:begin-outage", ["*", 60], 400, "it must be a map"),
         ("twinbus:begin-outage", {"path": "not-there", "seconds": 60}, 404, "could not be found"),
         ("twinbus:purge", {}, 501, "twinbus:begin-outage"),
     ],
     ids=str,
 )
-async def test_over_amqp_what_cannot_be_is_refused_too(
+async def test_over_amqp_an_invalid_request_is_refused(
     switch: OutageSwitchClient, server: ServerProcess, operation: str, body: object, status: int, text: str
 ) -> None:
     async with connect_raw(server) as client:
-        answer = await ask(client, operation, body)
+        answer = await request(client, operation, body)
     assert answer.status == status
     assert text in answer.text
     assert switch.active_outages() == []

@@ -1,8 +1,8 @@
-"""Reports of real clients, in any state: what tests feed to the node and to those who read it.
+"""Reports produced by real paired clients, in any state, as input of tests.
 
     report_of("shop", failed_over=("orders",))
 
-Owns: having a paired client report, in memory and in virtual time, and the copies of what it said.
+Runs a paired client in memory and in virtual time, and returns copies of its report.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 INSTANCE: Final = uuid.UUID(int=7).hex
-"""Of every client here: what it reports one after the other is its own."""
+"""The same instance for every client, so that successive reports belong to one client."""
 
 
 def report_of(
     client: str, *, failed_over: Sequence[str] = (), suspect: Sequence[str] = (), ping_interval_s: float = 60
 ) -> dict[str, Any]:
-    """What a client of that name reports that holds these entities to be so."""
-    told = _report(tuple(failed_over), tuple(suspect), ping_interval_s)
-    return {**copy.deepcopy(told), "client": client, "instance": INSTANCE}
+    """The report of a client with that name, with these entities failed over or suspect."""
+    report = _report(tuple(failed_over), tuple(suspect), ping_interval_s)
+    return {**copy.deepcopy(report), "client": client, "instance": INSTANCE}
 
 
 @functools.cache
 def _report(failed_over: tuple[str, ...], suspect: tuple[str, ...], ping_interval_s: float) -> dict[str, Any]:
-    found: list[str] = []
-    # A test may have a loop of its own on this thread.
-    thread = threading.Thread(target=lambda: found.append(run(_run_client(failed_over, suspect, ping_interval_s))))
+    reports: list[str] = []
+    # On a separate thread, since the test may run an event loop on this one.
+    thread = threading.Thread(target=lambda: reports.append(run(_run_client(failed_over, suspect, ping_interval_s))))
     thread.start()
     thread.join()
-    return dict(json.loads(found[0]))
+    return dict(json.loads(reports[0]))
 
 
 async def _run_client(failed_over: tuple[str, ...], suspect: tuple[str, ...], ping_interval_s: float) -> str:

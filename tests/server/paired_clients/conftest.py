@@ -1,7 +1,7 @@
-"""One server for all tests of a worker: the secondary of several primaries, each with two backlog queues.
+"""A server shared by the tests of a pytest worker: the secondary of two primaries, each with two backlog queues.
 
-Every backlog queue has keys of its own: `sender` and `listener`, whose secret is the path of the queue. The namespace
-has keys with the same rights: `all-sender` and `all-listener`.
+Every backlog queue has its own keys `sender` and `listener`, whose secret is the path of the queue. The namespace has
+the keys `all-sender` and `all-listener` with the same rights.
 """
 
 from __future__ import annotations

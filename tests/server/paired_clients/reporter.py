@@ -1,7 +1,8 @@
-"""Reports, and those who write and read them.
+"""An HTTP client that writes and reads reports of paired clients.
 
-reporter.put(report(client="a"))
-assert reporter.clients() == ["a"]
+report = make_report(client="a")
+reporter.put_report(report)
+assert reporter.reports_of("a") == [report]
 """
 
 from __future__ import annotations
@@ -25,24 +26,24 @@ _numbers = itertools.count(1)
 
 
 def new_client() -> str:
-    """A client that has not reported yet: tests share a server."""
+    """The name of a client that has not reported yet, since tests share a server."""
     return f"client-{next(_numbers)}"
 
 
 def make_report(**changed: object) -> dict[str, Any]:
-    """One of a real client that has failed over, with these fields changed; what is None is left out."""
+    """A report of a real client that has failed over, with these fields changed; None removes a field."""
     content = {**report_of(new_client(), failed_over=("orders",)), **changed}
     return {name: value for name, value in content.items() if value is not None}
 
 
 class Reporter(HttpClient):
-    """A client over HTTP; with the root key, unless it is told otherwise."""
+    """An HTTP client with the root key, unless a call has another token."""
 
     def __init__(self, server: ServerProcess) -> None:
         super().__init__(server)
 
     def token_of(self, key_name: str, scope: str = "") -> str:
-        """With a key of the namespace, or, of a backlog queue, its own."""
+        """A token signed with a key of the namespace, or with a backlog queue's own key."""
         secret = scope if key_name in ("sender", "listener") else SECRET
         return self.server.token(scope, key=secret, key_name=key_name)
 
@@ -53,15 +54,15 @@ class Reporter(HttpClient):
         return self.request("PUT", f"/$pairing/{quote(client, safe='')}", text, token=token)
 
     def read(self, *, token: str | None = None, **query: object) -> list[dict[str, Any]]:
-        """All of them, page by page."""
-        found = self.get(token=token, **query)
-        if found["next"] is None:
-            return list(found["reports"])
-        return [*found["reports"], *self.read(token=token, **{**query, "_skip": found["next"]})]
+        """All reports, read page by page."""
+        page = self.get(token=token, **query)
+        if page["next"] is None:
+            return list(page["reports"])
+        return [*page["reports"], *self.read(token=token, **{**query, "_skip": page["next"]})]
 
     def get(self, *, token: str | None = None, **query: object) -> dict[str, Any]:
-        named = {name.replace("_", "$"): value for name, value in query.items()}
-        reply = self.request("GET", f"/$pairing?{urlencode(named)}", token=token)
+        parameters = {name.replace("_", "$"): value for name, value in query.items()}
+        reply = self.request("GET", f"/$pairing?{urlencode(parameters)}", token=token)
         assert reply.status == 200, reply.body
         assert reply.headers["Content-Type"] == "application/json"
         return dict(json.loads(reply.body))
@@ -73,17 +74,17 @@ class Reporter(HttpClient):
         return list(json.loads(reply.body)["queues"])
 
     def reports_of(self, client: str, *, token: str | None = None) -> list[dict[str, Any]]:
-        """What is known of one client, without the time, which the server adds."""
-        found = [one for one in self.read(token=token) if one["client"] == client]
-        return [{name: value for name, value in one.items() if name != "reported"} for one in found]
+        """The reports of one client, without the time that the server adds."""
+        reports = [report for report in self.read(token=token) if report["client"] == client]
+        return [{name: value for name, value in report.items() if name != "reported"} for report in reports]
 
 
 async def request(client: RawClient, operation: str, body: object = None) -> ManagementResponse:
-    """A request to the node."""
-    found = await client.request("$pairing", {"operation": operation}, body)
-    told, content = found.application_properties, found.value
-    assert isinstance(told, dict)
+    """Send a request to the `$pairing` node."""
+    reply = await client.request("$pairing", {"operation": operation}, body)
+    properties, content = reply.application_properties, reply.value
+    assert isinstance(properties, dict)
     assert isinstance(content, dict)
-    condition = told.get("errorCondition")
-    text = str(told["statusDescription"])
-    return ManagementResponse(int(told["statusCode"]), condition and str(condition), text, content)
+    condition = properties.get("errorCondition")
+    text = str(properties["statusDescription"])
+    return ManagementResponse(int(properties["statusCode"]), condition and str(condition), text, content)

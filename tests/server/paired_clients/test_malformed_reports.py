@@ -1,4 +1,4 @@
-"""A report that cannot be is refused with what is wrong in it, and what was reported before stays."""
+"""An invalid report is refused with a reason, and the previous report stays."""
 
 from __future__ import annotations
 
@@ -31,34 +31,34 @@ WRONG_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"instance": "two words"}, "instance is 'two words'"),
     ({"why": "\x1b[2Jgone"}, "control characters"),
     ({"na\x07me": 1}, "control characters"),
-    ({"entities": [{"why": "x" * 4_097}]}, "it can have 4,096"),
+    ({"entities": [{"why": "x" * 4_097}]}, "limit: 4,096"),
     ({"deep": [[[[[[[[1]]]]]]]]}, "8 levels deep"),
 ]
 WRONG_TEXTS = [
-    (b"", "no JSON"),
-    (b"{", "no JSON"),
-    (b"[]", "it is a map"),
-    (b"null", "it is a map"),
-    (b'"text"', "it is a map"),
-    (b"\xff\xfe", "no JSON"),
-    (b'{"client": NaN}', "no JSON"),
-    (b'{"client": "\\ud800"}', "no JSON"),
-    (b'{"a":' * 2_000 + b"1" + b"}" * 2_000, "no JSON"),
-    (b'{"client": 1e400}', "no JSON"),
+    (b"", "not valid JSON"),
+    (b"{", "not valid JSON"),
+    (b"[]", "send a map"),
+    (b"null", "send a map"),
+    (b'"text"', "send a map"),
+    (b"\xff\xfe", "not valid JSON"),
+    (b'{"client": NaN}', "not valid JSON"),
+    (b'{"client": "\\ud800"}', "not valid JSON"),
+    (b'{"a":' * 2_000 + b"1" + b"}" * 2_000, "not valid JSON"),
+    (b'{"client": 1e400}', "not valid JSON"),
 ]
 WRONG_VALUES = [
-    (b"binary", "not for JSON"),
-    (uuid.UUID(int=7), "not for JSON"),
-    (float("nan"), "not for JSON"),
-    (float("inf"), "not for JSON"),
-    (Timestamp(2**62), "no calendar"),
+    (b"binary", "JSON cannot represent"),
+    (uuid.UUID(int=7), "JSON cannot represent"),
+    (float("nan"), "JSON cannot represent"),
+    (float("inf"), "JSON cannot represent"),
+    (Timestamp(2**62), "a time out of range"),
     ({1: "by number"}, "a name in the report is 1"),
     ({b"x": "by bytes"}, "a name in the report"),
 ]
 
 
 @pytest.mark.parametrize(("wrong", "text"), WRONG_FIELDS, ids=str)
-async def test_a_field_that_cannot_be(reporter: Reporter, wrong: dict[str, Any], text: str) -> None:
+async def test_an_invalid_field_is_refused(reporter: Reporter, wrong: dict[str, Any], text: str) -> None:
     good = make_report()
     assert reporter.put_report(good).status == 204
     bad = make_report(client=good["client"], **wrong)
@@ -73,7 +73,7 @@ async def test_a_field_that_cannot_be(reporter: Reporter, wrong: dict[str, Any],
 
 
 @pytest.mark.parametrize("name", ["", " ", "two words", "x" * 129, "a/b", "tab\t", 7, None])
-async def test_a_client_that_cannot_be(reporter: Reporter, name: object) -> None:
+async def test_an_invalid_client_name_is_refused(reporter: Reporter, name: object) -> None:
     async with connect_raw(reporter.server) as client:
         answer = await request(client, "twinbus:report", {**make_report(), "client": name})
         assert answer.status == 400
@@ -81,7 +81,7 @@ async def test_a_client_that_cannot_be(reporter: Reporter, name: object) -> None
 
 
 @pytest.mark.parametrize(("content", "text"), WRONG_TEXTS, ids=[repr(content)[:20] for content, _ in WRONG_TEXTS])
-async def test_a_text_that_is_no_report(reporter: Reporter, content: bytes, text: str) -> None:
+async def test_a_body_that_is_not_a_report_is_refused(reporter: Reporter, content: bytes, text: str) -> None:
     reply = reporter.put_text("someone", content)
     assert reply.status == 400
     assert text in reply.detail
@@ -89,7 +89,7 @@ async def test_a_text_that_is_no_report(reporter: Reporter, content: bytes, text
 
 
 @pytest.mark.parametrize("body", [None, 7, [], True, b"binary", "text"], ids=str)
-async def test_over_amqp_what_is_neither_text_nor_map(reporter: Reporter, body: object) -> None:
+async def test_over_amqp_a_body_that_is_neither_text_nor_map_is_refused(reporter: Reporter, body: object) -> None:
     async with connect_raw(reporter.server) as client:
         answer = await request(client, "twinbus:report", body)
         assert answer.status == 400
@@ -97,14 +97,14 @@ async def test_over_amqp_what_is_neither_text_nor_map(reporter: Reporter, body: 
 
 
 @pytest.mark.parametrize(("value", "text"), WRONG_VALUES, ids=[repr(value) for value, _ in WRONG_VALUES])
-async def test_a_value_that_json_does_not_have(reporter: Reporter, value: object, text: str) -> None:
+async def test_a_value_without_json_representation_is_refused(reporter: Reporter, value: object, text: str) -> None:
     async with connect_raw(reporter.server) as client:
         answer = await request(client, "twinbus:report", make_report(odd=value))
         assert answer.status == 400
         assert text in answer.text
 
 
-def test_a_report_of_another_client_than_the_address_names(reporter: Reporter) -> None:
+def test_a_report_of_another_client_than_in_the_address_is_refused(reporter: Reporter) -> None:
     content = make_report()
     reply = reporter.request("PUT", "/$pairing/another", json.dumps(content))
     assert reply.status == 400
@@ -112,7 +112,7 @@ def test_a_report_of_another_client_than_the_address_names(reporter: Reporter) -
     assert reporter.reports_of(content["client"]) == []
 
 
-async def test_one_that_is_too_large(reporter: Reporter) -> None:
+async def test_a_report_that_is_too_large_is_refused(reporter: Reporter) -> None:
     content = make_report(alarms=["x" * 4_000] * 17)
     assert reporter.put_report(content).status == 413
     async with connect_raw(reporter.server) as client:
@@ -124,6 +124,6 @@ async def test_one_that_is_too_large(reporter: Reporter) -> None:
 
 
 @pytest.mark.parametrize("arguments", [{"skip": -1}, {"top": 0}, {"primary": 7}, {"skip": "x"}, []], ids=str)
-async def test_a_reader_that_asks_for_what_cannot_be(reporter: Reporter, arguments: object) -> None:
+async def test_invalid_arguments_of_a_read_are_refused(reporter: Reporter, arguments: object) -> None:
     async with connect_raw(reporter.server) as client:
         assert (await request(client, "twinbus:read", arguments)).status == 400

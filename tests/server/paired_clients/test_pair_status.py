@@ -1,6 +1,6 @@
-"""`twinbus pair status`: pages, rights, and answers that it does not expect.
+"""`twinbus pair status`: pages, rights, and unexpected replies.
 
-That it shows what real clients report is in `tests/client/pairing/processes/test_pair_status.py`.
+`tests/client/pairing/processes/test_pair_status.py` tests it with reports of real clients.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def test_all_pages_are_read(reporter: Reporter) -> None:
     assert len(json.loads(status(reporter, "--primary", "paged-status", "--json").output)["senders"]) == 30
 
 
-def test_80_columns_break_no_duration(reporter: Reporter) -> None:
+def test_no_line_break_splits_a_duration_in_80_columns(reporter: Reporter) -> None:
     assert (
         reporter.put_report(report_of("shop", failed_over=("orders", "invoices/paid")) | {"primary": "wide"}).status
         == 204
@@ -47,12 +47,12 @@ def test_80_columns_break_no_duration(reporter: Reporter) -> None:
     assert not re.search(r"\d\s*\n\s*(s|min|h|d)\b", narrow)
 
 
-def test_without_senders_and_backlog_queues_it_says_so(reporter: Reporter) -> None:
+def test_without_senders_and_backlog_queues_the_command_says_so(reporter: Reporter) -> None:
     result = status(reporter, "--primary", "lonely")
     assert result.exit_code == 0
-    where = f"{reporter.server.host}:{reporter.server.https_port}"
-    text = f"No paired client of 'lonely' reports to {where}, and it has no backlog queues of 'lonely'."
-    assert result.output == f"{text} Without --primary, all primaries are shown.\n"
+    address = f"{reporter.server.host}:{reporter.server.https_port}"
+    text = f"No paired client of 'lonely' reports to {address}, and it has no backlog queues of 'lonely'."
+    assert result.output == f"{text} Leave out --primary to see all primaries.\n"
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,9 @@ def test_without_senders_and_backlog_queues_it_says_so(reporter: Reporter) -> No
     ],
     ids=str,
 )
-def test_a_report_of_a_client_of_another_version_does_not_break_it(reporter: Reporter, odd: dict[str, object]) -> None:
+def test_a_report_of_another_client_version_is_shown_without_an_error(
+    reporter: Reporter, odd: dict[str, object]
+) -> None:
     content = make_report(primary="odd", client="odd-one", **odd)
     assert reporter.put_report(content).status == 204
     result = status(reporter, "--primary", "odd")
@@ -77,20 +79,20 @@ def test_a_report_of_a_client_of_another_version_does_not_break_it(reporter: Rep
         assert "[red]markup[/nothing]" in result.output
 
 
-def test_who_may_not_read_is_told_so(reporter: Reporter) -> None:
+def test_a_wrong_key_is_reported_with_status_401(reporter: Reporter) -> None:
     server = reporter.server
     wrong = server.admin_connection_string.replace(server.key, "d3Jvbmc=")
     result = CliRunner().invoke(app, ("pair", "status", wrong, "--ca-file", server.ca_file))
     assert result.exit_code == 1
     assert "twinbus pair status:" in result.output
-    assert "says 401" in result.output
+    assert "answered 401" in result.output
 
 
-def test_a_server_whose_certificate_is_not_trusted_is_not_spoken_to(reporter: Reporter) -> None:
+def test_a_server_with_an_untrusted_certificate_is_refused(reporter: Reporter) -> None:
     result = CliRunner().invoke(app, ("pair", "status", reporter.server.admin_connection_string))
     assert result.exit_code == 1
-    assert "has a certificate that is not trusted" in result.output
-    assert "give the authority with --ca-file FILE" in result.output
+    assert "has an untrusted certificate" in result.output
+    assert "give its CA certificate with --ca-file FILE" in result.output
 
 
 def test_a_connection_string_for_messaging_is_refused_with_advice(reporter: Reporter) -> None:
@@ -102,10 +104,10 @@ def test_a_connection_string_for_messaging_is_refused_with_advice(reporter: Repo
         assert "use the admin_connection_string of the ready file" in result.output
 
 
-def test_a_file_of_an_authority_that_cannot_be_read_is_named(reporter: Reporter, tmp_path: Path) -> None:
+def test_an_unreadable_ca_file_is_named(reporter: Reporter, tmp_path: Path) -> None:
     missing, empty = tmp_path / "missing.pem", tmp_path / "empty.pem"
     empty.touch()
-    for file, reason in ((missing, "No such file or directory"), (empty, "it is no certificate in PEM format")):
+    for file, reason in ((missing, "No such file or directory"), (empty, "it is not a certificate in PEM format")):
         result = CliRunner().invoke(
             app, ("pair", "status", reporter.server.admin_connection_string, "--ca-file", str(file))
         )

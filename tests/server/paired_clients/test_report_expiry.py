@@ -1,4 +1,4 @@
-"""A report is forgotten three of its intervals after it came, and there is a limit to how many there are."""
+"""A report expires after three of its report intervals, and the number and size of reports are limited."""
 
 from __future__ import annotations
 
@@ -17,126 +17,126 @@ from twinbus.server.paired_clients.report_store import ReportStore
 from twinbus.testing.clock import FakeClock
 
 
-class Register:
-    """The reports of a namespace whose clock is set by hand."""
+class ExpiringReports:
+    """The reports of a namespace with a fake clock."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()
         self.timers = Timers(self.clock)
-        self.pairings = ReportStore(self.clock, self.timers)
+        self.store = ReportStore(self.clock, self.timers)
 
     def put(self, **changed: object) -> None:
-        self.pairings.put(parse_report(make_report(**changed)))
+        self.store.put(parse_report(make_report(**changed)))
 
     def wait(self, seconds: float) -> None:
         self.clock.advance(seconds)
         self.timers.run_due()
 
-    def found(self) -> list[dict[str, Any]]:
-        page = self.pairings.read(lambda _: True, top=report_store.MAX_PAGE_REPORTS)
+    def reports(self) -> list[dict[str, Any]]:
+        page = self.store.read(lambda _: True, top=report_store.MAX_PAGE_REPORTS)
         return [msgspec.json.decode(content) for content in page.reports]
 
     def clients(self) -> list[str]:
-        return [one["client"] for one in self.found()]
+        return [report["client"] for report in self.reports()]
 
 
-def test_three_intervals_of_its_own_are_what_a_report_lasts() -> None:
-    register = Register()
-    register.put(client="quick", report_interval_s=10)
-    register.put(client="slow", report_interval_s=60)
-    register.wait(29.9)
-    assert register.clients() == ["quick", "slow"]
-    register.wait(0.1)
-    assert register.clients() == ["slow"]
-    register.wait(150)
-    assert register.clients() == []
+def test_a_report_expires_after_three_of_its_report_intervals() -> None:
+    expiring = ExpiringReports()
+    expiring.put(client="quick", report_interval_s=10)
+    expiring.put(client="slow", report_interval_s=60)
+    expiring.wait(29.9)
+    assert expiring.clients() == ["quick", "slow"]
+    expiring.wait(0.1)
+    assert expiring.clients() == ["slow"]
+    expiring.wait(150)
+    assert expiring.clients() == []
 
 
-def test_a_new_report_begins_anew_with_its_own_interval() -> None:
-    register = Register()
-    register.put(client="a", report_interval_s=1_800)
-    register.wait(1_000)
-    register.put(client="a", report_interval_s=1)
-    register.wait(2.9)
-    register.put(client="a", report_interval_s=2)
-    register.wait(5.9)
-    assert register.clients() == ["a"]
-    register.wait(0.1)
-    assert register.clients() == []
+def test_a_new_report_restarts_the_expiry_with_its_own_interval() -> None:
+    expiring = ExpiringReports()
+    expiring.put(client="a", report_interval_s=1_800)
+    expiring.wait(1_000)
+    expiring.put(client="a", report_interval_s=1)
+    expiring.wait(2.9)
+    expiring.put(client="a", report_interval_s=2)
+    expiring.wait(5.9)
+    assert expiring.clients() == ["a"]
+    expiring.wait(0.1)
+    assert expiring.clients() == []
 
 
-def test_a_report_that_does_not_say_when_the_next_one_comes_lasts_three_ping_intervals() -> None:
-    register = Register()
-    register.put(client="old", ping_interval_s=10, report_interval_s=None)
-    register.wait(29.9)
-    assert register.clients() == ["old"]
-    register.wait(0.1)
-    assert register.clients() == []
+def test_a_report_without_report_interval_expires_after_three_ping_intervals() -> None:
+    expiring = ExpiringReports()
+    expiring.put(client="old", ping_interval_s=10, report_interval_s=None)
+    expiring.wait(29.9)
+    assert expiring.clients() == ["old"]
+    expiring.wait(0.1)
+    assert expiring.clients() == []
 
 
-def test_a_client_that_leaves_is_forgotten_at_once_and_its_bytes_are_free() -> None:
-    register = Register()
-    register.put(client="a")
-    register.put(client="a", instance="another")
-    register.pairings.remove(parse_departure({"client": "a", "primary": "CONTOSO", "instance": "another"}))
-    assert [one["instance"] for one in register.found()] == [INSTANCE]
-    register.pairings.remove(parse_departure(register.found()[0]))
-    register.pairings.remove(parse_departure({"client": "unknown", "primary": "contoso"}))
-    assert register.found() == []
-    register.put(client="a")
-    assert len(register.pairings) == 1
+def test_the_report_of_a_leaving_client_is_removed_at_once() -> None:
+    expiring = ExpiringReports()
+    expiring.put(client="a")
+    expiring.put(client="a", instance="another")
+    expiring.store.remove(parse_departure({"client": "a", "primary": "CONTOSO", "instance": "another"}))
+    assert [report["instance"] for report in expiring.reports()] == [INSTANCE]
+    expiring.store.remove(parse_departure(expiring.reports()[0]))
+    expiring.store.remove(parse_departure({"client": "unknown", "primary": "contoso"}))
+    assert expiring.reports() == []
+    expiring.put(client="a")
+    assert len(expiring.store) == 1
 
 
-def test_the_wall_clock_makes_nobody_forget() -> None:
-    register = Register()
-    register.put(client="a", report_interval_s=10)
-    register.clock.set_wall_ms(register.clock.wall_ms() + 86_400_000)
-    register.timers.run_due()
-    assert register.clients() == ["a"]
+def test_a_change_of_the_wall_clock_expires_no_report() -> None:
+    expiring = ExpiringReports()
+    expiring.put(client="a", report_interval_s=10)
+    expiring.clock.set_wall_ms(expiring.clock.wall_ms() + 86_400_000)
+    expiring.timers.run_due()
+    assert expiring.clients() == ["a"]
 
 
-def test_what_is_forgotten_takes_no_memory_though_nobody_reads() -> None:
-    register = Register()
+def test_expired_reports_are_removed_without_a_read() -> None:
+    expiring = ExpiringReports()
     for number in range(100):
-        register.put(client=f"c-{number}", report_interval_s=1 + number % 10)
-    register.wait(30)
-    assert len(register.pairings) == 0
-    assert register.timers.due_in_s() is None
+        expiring.put(client=f"c-{number}", report_interval_s=1 + number % 10)
+    expiring.wait(30)
+    assert len(expiring.store) == 0
+    assert expiring.timers.due_in_s() is None
 
 
-def test_however_often_a_client_reports_one_timer_is_set() -> None:
-    register = Register()
+def test_a_client_has_one_timer_however_often_it_reports() -> None:
+    expiring = ExpiringReports()
     for _ in range(1_000):
-        register.put(client="a", report_interval_s=1_800)
+        expiring.put(client="a", report_interval_s=1_800)
     calls = 0
-    while (due_in_s := register.timers.due_in_s()) is not None:
+    while (due_in_s := expiring.timers.due_in_s()) is not None:
         calls += 1
-        register.wait(due_in_s)
+        expiring.wait(due_in_s)
     assert calls == 1
 
 
-def test_there_is_a_limit_of_clients_and_room_again_when_one_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_clients_is_limited_and_expired_reports_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     assert report_store.MAX_CLIENTS == 10_000
     monkeypatch.setattr(report_store, "MAX_CLIENTS", 3)
-    register = Register()
+    expiring = ExpiringReports()
     for client in ("a", "b", "c"):
-        register.put(client=client, report_interval_s=10)
+        expiring.put(client=client, report_interval_s=10)
     with pytest.raises(QuotaExceeded, match="clients have reported"):
-        register.put(client="d")
-    register.put(client="c", report_interval_s=60)
-    register.wait(30)
-    register.put(client="d")
-    assert register.clients() == ["c", "d"]
+        expiring.put(client="d")
+    expiring.put(client="c", report_interval_s=60)
+    expiring.wait(30)
+    expiring.put(client="d")
+    assert expiring.clients() == ["c", "d"]
 
 
-def test_there_is_a_limit_to_all_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_total_size_of_all_reports_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report_store, "MAX_TOTAL_BYTES", 10_000)
-    register = Register()
-    register.put(client="a", alarms=["x" * 4_000], report_interval_s=10)
-    register.put(client="a", alarms=["x" * 4_000] * 2, report_interval_s=10)
+    expiring = ExpiringReports()
+    expiring.put(client="a", alarms=["x" * 4_000], report_interval_s=10)
+    expiring.put(client="a", alarms=["x" * 4_000] * 2, report_interval_s=10)
     with pytest.raises(QuotaExceeded, match="all reports together"):
-        register.put(client="b", alarms=["x" * 4_000])
-    register.put(client="c")
-    register.wait(30)
-    register.put(client="b", alarms=["x" * 4_000])
-    assert register.clients() == ["b", "c"]
+        expiring.put(client="b", alarms=["x" * 4_000])
+    expiring.put(client="c")
+    expiring.wait(30)
+    expiring.put(client="b", alarms=["x" * 4_000])
+    assert expiring.clients() == ["b", "c"]

@@ -1,4 +1,4 @@
-"""What a paired client reports is read by others as it was reported: over HTTP and AMQP, as JSON or as a map."""
+"""Reports of paired clients are read as they were written: over HTTP and AMQP, as JSON or as a map."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from tests.server.paired_clients.reporter import Reporter
 
 
-def test_what_is_put_is_read_with_the_time_of_its_coming(reporter: Reporter) -> None:
+def test_a_report_is_read_with_the_time_of_its_arrival(reporter: Reporter) -> None:
     content = make_report(own_field={"deep": [1, 2.5, None, True, "Übung\n"]})
     assert reporter.put_report(content).status == 204
-    [found] = [one for one in reporter.read() if one["client"] == content["client"]]
-    age = dt.datetime.now(dt.UTC) - dt.datetime.fromisoformat(found.pop("reported"))
+    [report] = [entry for entry in reporter.read() if entry["client"] == content["client"]]
+    age = dt.datetime.now(dt.UTC) - dt.datetime.fromisoformat(report.pop("reported"))
     assert abs(age) < dt.timedelta(minutes=1)
-    assert found == content
+    assert report == content
 
 
-def test_the_last_report_of_a_client_counts(reporter: Reporter) -> None:
+def test_a_later_report_of_a_client_replaces_the_earlier_one(reporter: Reporter) -> None:
     first = make_report(alarms=["the first"])
     last = {**first, "alarms": ["the last"]}
     for content in (first, last):
@@ -35,22 +35,22 @@ def test_the_last_report_of_a_client_counts(reporter: Reporter) -> None:
     assert reporter.reports_of(first["client"]) == [last]
 
 
-def test_a_client_reports_for_each_of_its_primaries(reporter: Reporter) -> None:
-    one, other = make_report(client="both"), make_report(client="both", primary="fabrikam")
-    for content in (one, other):
+def test_a_client_has_one_report_for_each_of_its_primaries(reporter: Reporter) -> None:
+    first, second = make_report(client="both"), make_report(client="both", primary="fabrikam")
+    for content in (first, second):
         assert reporter.put_report(content).status == 204
-    assert reporter.reports_of("both") == [one, other]
-    assert {found["primary"] for found in reporter.read(primary="FABRIKAM")} == {"fabrikam"}
+    assert reporter.reports_of("both") == [first, second]
+    assert {report["primary"] for report in reporter.read(primary="FABRIKAM")} == {"fabrikam"}
 
 
-def test_primaries_are_the_same_in_any_spelling(reporter: Reporter) -> None:
+def test_names_of_primaries_ignore_case(reporter: Reporter) -> None:
     client = new_client()
     for primary in ("contoso", "Contoso"):
         assert reporter.put_report(make_report(client=client, primary=primary)).status == 204
-    assert [found["primary"] for found in reporter.reports_of(client)] == ["Contoso"]
+    assert [report["primary"] for report in reporter.reports_of(client)] == ["Contoso"]
 
 
-async def test_over_amqp_json_and_a_map_are_the_same(reporter: Reporter) -> None:
+async def test_over_amqp_a_report_may_be_json_or_a_map(reporter: Reporter) -> None:
     content = make_report()
     async with connect_raw(reporter.server) as client:
         assert (await request(client, "twinbus:report", json.dumps(content))).status == 200
@@ -59,7 +59,7 @@ async def test_over_amqp_json_and_a_map_are_the_same(reporter: Reporter) -> None
     assert reporter.reports_of(content["client"]) == [{**content, "alarms": ["by map"]}]
 
 
-async def test_values_of_amqp_are_read_as_those_of_json(reporter: Reporter) -> None:
+async def test_amqp_values_are_read_as_json_values(reporter: Reporter) -> None:
     content = make_report(
         entities=Array(str, ["a", "b"]),
         since=Timestamp(1_700_000_000_123),
@@ -68,14 +68,14 @@ async def test_values_of_amqp_are_read_as_those_of_json(reporter: Reporter) -> N
     )
     async with connect_raw(reporter.server) as client:
         assert (await request(client, "twinbus:report", content)).status == 200
-    [found] = reporter.reports_of(content["client"])
-    assert found["entities"] == ["a", "b"]
-    assert found["since"] == "2023-11-14T22:13:20.123Z"
-    assert found["ping_interval_s"] == 30
-    assert found["extra"] == {"small": -1, "state": "healthy"}
+    [report] = reporter.reports_of(content["client"])
+    assert report["entities"] == ["a", "b"]
+    assert report["since"] == "2023-11-14T22:13:20.123Z"
+    assert report["ping_interval_s"] == 30
+    assert report["extra"] == {"small": -1, "state": "healthy"}
 
 
-async def test_over_amqp_it_is_read_too(reporter: Reporter) -> None:
+async def test_reports_are_read_over_amqp(reporter: Reporter) -> None:
     content = make_report(primary="northwind")
     assert reporter.put_report(content).status == 204
     async with connect_raw(reporter.server) as client:
@@ -88,22 +88,22 @@ async def test_over_amqp_it_is_read_too(reporter: Reporter) -> None:
         assert text in everything.body["reports"]
 
 
-async def test_it_comes_page_by_page_in_order(reporter: Reporter) -> None:
+async def test_reports_are_read_in_pages_and_in_order(reporter: Reporter) -> None:
     clients = [f"paged-{number}" for number in range(5)]
     for name in reversed(clients):
         assert reporter.put_report(make_report(client=name, primary="paged")).status == 204
     first = reporter.get(primary="paged", _top=3)
-    assert [found["client"] for found in first["reports"]] == clients[:3]
+    assert [report["client"] for report in first["reports"]] == clients[:3]
     assert first["next"] == 3
     rest = reporter.read(primary="paged", _skip=3)
-    assert [found["client"] for found in rest] == clients[3:]
+    assert [report["client"] for report in rest] == clients[3:]
     async with connect_raw(reporter.server) as client:
         answer = await request(client, "twinbus:read", {"primary": "paged", "skip": 1, "top": 2})
         assert [json.loads(text)["client"] for text in answer.body["reports"]] == clients[1:3]
         assert answer.body["next"] == 3
 
 
-async def test_a_page_has_a_size_also_where_the_reports_are_large(reporter: Reporter) -> None:
+async def test_the_size_of_a_page_is_limited(reporter: Reporter) -> None:
     large = ["x" * 4_000] * 15
     for number in range(20):
         assert (
@@ -112,33 +112,33 @@ async def test_a_page_has_a_size_also_where_the_reports_are_large(reporter: Repo
     first = reporter.get(primary="large")
     assert len(json.dumps(first)) < 1_100_000
     assert first["next"] == len(first["reports"]) < 20
-    assert [found["client"] for found in reporter.read(primary="large")] == [
+    assert [report["client"] for report in reporter.read(primary="large")] == [
         f"large-{number:02}" for number in range(20)
     ]
 
 
-async def test_a_client_that_leaves_is_no_longer_told_of(reporter: Reporter) -> None:
-    one, other = make_report(), make_report()
-    for content in (one, other):
+async def test_the_report_of_a_leaving_client_is_removed(reporter: Reporter) -> None:
+    first, second = make_report(), make_report()
+    for content in (first, second):
         assert reporter.put_report(content).status == 204
-    names = {name: one[name] for name in ("client", "primary", "instance")}
+    names = {name: first[name] for name in ("client", "primary", "instance")}
     async with connect_raw(reporter.server) as client:
         assert (await request(client, "twinbus:leave", names)).status == 200
         assert (await request(client, "twinbus:leave", names)).status == 200, "it has left, whoever says so again"
         assert (await request(client, "twinbus:leave", "text")).status == 400
         assert (await request(client, "twinbus:leave", {"client": "a"})).status == 400
-    assert reporter.reports_of(one["client"]) == []
-    query = urlencode({"primary": other["primary"], "instance": other["instance"]})
-    assert reporter.request("DELETE", f"/$pairing/{other['client']}?primary=contoso").status == 204
-    assert reporter.reports_of(other["client"]) == [other], "that is another instance"
-    assert reporter.request("DELETE", f"/$pairing/{other['client']}?{query}").status == 204
-    assert reporter.reports_of(other["client"]) == []
+    assert reporter.reports_of(first["client"]) == []
+    query = urlencode({"primary": second["primary"], "instance": second["instance"]})
+    assert reporter.request("DELETE", f"/$pairing/{second['client']}?primary=contoso").status == 204
+    assert reporter.reports_of(second["client"]) == [second], "that is another instance"
+    assert reporter.request("DELETE", f"/$pairing/{second['client']}?{query}").status == 204
+    assert reporter.reports_of(second["client"]) == []
 
 
-# --- it is no entity --------------------------------------------------------------------------------------------------
+# --- $pairing is not an entity ----------------------------------------------------------------------------------------
 
 
-def test_it_is_not_listed_and_cannot_be_made_or_deleted(reporter: Reporter) -> None:
+def test_the_pairing_node_is_not_listed_and_cannot_be_created_or_deleted(reporter: Reporter) -> None:
     assert "$pairing" not in reporter.server.request("GET", "$Resources/queues", expected=200)
     assert reporter.request("DELETE", "/$pairing").status == 405
     assert reporter.request("PUT", "/$pairing/$backlog", b"{}").status == 405
@@ -146,7 +146,7 @@ def test_it_is_not_listed_and_cannot_be_made_or_deleted(reporter: Reporter) -> N
     assert reporter.request("POST", "/$pairing/messages", b"x").status == 405
 
 
-async def test_it_has_no_messages_and_no_management(reporter: Reporter) -> None:
+async def test_the_pairing_node_has_no_messages_and_no_management(reporter: Reporter) -> None:
     async with connect_raw(reporter.server) as client:
         with pytest.raises(LinkRefused, match="amqp:not-found"):
             await peek(client, "$pairing")

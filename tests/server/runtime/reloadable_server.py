@@ -1,10 +1,10 @@
-"""A server with a configuration file and a certificate of its own, which a test changes under it.
+"""A server with its own configuration file and certificate, which a test changes while it runs.
 
-    with reloadable(Reloadable(folder)) as server:
+    with run_reloadable(ReloadableServer(folder)) as server:
         server.configure(log_level="debug")
         server.reload()
 
-The command line says nothing about what can be reloaded, so the file decides.
+The command line sets nothing that can be reloaded, so the file decides.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 RELOADED_TEXT = " reloaded keys="
-RELOAD_FAILED_TEXT = "nothing was reloaded, and the server goes on as before: "
+RELOAD_FAILED_TEXT = "reload failed, the server continues unchanged: "
 FIRST_SECRET = "first-secret-of-the-configuration-file"
 
 
@@ -41,7 +41,7 @@ class ReloadableServer(ServerProcess):
         self.prepare(folder)
 
     def prepare(self, folder: Path) -> None:
-        """Three certificates, a secret and a configuration file."""
+        """Create three certificates, a secret and a configuration file."""
         self.folder = folder
         self.data = folder / "data"
         for name in ("one", "two", "three"):
@@ -52,7 +52,7 @@ class ReloadableServer(ServerProcess):
         self.configure()
 
     def configure(self, log_level: str = "info", more: str = "", queues: str = "orders") -> None:
-        """Write the file anew."""
+        """Rewrite the configuration file."""
         tables = "".join(f'[[queues]]\nname = "{name}"\n' for name in queues.split())
         (self.folder / "twinbus.toml").write_text(
             f'log_level = "{log_level}"\ntls_cert = "server.pem"\ntls_key = "server.key"\n{more}\n'
@@ -60,7 +60,7 @@ class ReloadableServer(ServerProcess):
         )
 
     def install_certificate(self, name: str) -> None:
-        """Put another certificate in the place of the present one."""
+        """Replace the current certificate."""
         for part in ("server.pem", "server.key"):
             shutil.copy(self.folder / name / part, self.folder / part)
 
@@ -68,31 +68,31 @@ class ReloadableServer(ServerProcess):
         return ssl.create_default_context(cafile=self.folder / name / "ca.pem")
 
     def served_certificate(self, port: int) -> str:
-        """Which of the certificates a new connection gets."""
+        """The name of the certificate that a new connection gets."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         with (
             socket.create_connection((self.host, port), timeout=TIMEOUT_S) as plain,
             context.wrap_socket(plain) as secure,
         ):
-            found = x509.load_der_x509_certificate(secure.getpeercert(binary_form=True) or b"").serial_number
+            serial = x509.load_der_x509_certificate(secure.getpeercert(binary_form=True) or b"").serial_number
         names = {self._serial(name): name for name in ("one", "two", "three")}
-        return names[found]
+        return names[serial]
 
     def _serial(self, name: str) -> int:
         return x509.load_pem_x509_certificate((self.folder / name / "server.pem").read_bytes()).serial_number
 
     def reload(self) -> None:
-        """SIGHUP, which succeeds."""
+        """Send SIGHUP and check that the reload succeeds."""
         assert self._send_sighup() == (1, 0), self.log
 
     def reload_expecting_failure(self) -> str:
-        """... and one that does not; what is logged."""
+        """Send SIGHUP, check that the reload fails, and return the logged reason."""
         assert self._send_sighup() == (0, 1), self.log
         return self.log.rpartition(RELOAD_FAILED_TEXT)[2].splitlines()[0]
 
     def _send_sighup(self) -> tuple[int, int]:
-        """How many reloads have succeeded, and how many have failed: one of them."""
+        """Send SIGHUP, and return the number of reloads that succeeded and failed: (1, 0) or (0, 1)."""
         before = self._reloads()
         os.kill(self.pid, signal.SIGHUP)
         wait_until(lambda: self._reloads() != before)
@@ -105,7 +105,7 @@ class ReloadableServer(ServerProcess):
 
 
 class ReloadableMultiProcessServer(ReloadableServer, MultiProcessServer):
-    """... of several processes."""
+    """A reloadable server of several processes."""
 
     def __init__(self, folder: Path) -> None:
         MultiProcessServer.__init__(self, folder, f"--config={folder / 'twinbus.toml'}", "--workers=2")
@@ -114,7 +114,7 @@ class ReloadableMultiProcessServer(ReloadableServer, MultiProcessServer):
 
 @contextlib.contextmanager
 def run_reloadable(server: ReloadableServer) -> Iterator[ReloadableServer]:
-    """From its start to its clean stop."""
+    """Start a server, and stop it cleanly at the end."""
     try:
         server.start()
         yield server

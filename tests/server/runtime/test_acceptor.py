@@ -1,4 +1,4 @@
-"""Connections are counted when they are accepted, and have a protocol only when something was said on them."""
+"""Connections are counted when they are accepted, and get a protocol with their first bytes."""
 
 from __future__ import annotations
 
@@ -41,30 +41,32 @@ class Echo(asyncio.Protocol):
         self.slot.release()
 
 
-class Door:
-    """An acceptor on a socket of its own, and the protocols it has made."""
+class AcceptorHarness:
+    """An acceptor on its own socket, and the protocols that it created."""
 
     def __init__(self, admission: Admission, *, first_bytes_s: float = 60.0) -> None:
         (self.sock,) = listening_sockets.bind_sockets("127.0.0.1", 0)
         self.port = self.sock.getsockname()[1]
         self.admission = admission
         self.acceptor = Acceptor(self.sock, admission, first_bytes_timeout_s=first_bytes_s)
-        self.made: list[Echo] = []
+        self.protocols: list[Echo] = []
 
-    def make(self, slot: ConnectionSlot | None) -> Echo:
-        self.made.append(Echo(slot))
-        return self.made[-1]
+    def make_protocol(self, slot: ConnectionSlot | None) -> Echo:
+        self.protocols.append(Echo(slot))
+        return self.protocols[-1]
 
-    async def open(self, tls: ssl.SSLContext | None = None, timeout_s: float = 60.0) -> Door:
-        await self.acceptor.serve(self.make, tls, timeout_s)
+    async def open(self, tls: ssl.SSLContext | None = None, timeout_s: float = 60.0) -> AcceptorHarness:
+        await self.acceptor.serve(self.make_protocol, tls, timeout_s)
         return self
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_connection("127.0.0.1", self.port)
 
-    async def until(self, *, connections: int, protocols: int) -> None:
-        """Wait for so many connections that are counted, and protocols that were made."""
-        await asyncio.to_thread(wait_until, lambda: (self.admission.count, len(self.made)) == (connections, protocols))
+    async def wait_for(self, *, connections: int, protocols: int) -> None:
+        """Wait for these numbers of counted connections and created protocols."""
+        await asyncio.to_thread(
+            wait_until, lambda: (self.admission.count, len(self.protocols)) == (connections, protocols)
+        )
 
     async def close(self) -> None:
         self.acceptor.close()
@@ -80,7 +82,7 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
 
 
 TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-"""Of handshakes that never come so far that a certificate is needed."""
+"""A context without a certificate: no handshake in these tests gets that far."""
 
 
 async def is_dropped(reader: asyncio.StreamReader) -> bool:
@@ -92,107 +94,109 @@ async def is_dropped(reader: asyncio.StreamReader) -> bool:
 
 def test_a_silent_connection_is_counted_and_has_no_protocol() -> None:
     async def test() -> None:
-        door = await Door(Admission()).open()
-        reader, writer = await door.connect()
-        await door.until(connections=1, protocols=0)
+        harness = await AcceptorHarness(Admission()).open()
+        reader, writer = await harness.connect()
+        await harness.wait_for(connections=1, protocols=0)
         writer.write(b"hello")
         assert await reader.readexactly(5) == b"hello"
-        assert len(door.made) == 1
+        assert len(harness.protocols) == 1
         writer.close()
-        await door.until(connections=0, protocols=1)
-        await door.close()
+        await harness.wait_for(connections=0, protocols=1)
+        await harness.close()
 
     run(test)
 
 
-def test_a_silent_connection_is_dropped_after_its_time() -> None:
+def test_a_silent_connection_is_dropped_after_its_timeout() -> None:
     async def test() -> None:
-        door = await Door(Admission(), first_bytes_s=0.05).open()
-        reader, writer = await door.connect()
+        harness = await AcceptorHarness(Admission(), first_bytes_s=0.05).open()
+        reader, writer = await harness.connect()
         assert await is_dropped(reader)
-        await door.until(connections=0, protocols=0)
+        await harness.wait_for(connections=0, protocols=0)
         writer.close()
-        await door.close()
+        await harness.close()
 
     run(test)
 
 
-def test_a_handshake_that_is_not_finished_is_counted_and_dropped_after_its_time() -> None:
+def test_an_unfinished_handshake_is_counted_and_dropped_after_its_timeout() -> None:
     async def test() -> None:
-        door = await Door(Admission()).open(TLS, 0.3)
-        reader, writer = await door.connect()
+        harness = await AcceptorHarness(Admission()).open(TLS, 0.3)
+        reader, writer = await harness.connect()
         writer.write(b"\x16\x03\x01")
-        await door.until(connections=1, protocols=1)
+        await harness.wait_for(connections=1, protocols=1)
         assert await is_dropped(reader)
-        await door.until(connections=0, protocols=1)
+        await harness.wait_for(connections=0, protocols=1)
         writer.close()
-        await door.close()
+        await harness.close()
 
     run(test)
 
 
-def test_a_handshake_that_is_not_finished_makes_room_after_its_grace() -> None:
+def test_an_unfinished_handshake_is_dropped_for_a_new_connection_after_its_grace() -> None:
     async def test() -> None:
         now_s = 0.0
-        door = await Door(Admission(max_connections=2, clock=lambda: now_s)).open(TLS)  # one of each address
-        first, first_writer = await door.connect()
+        harness = await AcceptorHarness(Admission(max_connections=2, clock=lambda: now_s)).open(
+            TLS
+        )  # one connection from each address
+        first, first_writer = await harness.connect()
         first_writer.write(b"\x16\x03\x01")
-        await door.until(connections=1, protocols=1)
-        second, second_writer = await door.connect()
-        assert await is_dropped(second)  # the first one has its grace
+        await harness.wait_for(connections=1, protocols=1)
+        second, second_writer = await harness.connect()
+        assert await is_dropped(second)  # the first connection is within its grace period
         now_s = 10.0
-        third, third_writer = await door.connect()
+        third, third_writer = await harness.connect()
         assert await is_dropped(first)
-        assert door.admission.count == 1
+        assert harness.admission.count == 1
         for writer in (first_writer, second_writer, third_writer):
             writer.close()
-        await door.close()
+        await harness.close()
         assert await is_dropped(third)
 
     run(test)
 
 
 @pytest.mark.parametrize("tls", [None, TLS])
-def test_a_connection_dropped_before_its_handshake_has_begun_leaves_its_slot(tls: ssl.SSLContext | None) -> None:
+def test_a_connection_dropped_before_its_handshake_starts_releases_its_slot(tls: ssl.SSLContext | None) -> None:
     async def test() -> None:
         admission = Admission()
-        door = await Door(admission).open(tls)
+        harness = await AcceptorHarness(admission).open(tls)
         ours, theirs = socket.socketpair()
         slot = admission.admit("127.0.0.1")
         assert slot is not None
         released: list[bool] = []
         slot.on_released = lambda: released.append(True)
-        door.acceptor.start_protocol(theirs, slot)
+        harness.acceptor.start_protocol(theirs, slot)
         slot.drop()  # in the same turn of the loop: the task has not begun to run
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert (admission.count, released, theirs.fileno()) == (0, [True], -1)
-        assert door.made == []
+        assert harness.protocols == []
         ours.close()
-        await door.close()
+        await harness.close()
 
     run(test)
 
 
-def test_closing_drops_what_has_no_protocol_yet() -> None:
+def test_closing_drops_connections_without_a_protocol() -> None:
     async def test() -> None:
-        door = await Door(Admission()).open(TLS)
-        silent, silent_writer = await door.connect()
-        begun, begun_writer = await door.connect()
-        begun_writer.write(b"\x16\x03\x01")
-        await door.until(connections=2, protocols=1)
-        await door.close()
+        harness = await AcceptorHarness(Admission()).open(TLS)
+        silent, silent_writer = await harness.connect()
+        started, started_writer = await harness.connect()
+        started_writer.write(b"\x16\x03\x01")
+        await harness.wait_for(connections=2, protocols=1)
+        await harness.close()
         assert await is_dropped(silent)
-        assert await is_dropped(begun)
-        await door.until(connections=0, protocols=1)
+        assert await is_dropped(started)
+        await harness.wait_for(connections=0, protocols=1)
         silent_writer.close()
-        begun_writer.close()
+        started_writer.close()
 
     run(test)
 
 
 class FullSocket(socket.socket):
-    """A listening socket of a process that has no more files."""
+    """A listening socket of a process that has reached its limit of open files."""
 
     accepts = 0
 
@@ -201,7 +205,7 @@ class FullSocket(socket.socket):
         raise OSError(errno.EMFILE, "Too many open files")
 
 
-def test_no_more_open_files_are_no_busy_loop_and_one_record(caplog: pytest.LogCaptureFixture) -> None:
+def test_at_the_limit_of_open_files_accept_pauses_and_logs_once(caplog: pytest.LogCaptureFixture) -> None:
     async def test() -> None:
         with FullSocket() as sock, contextlib.ExitStack() as stack:
             sock.bind(("127.0.0.1", 0))
@@ -217,4 +221,4 @@ def test_no_more_open_files_are_no_busy_loop_and_one_record(caplog: pytest.LogCa
     with caplog.at_level(logging.WARNING):
         run(test)
     (record,) = caplog.records
-    assert record.getMessage() == "no connection can be accepted for 1 s: Too many open files"
+    assert record.getMessage() == "accept failed, trying again in 1 s: Too many open files"

@@ -1,4 +1,4 @@
-"""A data directory has one owner at a time, one format, and finds its stores wherever they were made."""
+"""A data directory has one owner and one format, and finds its stores wherever they are."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ def path(tmp_path: Path) -> Path:
 # ------------------------------------------------------------------------------------------------------ one owner
 
 
-def test_it_is_made_for_its_owner_alone(path: Path) -> None:
+def test_a_new_directory_is_accessible_to_its_owner_only(path: Path) -> None:
     with DataDirectory(path / "deeper") as data:
         assert stat.S_IMODE(data.path.stat().st_mode) == 0o700
         assert contents(data.path) == ["format", "lock"]
 
 
-def test_a_second_owner_is_told_who_the_first_is(path: Path) -> None:
+def test_a_second_owner_is_refused_with_the_pid_of_the_first(path: Path) -> None:
     with DataDirectory(path), pytest.raises(StartError) as caught:
         DataDirectory(path)
     assert str(caught.value) == (
-        f"{path} is in use by process {os.getpid()}: stop that one first, or give another --data"
+        f"{path} is in use by process {os.getpid()}: stop that process first, or give another --data"
     )
     with DataDirectory(path):
-        pass  # the first has let go of it
+        pass  # the first owner has released it
 
 
-def test_the_processes_that_have_inherited_it_are_told(path: Path) -> None:
+def test_a_second_owner_is_refused_with_the_pids_of_the_workers(path: Path) -> None:
     with DataDirectory(path) as data:
         for pids in ([7], [7, 12_345], [8]):
             data.record_workers(pids)
@@ -56,7 +56,7 @@ def test_the_processes_that_have_inherited_it_are_told(path: Path) -> None:
                 DataDirectory(path)
 
 
-def test_on_a_full_disk_they_are_not_told_and_that_is_all(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recording_workers_on_a_full_disk_raises_no_error(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -65,7 +65,7 @@ def test_on_a_full_disk_they_are_not_told_and_that_is_all(path: Path, monkeypatc
         data.record_workers([7])
 
 
-def test_a_killed_owner_leaves_it_free(path: Path) -> None:
+def test_a_killed_owner_releases_the_directory(path: Path) -> None:
     program = (
         "import os, pathlib, sys; from twinbus.server.runtime.data_directory import DataDirectory;"
         "data = DataDirectory(pathlib.Path(sys.argv[1])); print(os.getpid(), flush=True); sys.stdin.read()"
@@ -82,14 +82,14 @@ def test_a_killed_owner_leaves_it_free(path: Path) -> None:
         assert (path / "lock").read_text() == f"{os.getpid()}\n"
 
 
-def test_a_program_started_by_the_owner_does_not_keep_it(path: Path) -> None:
+def test_a_child_process_of_the_owner_does_not_keep_the_lock(path: Path) -> None:
     with DataDirectory(path):
         child = subprocess.Popen(["cat"], stdin=subprocess.PIPE, close_fds=False)
     with child, DataDirectory(path):
         pass
 
 
-def test_closing_twice_is_closing_once(path: Path) -> None:
+def test_closing_twice_has_no_effect(path: Path) -> None:
     data = DataDirectory(path)
     data.close()
     data.close()
@@ -108,14 +108,14 @@ def test_a_newer_format_is_refused(path: Path) -> None:
     DataDirectory(path).close()
     (path / "format").write_text("5\n")
     with pytest.raises(
-        StartError, match="has format 5, made by a newer twinbus; this one reads up to 4: use the newer"
+        StartError, match="has format 5 of a newer twinbus, and this version reads up to 4: use the newer"
     ):
         DataDirectory(path)
     (path / "format").write_text("4\n")
-    DataDirectory(path).close()  # a refusal does not keep the lock
+    DataDirectory(path).close()  # a refused start does not keep the lock
 
 
-def test_a_directory_of_format_3_is_opened_and_from_then_on_refused_by_what_reads_up_to_3(
+def test_a_directory_of_format_3_is_migrated_and_then_refused_by_older_versions(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with DataDirectory(path) as data:
@@ -125,17 +125,17 @@ def test_a_directory_of_format_3_is_opened_and_from_then_on_refused_by_what_read
         assert data.ensure_stores(2, ()) == stores
     assert (path / "format").read_text() == "4\n"
     monkeypatch.setattr(data_directory, "FORMAT_VERSION", 3)
-    with pytest.raises(StartError, match="has format 4, made by a newer twinbus; this one reads up to 3"):
+    with pytest.raises(StartError, match="has format 4 of a newer twinbus, and this version reads up to 3"):
         DataDirectory(path)
 
 
-def test_a_catalogue_of_format_2_learns_of_topics(path: Path) -> None:
+def test_a_catalogue_of_format_2_is_migrated(path: Path) -> None:
     DataDirectory(path).close()
     (path / "format").write_text("2\n")
     with closing(sqlite3.connect(path / "catalogue.db")) as database, database:
         database.execute("CREATE TABLE doomed (id INTEGER PRIMARY KEY, fragments TEXT NOT NULL)")
         database.execute("INSERT INTO doomed VALUES (7, '[2]')")
-    for _ in range(2):  # it may be cut off before the new format is written, and begin again
+    for _ in range(2):  # a migration may be interrupted before the new format is written, and start again
         DataDirectory(path).close()
         (path / "format").write_text("2\n")
     with DataDirectory(path) as data:
@@ -161,22 +161,22 @@ def test_an_older_format_is_migrated_step_by_step(path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("text", ["", "one", "0", "-1", "1.0"])
-def test_a_format_that_is_no_number_is_refused(path: Path, text: str) -> None:
+def test_an_invalid_format_is_refused(path: Path, text: str) -> None:
     DataDirectory(path).close()
     (path / "format").write_text(text)
-    with pytest.raises(StartError, match="and not the number of a format"):
+    with pytest.raises(StartError, match="not a format version"):
         DataDirectory(path)
 
 
-def test_a_directory_of_somebody_else_is_refused_and_left_as_it_is(path: Path) -> None:
+def test_a_foreign_directory_is_refused_and_left_unchanged(path: Path) -> None:
     path.mkdir()
     (path / "holiday.jpg").write_text("beach")
-    with pytest.raises(StartError, match=r"has files in it and is no data directory \(no file 'format'\)"):
+    with pytest.raises(StartError, match=r"has files but is not a data directory \(no file 'format'\)"):
         DataDirectory(path)
     assert contents(path) == ["holiday.jpg"]
 
 
-def test_a_new_disk_and_a_first_start_that_was_cut_off_count_as_empty(path: Path) -> None:
+def test_a_new_disk_and_an_interrupted_first_start_count_as_empty(path: Path) -> None:
     path.mkdir()
     (path / "lost+found").mkdir()
     (path / "lock").write_text("123\n")
@@ -185,7 +185,7 @@ def test_a_new_disk_and_a_first_start_that_was_cut_off_count_as_empty(path: Path
         assert contents(path) == ["format", "lock", "lost+found"]
 
 
-def test_what_cannot_be_a_directory_is_refused(tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(StartError, match=r"Not a directory|File exists"):
@@ -195,20 +195,20 @@ def test_what_cannot_be_a_directory_is_refused(tmp_path: Path) -> None:
 # --------------------------------------------------------------------------------------------------------- stores
 
 
-def test_stores_lie_in_the_data_directory(path: Path) -> None:
+def test_stores_are_created_in_the_data_directory(path: Path) -> None:
     with DataDirectory(path) as data:
         assert data.ensure_stores(2, ()) == (path / "stores" / "0", path / "stores" / "1")
         assert stat.S_IMODE((path / "stores").stat().st_mode) == 0o700
 
 
-def test_every_store_that_was_ever_made_is_found_and_new_ones_are_added(path: Path) -> None:
+def test_existing_stores_are_found_and_new_ones_are_added(path: Path) -> None:
     with DataDirectory(path) as data:
         three = data.ensure_stores(3, ())
         assert data.ensure_stores(3, ()) == data.ensure_stores(None, ()) == three
         assert data.ensure_stores(4, ()) == (*three, path / "stores" / "3")
 
 
-def test_stores_lie_in_the_given_directories_in_turn(path: Path, tmp_path: Path) -> None:
+def test_stores_are_spread_over_the_given_directories(path: Path, tmp_path: Path) -> None:
     disks = [tmp_path / "disk 0", tmp_path / "disk 1"]
     for disk in disks:
         disk.mkdir()
@@ -221,13 +221,13 @@ def test_stores_lie_in_the_given_directories_in_turn(path: Path, tmp_path: Path)
         assert data.ensure_stores(4, ()) == (*stores, path / "stores" / "3"), "whatever options are given later"
 
 
-def test_namespaces_may_share_their_disks(tmp_path: Path) -> None:
-    with DataDirectory(tmp_path / "one") as one, DataDirectory(tmp_path / "two") as two:
+def test_two_namespaces_may_share_a_disk(tmp_path: Path) -> None:
+    with DataDirectory(tmp_path / "one") as first, DataDirectory(tmp_path / "two") as second:
         (tmp_path / "disk").mkdir()
-        assert not set(one.ensure_stores(4, [tmp_path / "disk"])) & set(two.ensure_stores(4, [tmp_path / "disk"]))
+        assert not set(first.ensure_stores(4, [tmp_path / "disk"])) & set(second.ensure_stores(4, [tmp_path / "disk"]))
 
 
-def test_a_data_directory_that_was_moved_finds_the_stores_in_it(path: Path, tmp_path: Path) -> None:
+def test_a_moved_data_directory_finds_its_stores(path: Path, tmp_path: Path) -> None:
     with DataDirectory(path) as data:
         data.ensure_stores(1, ())
     path.rename(tmp_path / "moved")
@@ -244,19 +244,19 @@ def test_a_store_whose_directory_is_missing_is_named(path: Path, tmp_path: Path)
         with pytest.raises(StartError) as caught:
             data.ensure_stores(1, [disk])
     assert str(caught.value) == (
-        f"store 0 is missing: it lies in {store}, says {path}/stores.json; mount its disk, or restore it"
+        f"store 0 is missing: expected in {store} by {path}/stores.json; mount its disk, or restore it"
     )
 
 
-def test_a_given_directory_that_is_missing_is_not_made(path: Path, tmp_path: Path) -> None:
+def test_a_missing_store_directory_is_not_created(path: Path, tmp_path: Path) -> None:
     with DataDirectory(path) as data:
-        with pytest.raises(InvalidSetting, match=r"^--store-dir .*/disk: there is no such directory; make it first$"):
+        with pytest.raises(InvalidSetting, match=r"^--store-dir .*/disk: does not exist: create it first$"):
             data.ensure_stores(1, [tmp_path / "disk"])
         assert contents(path) == ["format", "lock"]
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"stores": [1]}', json.dumps({"stores": ["stores/0"] * 65})])
-def test_a_record_of_stores_that_cannot_be_is_refused(path: Path, text: str) -> None:
+def test_an_invalid_list_of_stores_is_refused(path: Path, text: str) -> None:
     with DataDirectory(path) as data:
         (path / "stores.json").write_text(text)
         with pytest.raises(StartError, match=r"stores\.json"):
@@ -290,7 +290,7 @@ def test_a_file_and_its_directory_are_synced_in_that_order(tmp_path: Path, monke
     assert synced == [str(tmp_path / ".file.new"), str(tmp_path)]
 
 
-def test_a_link_that_somebody_put_in_the_way_is_not_followed(tmp_path: Path) -> None:
+def test_a_symbolic_link_in_the_way_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "theirs").write_text("theirs")
     (tmp_path / ".file.new").symlink_to(tmp_path / "theirs")
     (tmp_path / "file").symlink_to(tmp_path / "theirs")

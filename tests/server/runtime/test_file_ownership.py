@@ -1,4 +1,4 @@
-"""A data directory is served from files of the server's own user: what another user made, or may read, is refused."""
+"""Files of a data directory that belong to another user, or that other users may read, are refused."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OTHER = 12_345
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A data directory with all that a server makes."""
+    """A data directory with all files that a server creates."""
     path = tmp_path / "data"
     with DataDirectory(path) as data:
         KeyRing.load(data.keys_file)
@@ -55,12 +55,12 @@ def test_a_file_of_another_user_is_refused(folder: Path, name: str, monkeypatch:
     if os.geteuid() == 0:
         os.chown(folder / name, OTHER, -1)
         own = 0
-    else:  # nobody else can give a file away, so that the server is another user
+    else:  # only root can change the owner of a file, so pretend to be another user
         own = OTHER
         monkeypatch.setattr(os, "geteuid", lambda: own)
         name = "format"
     with pytest.raises(
-        StartError, match=rf"{name} belongs to user [0-9]+, and the server runs as user {own}: .* chown"
+        StartError, match=rf"{name} belongs to user [0-9]+, but the server runs as user {own}: .* chown"
     ):
         DataDirectory(folder)
 
@@ -68,12 +68,12 @@ def test_a_file_of_another_user_is_refused(folder: Path, name: str, monkeypatch:
 @pytest.mark.parametrize("name", ["keys.json", "tls/ca.key", "tls/server.key"])
 def test_a_key_that_others_may_read_is_refused(folder: Path, name: str) -> None:
     (folder / name).chmod(0o640)
-    with pytest.raises(StartError, match=rf"{name} holds a key, and others .* \(mode 0640\): .* chmod 600"):
+    with pytest.raises(StartError, match=rf"{name} holds a key, but other users .* \(mode 0640\): .* chmod 600"):
         DataDirectory(folder)
 
 
-def test_links_are_refused_by_whoever_opens_them(folder: Path, tmp_path: Path) -> None:
-    """Also where they are made after the directory was checked."""
+def test_symbolic_links_are_refused_when_a_file_is_opened(folder: Path, tmp_path: Path) -> None:
+    """Also if they are created after the directory was checked."""
     for name in ("keys.json", "catalogue.db"):
         (folder / name).unlink()
         (folder / name).symlink_to(tmp_path / f"new-{name}")
@@ -86,7 +86,7 @@ def test_links_are_refused_by_whoever_opens_them(folder: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("mode", "warns"), [(0o700, False), (0o755, False), (0o770, True), (0o777, True)])
-def test_a_directory_that_others_can_write_to_is_warned_of(
+def test_a_directory_that_others_can_write_to_causes_a_warning(
     folder: Path, mode: int, caplog: pytest.LogCaptureFixture, *, warns: bool
 ) -> None:
     caplog.set_level(logging.WARNING, data_directory.__name__)

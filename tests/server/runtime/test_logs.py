@@ -1,4 +1,4 @@
-"""Every record is one line, for people or for programs, and shows neither keys nor signatures."""
+"""Every log record is one line, as text or JSON, without keys and signatures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ logger = logging.getLogger("twinbus.server.example")
 
 
 @pytest.fixture(autouse=True)
-def _logging_as_before() -> Iterator[None]:
+def _restore_logging() -> Iterator[None]:
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield
@@ -46,7 +46,7 @@ def as_json() -> io.StringIO:
     return stream
 
 
-def test_a_line_has_time_level_logger_message_and_what_the_record_carries(text: io.StringIO) -> None:
+def test_a_line_has_time_level_logger_message_and_extra_fields(text: io.StringIO) -> None:
     record = logger.makeRecord(
         logger.name, logging.WARNING, "f", 1, "link %s", ("attached",), None, extra={"link": "a b", "credit": 10}
     )
@@ -57,12 +57,12 @@ def test_a_line_has_time_level_logger_message_and_what_the_record_carries(text: 
     )
 
 
-def test_json_has_the_same_and_is_one_object_a_line(as_json: io.StringIO) -> None:
+def test_json_has_the_same_fields_and_one_object_per_line(as_json: io.StringIO) -> None:
     logger.info("link %s", "attached", extra={"credit": 10, "link": "a\nb", "path": object})
     logger.debug("two")
-    one, two = map(json.loads, as_json.getvalue().splitlines())
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", one.pop("time"))
-    assert one == {
+    first, second = map(json.loads, as_json.getvalue().splitlines())
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", first.pop("time"))
+    assert first == {
         "level": "info",
         "logger": "twinbus.server.example",
         "message": "link attached",
@@ -70,11 +70,11 @@ def test_json_has_the_same_and_is_one_object_a_line(as_json: io.StringIO) -> Non
         "link": "a\nb",
         "path": "<class 'object'>",
     }
-    assert two["message"] == "two"
+    assert second["message"] == "two"
 
 
 @pytest.mark.parametrize("log_format", ["text", "json"])
-def test_whatever_a_record_holds_it_stays_one_line(log_format: str) -> None:
+def test_any_record_is_one_line(log_format: str) -> None:
     stream = io.StringIO()
     logs.configure("info", log_format, stream)
     logger.info(
@@ -100,12 +100,12 @@ def test_an_exception_is_part_of_its_record(log_format: str) -> None:
     assert "test_logs.py" in line
 
 
-def test_below_the_level_nothing_is_said(text: io.StringIO) -> None:
+def test_records_below_the_level_are_not_logged(text: io.StringIO) -> None:
     logger.debug("hush")
     assert text.getvalue() == ""
 
 
-def test_warnings_are_records_too(text: io.StringIO) -> None:
+def test_python_warnings_are_logged(text: io.StringIO) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("default")
         logging.captureWarnings(capture=True)
@@ -115,7 +115,7 @@ def test_warnings_are_records_too(text: io.StringIO) -> None:
 
 
 @pytest.mark.parametrize("log_format", ["text", "json"])
-def test_signatures_and_keys_are_masked_wherever_they_stand(log_format: str) -> None:
+def test_signatures_and_keys_are_masked_everywhere(log_format: str) -> None:
     token = make_token("sb://localhost/orders", "Root", SECRET, 1_800_000_000)
     encoded_signature = re.findall("sig=([^&]+)", token)[0]
     stream = io.StringIO()
@@ -144,5 +144,5 @@ def test_signatures_and_keys_are_masked_wherever_they_stand(log_format: str) -> 
         ("sig=", "sig="),
     ],
 )
-def test_what_is_masked(text: str, masked: str) -> None:
+def test_only_signatures_and_keys_are_masked(text: str, masked: str) -> None:
     assert logs.mask_secrets(text) == masked

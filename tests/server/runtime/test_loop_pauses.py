@@ -1,4 +1,4 @@
-"""How long the loop could not do anything is found, told, and forgotten when that is asked for."""
+"""Pauses of the event loop are measured, reported by `/health`, and reset on request."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Handle:
 
 
 class Loop:
-    """One that makes its calls when it is told to, and clocks that it sets."""
+    """An event loop whose calls and clocks a test controls."""
 
     def __init__(self) -> None:
         self.clocks = ClockReading(100.0, 100.0, 100.0)
@@ -62,11 +62,11 @@ def meter(loop: Loop) -> PauseMeter:
 def test_the_longest_pause_is_kept(loop: Loop, meter: PauseMeter) -> None:
     for late_ms in (0, 30, 80, 60, 1):
         loop.turn(late_ms)
-    told = meter.summary()
-    assert (told["longest_ms"], told["over_50_ms"], told["measured_s"]) == (80.0, 2, 0.181)
+    summary = meter.summary()
+    assert (summary["longest_ms"], summary["over_50_ms"], summary["measured_s"]) == (80.0, 2, 0.181)
 
 
-def test_it_is_told_when_the_long_pauses_were(loop: Loop, meter: PauseMeter) -> None:
+def test_the_summary_has_the_times_of_long_pauses(loop: Loop, meter: PauseMeter) -> None:
     loop.turn(70, worked_ms=8, waited_ms=5)
     loop.turn(19)
     loop.turn(25)
@@ -77,18 +77,18 @@ def test_it_is_told_when_the_long_pauses_were(loop: Loop, meter: PauseMeter) -> 
     assert meter.summary()["pauses"] == []
 
 
-def test_no_more_pauses_are_told_one_by_one_than_are_kept(loop: Loop, meter: PauseMeter) -> None:
+def test_the_number_of_listed_pauses_is_limited(loop: Loop, meter: PauseMeter) -> None:
     for _ in range(loop_pauses.MAX_KEPT_PAUSES + 5):
         loop.turn(30)
     assert len(cast("list[object]", meter.summary()["pauses"])) == loop_pauses.MAX_KEPT_PAUSES
 
 
-def test_a_pause_in_which_others_had_the_processor_is_not_its_own(loop: Loop, meter: PauseMeter) -> None:
+def test_time_waiting_for_the_processor_is_not_an_own_pause(loop: Loop, meter: PauseMeter) -> None:
     for late_ms, worked_ms, waited_ms in ((90, 10, 80), (70, 20, 10), (1, 1, 5)):
         loop.turn(late_ms, worked_ms, waited_ms)
-    told = meter.summary()
-    assert (told["longest_ms"], told["over_50_ms"]) == (90.0, 2)
-    assert (told["longest_own_ms"], told["worked_in_that_ms"], told["own_over_50_ms"]) == (60.0, 20.0, 1)
+    summary = meter.summary()
+    assert (summary["longest_ms"], summary["over_50_ms"]) == (90.0, 2)
+    assert (summary["longest_own_ms"], summary["worked_in_that_ms"], summary["own_over_50_ms"]) == (60.0, 20.0, 1)
 
 
 def test_pauses_are_counted_by_their_length(loop: Loop, meter: PauseMeter) -> None:
@@ -109,39 +109,39 @@ def test_pauses_are_counted_by_their_length(loop: Loop, meter: PauseMeter) -> No
     }
 
 
-def test_a_new_phase_begins_with_nothing(loop: Loop, meter: PauseMeter) -> None:
+def test_a_reset_clears_all_pauses(loop: Loop, meter: PauseMeter) -> None:
     loop.turn(500)
     meter.reset()
     loop.turn(3)
-    told = meter.summary()
-    assert told["longest_ms"] == 3.0
-    assert told["over_50_ms"] == 0
-    assert sum(cast("dict[str, int]", told["counts_by_ms"]).values()) == 1
+    summary = meter.summary()
+    assert summary["longest_ms"] == 3.0
+    assert summary["over_50_ms"] == 0
+    assert sum(cast("dict[str, int]", summary["counts_by_ms"]).values()) == 1
 
 
-def test_it_stops(loop: Loop, meter: PauseMeter) -> None:
+def test_stopping_cancels_the_probe(loop: Loop, meter: PauseMeter) -> None:
     meter.stop()
     assert loop.handle.is_cancelled
 
 
-def test_a_call_that_takes_long_is_seen_on_a_real_loop() -> None:
+def test_a_blocking_call_is_measured_on_a_real_loop() -> None:
     async def run() -> dict[str, object]:
         meter = PauseMeter(asyncio.get_running_loop())
         meter.start()
         await asyncio.sleep(0.02)
-        time.sleep(0.1)  # noqa: ASYNC251  # what nobody should do
+        time.sleep(0.1)  # noqa: ASYNC251  # blocks the loop on purpose
         await asyncio.sleep(0.02)
         meter.stop()
         return meter.summary()
 
-    told = asyncio.run(run())
-    assert cast("float", told["longest_ms"]) >= 95
-    assert cast("float", told["longest_own_ms"]) >= 80, "nobody else had the processor for all that time"
-    assert cast("float", told["worked_in_that_ms"]) < 50, "it slept"
-    assert cast("int", told["over_50_ms"]) >= 1
+    summary = asyncio.run(run())
+    assert cast("float", summary["longest_ms"]) >= 95
+    assert cast("float", summary["longest_own_ms"]) >= 80, "nobody else had the processor for all that time"
+    assert cast("float", summary["worked_in_that_ms"]) < 50, "it slept"
+    assert cast("int", summary["over_50_ms"]) >= 1
 
 
-def test_where_linux_does_not_tell_it_nothing_was_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_schedstat_the_waiting_time_is_zero(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop_pauses, "SCHEDSTAT_FILE", "/nowhere")
     before, after = (clocks := ThreadClock())(), clocks()
     assert before.run_queue_s == after.run_queue_s == 0
@@ -151,7 +151,7 @@ def test_where_linux_does_not_tell_it_nothing_was_waited_for(monkeypatch: pytest
 # --- over HTTP --------------------------------------------------------------------------------------------------------
 
 
-def ask(app: HttpApp, method: str, path: str) -> tuple[int, dict[str, Any]]:
+def send_request(app: HttpApp, method: str, path: str) -> tuple[int, dict[str, Any]]:
     sent: list[MutableMapping[str, Any]] = []
 
     async def receive() -> dict[str, Any]:
@@ -167,31 +167,31 @@ def ask(app: HttpApp, method: str, path: str) -> tuple[int, dict[str, Any]]:
 
 
 def allow(_token: str | None, _right: str, _path: str, _host: str = "", _address: str = "") -> None:
-    """Everyone."""
+    """Allow every request."""
 
 
 def refuse(_token: str | None, _right: str, _path: str, _host: str = "", _address: str = "") -> None:
     raise Unauthorized("no token")
 
 
-def test_health_shows_them_and_whoever_manages_can_have_them_forgotten(loop: Loop, meter: PauseMeter) -> None:
+def test_health_shows_the_pauses_and_a_delete_resets_them(loop: Loop, meter: PauseMeter) -> None:
     app = HttpApp(InMemoryAdministration(), allow, pause_meter=meter)
     loop.turn(70)
     for _ in range(2):
-        status, health = ask(app, "GET", "/health")
+        status, health = send_request(app, "GET", "/health")
         assert (status, health["status"], health["pauses"]["longest_ms"]) == (200, "ok", 70.0)
-    assert ask(app, "DELETE", "/$pauses")[1]["longest_ms"] == 70.0
-    assert ask(app, "GET", "/health")[1]["pauses"]["longest_ms"] == 0
+    assert send_request(app, "DELETE", "/$pauses")[1]["longest_ms"] == 70.0
+    assert send_request(app, "GET", "/health")[1]["pauses"]["longest_ms"] == 0
 
 
-def test_to_forget_needs_a_right(loop: Loop, meter: PauseMeter) -> None:
+def test_a_reset_requires_a_right(loop: Loop, meter: PauseMeter) -> None:
     loop.turn(70)
     app = HttpApp(InMemoryAdministration(), refuse, pause_meter=meter)
-    assert ask(app, "DELETE", "/$pauses")[0] == 401
-    assert ask(app, "GET", "/health")[1]["pauses"]["longest_ms"] == 70.0
+    assert send_request(app, "DELETE", "/$pauses")[0] == 401
+    assert send_request(app, "GET", "/health")[1]["pauses"]["longest_ms"] == 70.0
 
 
-def test_nothing_is_shown_where_nothing_is_measured() -> None:
+def test_without_measuring_health_shows_no_pauses() -> None:
     app = HttpApp(InMemoryAdministration(), allow)
-    assert "pauses" not in ask(app, "GET", "/health")[1]
-    assert ask(app, "DELETE", "/$pauses")[0] == 404
+    assert "pauses" not in send_request(app, "GET", "/health")[1]
+    assert send_request(app, "DELETE", "/$pauses")[0] == 404

@@ -1,4 +1,4 @@
-"""A write that finds no space left closes its store; clients and `/health` get the reason until there is space."""
+"""A write without space left closes its store; clients and `/health` get the reason until there is space again."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from twinbus.broker.commit_log import CommitLog
 
 BODY = bytes(200_000)
-"""Ten of them are more than the space that is left."""
+"""Ten of these bodies exceed the space that is left."""
 
 
 def health(server: ServerProcess) -> tuple[int, dict[str, Any]]:
@@ -42,7 +42,7 @@ def health(server: ServerProcess) -> tuple[int, dict[str, Any]]:
         return answer.status, json.loads(answer.read())
 
 
-async def test_a_store_that_finds_no_space_left_says_so_and_opens_again_when_there_is_some(tmp_path: Path) -> None:
+async def test_a_store_without_space_left_is_closed_and_opens_again_with_free_space(tmp_path: Path) -> None:
     with (
         small_disk(tmp_path / "small", 24) as disk,
         run_server(tmp_path, "--stores=1", f"--store-dir={disk}", "--min-free=0") as server,
@@ -74,26 +74,26 @@ async def test_a_store_that_finds_no_space_left_says_so_and_opens_again_when_the
             assert message.body == b"accepted"
 
 
-class AilingDisks(LoopDisks):
-    """Disks whose probe says what the test wants."""
+class FailingDisks(LoopDisks):
+    """Disks whose probe result a test chooses."""
 
-    trouble: str | None = "its disk does not work: No space left on device"
+    problem: str | None = "its disk does not work: No space left on device"
 
     async def find_disk_problem(self, store_number: int) -> str | None:
         assert store_number == 0
-        return self.trouble
+        return self.problem
 
 
 @contextlib.asynccontextmanager
-async def ailing(min_free_bytes: int) -> AsyncIterator[tuple[AilingDisks, CommitLog]]:
-    """A store on such disks."""
+async def store_on_failing_disks(min_free_bytes: int) -> AsyncIterator[tuple[FailingDisks, CommitLog]]:
+    """A store on failing disks."""
     loop = asyncio.get_running_loop()
-    disks = AilingDisks(1, loop)
+    disks = FailingDisks(1, loop)
     namespace = Namespace(
         clock=LoopClock(),
         random=Random(0),
         call_at_turn_end=loop.call_soon,
-        on_failed=lambda journal: stores.reopen(journal),  # noqa: PLW0108  # made below
+        on_failed=lambda commit_log: stores.reopen(commit_log),  # noqa: PLW0108  # assigned below
     )
     stores = StoreManager(namespace, disks, min_free_bytes=min_free_bytes)
     await stores.open()
@@ -101,45 +101,45 @@ async def ailing(min_free_bytes: int) -> AsyncIterator[tuple[AilingDisks, Commit
     await stores.close()
 
 
-def state(journal: CommitLog) -> tuple[bool, str | None]:
-    """Whether the store works, and why it takes no messages."""
-    return journal.unavailable_reason is None, journal.disk_full_reason
+def state(commit_log: CommitLog) -> tuple[bool, str | None]:
+    """Whether the store is available, and why it takes no messages."""
+    return commit_log.unavailable_reason is None, commit_log.disk_full_reason
 
 
 @in_virtual_time
-async def test_a_store_that_stays_closed_for_another_reason_is_not_said_to_have_a_full_disk() -> None:
-    async with ailing(min_free_bytes=0) as (disks, journal):
-        journal.fail("IO error: No space left on device: while appending to 000005.log")
-        assert state(journal) == (False, OUT_OF_SPACE_REASON)
+async def test_a_store_that_stays_closed_for_another_reason_does_not_report_a_full_disk() -> None:
+    async with store_on_failing_disks(min_free_bytes=0) as (disks, commit_log):
+        commit_log.fail("IO error: No space left on device: while appending to 000005.log")
+        assert state(commit_log) == (False, OUT_OF_SPACE_REASON)
         await asyncio.sleep(60)
-        assert state(journal) == (False, OUT_OF_SPACE_REASON)
-        disks.trouble = "its disk does not work: Input/output error"
+        assert state(commit_log) == (False, OUT_OF_SPACE_REASON)
+        disks.problem = "its disk does not work: Input/output error"
         await asyncio.sleep(60)
-        assert state(journal) == (False, None)
-        disks.trouble = None
+        assert state(commit_log) == (False, None)
+        disks.problem = None
         await asyncio.sleep(60)
-        assert state(journal) == (True, None)
+        assert state(commit_log) == (True, None)
 
 
 @in_virtual_time
-async def test_a_store_that_fails_with_little_space_is_not_said_to_deliver_its_messages() -> None:
-    async with ailing(min_free_bytes=2**30) as (disks, journal):
+async def test_a_store_that_fails_with_little_space_does_not_report_a_full_disk() -> None:
+    async with store_on_failing_disks(min_free_bytes=2**30) as (disks, commit_log):
         disks.fill()
         await asyncio.sleep(60)
-        assert state(journal) == (True, low_space_reason(2**30))
-        disks.trouble = "its disk does not work: Input/output error"
-        journal.fail("IO error: Input/output error: while appending to 000005.log")
+        assert state(commit_log) == (True, low_space_reason(2**30))
+        disks.problem = "its disk does not work: Input/output error"
+        commit_log.fail("IO error: Input/output error: while appending to 000005.log")
         await asyncio.sleep(60)
-        assert state(journal) == (False, None)
-        disks.trouble = None
+        assert state(commit_log) == (False, None)
+        disks.problem = None
         await asyncio.sleep(60)
-        assert state(journal) == (True, low_space_reason(2**30))
+        assert state(commit_log) == (True, low_space_reason(2**30))
 
 
 async def test_creating_a_queue_without_space_left_raises_disk_full_and_changes_nothing(tmp_path: Path) -> None:
     with small_disk(tmp_path / "small", 24) as disk, run_server(disk, "--stores=1", "--min-free=0") as server:
-        string = server.admin_connection_string
-        async with NamespaceManager.from_connection_string(string, ca_file=server.ca_file) as manager:
+        connection_string = server.admin_connection_string
+        async with NamespaceManager.from_connection_string(connection_string, ca_file=server.ca_file) as manager:
             filler = fill_disk(disk, leave_mebibytes=0)
             with pytest.raises(DiskFull, match=r"catalogue\.db cannot be written: .*Free space on that disk"):
                 await manager.create_queue("invoices")

@@ -1,4 +1,4 @@
-"""The ready file appears whole when a server serves, opens the SDKs' clients, and goes with its server."""
+"""The ready file is written atomically, has connection strings for the SDKs, and is removed by its server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 KEY = Key("RootManageSharedAccessKey", "c2VjcmV0/c2VjcmV0+c2VjcmV0c2VjcmV0c2VjcmV0c2U=")
 
 
-def ready(pid: int = os.getpid()) -> ReadyFile:
+def make_ready_file(pid: int = os.getpid()) -> ReadyFile:
     return ReadyFile(
         namespace="contoso",
         amqp_port=5672,
@@ -36,8 +36,8 @@ def ready(pid: int = os.getpid()) -> ReadyFile:
     )
 
 
-def test_it_has_the_fields_that_others_build_on(tmp_path: Path) -> None:
-    ready().write(tmp_path / "ready.json")
+def test_the_ready_file_has_the_documented_fields(tmp_path: Path) -> None:
+    make_ready_file().write(tmp_path / "ready.json")
     assert json.loads((tmp_path / "ready.json").read_text()) == {
         "namespace": "contoso",
         "amqp_port": 5672,
@@ -53,62 +53,64 @@ def test_it_has_the_fields_that_others_build_on(tmp_path: Path) -> None:
     }
 
 
-def test_it_is_for_its_owner_alone_and_nothing_else_is_left(tmp_path: Path) -> None:
-    ready().write(tmp_path / "ready.json")
+def test_the_ready_file_is_readable_by_its_owner_only_and_leaves_no_other_file(tmp_path: Path) -> None:
+    make_ready_file().write(tmp_path / "ready.json")
     assert stat.S_IMODE((tmp_path / "ready.json").stat().st_mode) == 0o600
     assert [path.name for path in tmp_path.iterdir()] == ["ready.json"]
 
 
 def test_the_repr_shows_no_key() -> None:
-    assert KEY.primary not in repr(ready()) + str(ready())
+    assert KEY.primary not in repr(make_ready_file()) + str(make_ready_file())
 
 
-def test_it_goes_with_the_server_that_wrote_it(tmp_path: Path) -> None:
+def test_the_server_that_wrote_the_ready_file_removes_it(tmp_path: Path) -> None:
     file = tmp_path / "ready.json"
-    ready().write(file)
-    ready().remove(file)
+    make_ready_file().write(file)
+    make_ready_file().remove(file)
     assert not file.exists()
-    ready().remove(file)
+    make_ready_file().remove(file)
 
 
-def test_the_file_of_a_later_server_stays(tmp_path: Path) -> None:
+def test_the_ready_file_of_a_later_server_stays(tmp_path: Path) -> None:
     file = tmp_path / "ready.json"
-    ready().write(file)
-    ready(pid=1).write(file)
-    ready().remove(file)
+    make_ready_file().write(file)
+    make_ready_file(pid=1).write(file)
+    make_ready_file().remove(file)
     assert msgspec.json.decode(file.read_bytes(), type=ReadyFile).pid == 1
 
 
-def test_a_file_that_is_something_else_by_now_stays(tmp_path: Path) -> None:
+def test_a_file_with_other_content_stays(tmp_path: Path) -> None:
     file = tmp_path / "ready.json"
     file.write_bytes(b"\xff not ours")
-    ready().remove(file)
+    make_ready_file().remove(file)
     assert file.exists()
 
 
-def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(StartError, match=r"missing/ready\.json cannot be written: No such file or directory"):
-        ready().write(tmp_path / "missing" / "ready.json")
+        make_ready_file().write(tmp_path / "missing" / "ready.json")
 
 
 @pytest.mark.parametrize(
     ("host", "endpoint"),
     [
         ("127.0.0.1", "sb://localhost:1"),
-        ("0.0.0.0", "sb://localhost:1"),  # noqa: S104  # nobody listens here
+        ("0.0.0.0", "sb://localhost:1"),  # noqa: S104  # no socket is opened
         ("::", "sb://localhost:1"),
         ("10.1.2.3", "sb://10.1.2.3:1"),
         ("fd00::1", "sb://[fd00::1]:1"),
         ("bus.example", "sb://bus.example:1"),
     ],
 )
-def test_clients_are_told_the_host_that_they_can_reach(host: str, endpoint: str) -> None:
+def test_connection_strings_have_a_host_that_clients_can_reach(host: str, endpoint: str) -> None:
     assert connection_string(host, 1, KEY, is_emulator=True).startswith(f"Endpoint={endpoint};")
 
 
 def test_the_sdks_clients_find_host_and_port_in_the_connection_strings() -> None:
-    messaging = ServiceBusClient.from_connection_string(ready().connection_string or "")
+    messaging = ServiceBusClient.from_connection_string(make_ready_file().connection_string or "")
     assert messaging.fully_qualified_namespace == "localhost:5672"
     messaging.close()
-    with ServiceBusAdministrationClient.from_connection_string(ready().admin_connection_string or "") as administration:
+    with ServiceBusAdministrationClient.from_connection_string(
+        make_ready_file().admin_connection_string or ""
+    ) as administration:
         assert administration.fully_qualified_namespace == "localhost:5443"

@@ -1,4 +1,4 @@
-"""SIGHUP reloads keys, certificate and log level; connections stay up, and what is wrong changes nothing."""
+"""SIGHUP reloads keys, certificate and log level; connections stay open, and an invalid file changes nothing."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def server(running_server: ReloadableServer) -> Iterator[ReloadableServer]:
     running_server.check_log()
 
 
-async def test_the_log_level_is_reloaded_and_connections_stay_up(server: ReloadableServer) -> None:
+async def test_the_log_level_is_reloaded_and_connections_stay_open(server: ReloadableServer) -> None:
     async with connect_raw(server, Credentials.plain("app", FIRST_SECRET)) as client:
         link = await client.attach_sender("orders")
         assert " debug " not in server.log
@@ -52,7 +52,7 @@ async def test_the_log_level_is_reloaded_and_connections_stay_up(server: Reloada
     assert server.message_counts("orders") == (1, 0)
 
 
-def test_new_connections_get_the_new_certificate_and_old_ones_go_on(server: ReloadableServer) -> None:
+def test_new_connections_get_the_new_certificate_and_old_ones_stay_open(server: ReloadableServer) -> None:
     old = http.client.HTTPSConnection(server.host, server.https_port, timeout=TIMEOUT_S, context=server.trusting("one"))
     old.request("GET", "/health")
     assert old.getresponse().read()
@@ -67,7 +67,7 @@ def test_new_connections_get_the_new_certificate_and_old_ones_go_on(server: Relo
         connection.close()
 
 
-async def test_keys_of_the_configuration_file_are_reloaded_and_links_of_the_former_secret_end(
+async def test_keys_of_the_configuration_file_are_reloaded_and_links_of_the_old_key_end(
     server: ReloadableServer,
 ) -> None:
     async with connect_raw(server, Credentials.plain("app", FIRST_SECRET)) as client:
@@ -85,10 +85,10 @@ async def test_keys_of_the_configuration_file_are_reloaded_and_links_of_the_form
             server.secret_file.write_text(FIRST_SECRET)
 
 
-async def test_a_client_goes_on_over_its_connection_when_its_key_is_valid_again(server: ReloadableServer) -> None:
+async def test_a_client_keeps_its_connection_when_its_key_is_valid_again(server: ReloadableServer) -> None:
     endpoint = f"Endpoint=sb://{server.host}:{server.amqp_port};UseDevelopmentEmulator=true"
-    string = f"{endpoint};SharedAccessKeyName=app;SharedAccessKey={FIRST_SECRET}"
-    async with MessagingFactory.from_connection_string(string) as factory:
+    connection_string = f"{endpoint};SharedAccessKeyName=app;SharedAccessKey={FIRST_SECRET}"
+    async with MessagingFactory.from_connection_string(connection_string) as factory:
         orders = factory.create_queue_client("orders")
         await orders.send(BrokeredMessage("before"))
         connection = await factory.authorized_connection("orders")
@@ -105,14 +105,14 @@ async def test_a_client_goes_on_over_its_connection_when_its_key_is_valid_again(
         assert await factory.authorized_connection("orders") is connection
 
 
-def test_a_key_file_that_was_written_by_hand_is_reloaded(server: ReloadableServer) -> None:
+def test_a_key_file_edited_by_hand_is_reloaded(server: ReloadableServer) -> None:
     file = server.data / "keys.json"
     written = {"name": server.key_name, "primary": "by-hand-by-hand-by-hand", "secondary": server.key}
     file.write_text(json.dumps(written))
     server.reload()
     ready = json.loads((server.folder / "ready.json").read_text())
     assert "SharedAccessKey=by-hand-by-hand-by-hand;" in ready["connection_string"]
-    server.request("GET", "orders", expected=200)  # with the former one, which is the secondary
+    server.request("GET", "orders", expected=200)  # with the former key, which is now the secondary
 
 
 @pytest.mark.parametrize("wrong", ["configuration", "certificate", "key of the certificate", "keys", "no keys"])
@@ -130,22 +130,22 @@ def test_a_bad_file_changes_nothing_and_is_named_in_the_log(server: ReloadableSe
     else:
         keys.unlink() if wrong == "no keys" else keys.write_bytes(b"{")
     try:
-        said = server.reload_expecting_failure()
+        reason = server.reload_expecting_failure()
     finally:
         keys.write_bytes(before)
         keys.chmod(0o600)
-    named = {"configuration": "twinbus.toml", "certificate": "server.pem", "key of the certificate": "server.key"}
-    assert named.get(wrong, "keys.json") in said
+    files = {"configuration": "twinbus.toml", "certificate": "server.pem", "key of the certificate": "server.key"}
+    assert files.get(wrong, "keys.json") in reason
     assert server.served_certificate(server.amqps_port) == "one"
     server.request("GET", "orders", expected=200)
-    if wrong == "certificate":  # keys can be changed all the same
+    if wrong == "certificate":  # keys can still be changed
         (server.folder / "server.pem").write_text("nothing of the kind")
         run_key_command_ok(server.data, "add", "urgent", "--rights", "Listen")
         run_key_command_ok(server.data, "revoke", "urgent")
         assert server.served_certificate(server.amqps_port) == "one"
 
 
-def test_what_needs_a_restart_is_named_and_not_changed(server: ReloadableServer) -> None:
+def test_settings_that_need_a_restart_are_logged_and_not_changed(server: ReloadableServer) -> None:
     server.configure(more="stores = 3\nlink_idle = 30.0", queues="orders others")
     server.reload()
     assert "changed settings have no effect before a restart: stores, link_idle, queues and topics" in server.log

@@ -1,4 +1,4 @@
-"""Silent and idle connections keep nobody else out, and take no files from the stores."""
+"""Silent and idle connections block no other client, and take no open files from the stores."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 FILES = 600
 """The limit of open files of the server."""
-MOST = 236
-"""Connections that it accepts with that limit and 2 stores."""
+MAX_CONNECTIONS = 236
+"""Connections that the server accepts with that limit and 2 stores."""
 MANY = 700
 LIMITED = ("prlimit", f"--nofile={FILES}:{FILES}")
 
@@ -46,7 +46,7 @@ def health(connection: http.client.HTTPConnection) -> object:
 
 
 def open_files(server: ServerProcess) -> int:
-    assert server._process is not None  # noqa: SLF001  # its files are looked at
+    assert server._process is not None  # noqa: SLF001  # to list its open files
     return len(list(Path(f"/proc/{server._process.pid}/fd").iterdir()))  # noqa: SLF001
 
 
@@ -56,7 +56,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         yield server
 
 
-def test_silent_connections_on_all_ports_keep_nobody_out(server: ServerProcess) -> None:
+def test_silent_connections_on_all_ports_block_no_client(server: ServerProcess) -> None:
     queue = server.create_queue()
     with open_silent_connections(server, MANY) as sockets:
         send_and_receive(server.connection_string, queue)
@@ -65,22 +65,25 @@ def test_silent_connections_on_all_ports_keep_nobody_out(server: ServerProcess) 
         tls = ssl.create_default_context(cafile=server.ca_file)
         secure = http.client.HTTPSConnection(server.host, server.https_port, timeout=TIMEOUT_S, context=tls)
         assert health(secure) == "ok"
-        wait_until(lambda: count_open(sockets) <= MOST // 2, timeout_s=5)  # all are of one address
+        wait_until(lambda: count_open(sockets) <= MAX_CONNECTIONS // 2, timeout_s=5)  # all come from one address
         assert open_files(server) < FILES - 2 * 64
     log = server.check_log()
-    assert f"--max-connections 10000: with 2 stores and a limit of {FILES} open files, {MOST} connections" in log
+    assert (
+        f"--max-connections 10000: with 2 stores and a limit of {FILES} open files, {MAX_CONNECTIONS} connections"
+        in log
+    )
     assert "Too many open files" not in log
-    assert log.count(f"limit of {MOST // 2} unauthenticated connections of 127.") <= 2
+    assert log.count(f"limit of {MAX_CONNECTIONS // 2} unauthenticated connections of 127.") <= 2
 
 
-def test_idle_http_connections_on_one_port_keep_nobody_out(server: ServerProcess) -> None:
+def test_idle_http_connections_on_one_port_block_no_client(server: ServerProcess) -> None:
     with contextlib.ExitStack() as stack:
         for _ in range(MANY):
-            held = stack.enter_context(
+            idle = stack.enter_context(
                 contextlib.closing(http.client.HTTPConnection(server.host, server.http_port, timeout=TIMEOUT_S))
             )
-            held.request("GET", "/health")
-            assert held.getresponse().read()
+            idle.request("GET", "/health")
+            assert idle.getresponse().read()
         assert health(http.client.HTTPConnection(server.host, server.http_port, timeout=TIMEOUT_S)) == "ok"
         assert server.message_counts(server.create_queue()) == (0, 0)
         assert open_files(server) < FILES - 2 * 64

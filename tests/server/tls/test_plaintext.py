@@ -1,4 +1,4 @@
-"""Ports without TLS can be closed, and are open to other machines only where they are named."""
+"""Ports without TLS can be closed, and are open to other machines only with `--plaintext`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.server.websocket.raw_websocket import frame, request
-from twinbus.amqp.frames import SASL_FRAME, SASL_HEADER
-from twinbus.amqp.frames import frame as amqp_frame
+from twinbus.amqp.codec.frames import SASL_FRAME, SASL_HEADER
+from twinbus.amqp.codec.frames import frame as amqp_frame
 from twinbus.amqp.sasl import Credentials, SaslCode, SaslInit, SaslMechanisms, SaslOutcome
 from twinbus.cli.main import app
 from twinbus.client.connection_string import ConnectionString
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from twinbus.server.runtime.ready_file import ReadyFile
 
 ANYWHERE = "0.0.0.0"  # noqa: S104  # nothing listens there
-NO_NAME_OF_LOOPBACK = "127.1"
-"""Leads to 127.0.0.1, and is none of the names by which a server knows that."""
-ADVICE = "is reached from other machines: add --plaintext amqp, or make --amqp-port none"
+UNRECOGNIZED_LOOPBACK = "127.1"
+"""Resolves to 127.0.0.1, but the server does not recognize it as a loopback address."""
+ADVICE = "add --plaintext amqp, or set --amqp-port none"
 PORTS = dict.fromkeys(("amqp_port", "amqps_port", "http_port", "https_port"), 0)
 
 
@@ -50,7 +50,7 @@ async def serving(folder: Path, **options: Any) -> AsyncIterator[ReadyFile]:  # 
             yield await SingleProcessServer(chosen, data).start(stack)
 
 
-# --- which ports are open ---------------------------------------------------------------------------------------------
+# --- open ports -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,9 @@ async def serving(folder: Path, **options: Any) -> AsyncIterator[ReadyFile]:  # 
         ({"amqp_port": None, "https_port": None}, ("amqps", "http")),
     ],
 )
-def test_without_tls_only_loopback_and_what_is_named(options: dict[str, Any], ways: tuple[str, ...]) -> None:
+def test_ports_without_tls_are_open_only_on_loopback_or_if_named(
+    options: dict[str, Any], ways: tuple[str, ...]
+) -> None:
     assert settings(**options).open_protocols == ways
 
 
@@ -84,23 +86,23 @@ def test_a_server_without_any_port_is_refused() -> None:
     [
         (
             "--amqp-port 5672",
-            f"--amqp-port 5672: it has no TLS, and --host {ANYWHERE} {ADVICE}",
+            f"--amqp-port 5672: has no TLS, but other machines can reach --host {ANYWHERE}: {ADVICE}",
         ),
         ("--plaintext amqps", "--plaintext 'amqps': it can be amqp, http"),
-        ("--https-port nine", "--https-port 'nine': is no port; give a number, 0 for any free one, or none"),
+        ("--https-port nine", "--https-port 'nine': is not a port: give a number, 0 for any free port, or none"),
     ],
 )
-def test_what_cannot_be_is_one_line_and_exit_code_2(options: str, line: str) -> None:
+def test_an_invalid_option_is_reported_in_one_line_with_exit_code_2(options: str, line: str) -> None:
     command = ["serve", "contoso", "--data=d", f"--host={ANYWHERE}", *options.split()]
     result = CliRunner().invoke(app, command)
     assert (result.exit_code, result.stderr) == (2, f"twinbus serve: {line}\n")
 
 
-# --- what is served then ----------------------------------------------------------------------------------------------
+# --- served ports -----------------------------------------------------------------------------------------------------
 
 
-async def test_beyond_loopback_clients_find_tls_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async with serving(tmp_path, host=NO_NAME_OF_LOOPBACK) as ready:
+async def test_a_host_beyond_loopback_has_only_tls_ports(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(tmp_path, host=UNRECOGNIZED_LOOPBACK) as ready:
         assert (ready.amqp_port, ready.http_port) == (None, None)
         messaging = ConnectionString.parse(ready.connection_string or "")
         assert (messaging.port, messaging.is_emulator) == (ready.amqps_port, False)
@@ -111,14 +113,16 @@ async def test_beyond_loopback_clients_find_tls_alone(tmp_path: Path, caplog: py
             answer = await client.get(f"https://localhost:{ready.https_port}/health")
         assert answer.json()["status"] == "ok"
     assert warnings(caplog, "plaintext") == [
-        f"the {way} port is not opened: it has no TLS, and 127.1 is reached from other machines. Use {way}s, or open "
+        f"the {way} port is not opened: it has no TLS, but other machines can reach 127.1. Use {way}s, or open "
         f"it with --plaintext {way}"
         for way in ("amqp", "http")
     ]
 
 
-async def test_what_is_named_is_open_and_warned_about(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    options = {"host": NO_NAME_OF_LOOPBACK, "plaintext": ("http",), "amqp_port": None, "amqps_port": None}
+async def test_a_port_named_by_plaintext_is_open_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = {"host": UNRECOGNIZED_LOOPBACK, "plaintext": ("http",), "amqp_port": None, "amqps_port": None}
     async with serving(tmp_path, **options) as ready:
         assert (ready.amqp_port, ready.amqps_port, ready.connection_string) == (None, None, None)
         async with httpx.AsyncClient() as client:
@@ -130,20 +134,24 @@ async def test_what_is_named_is_open_and_warned_about(tmp_path: Path, caplog: py
 
 
 def warnings(caplog: pytest.LogCaptureFixture, word: str) -> list[str]:
-    return [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING and word in one.getMessage()]
+    return [
+        record.getMessage()
+        for record in caplog.records
+        if record.levelno == logging.WARNING and word in record.getMessage()
+    ]
 
 
 # --- SASL PLAIN -------------------------------------------------------------------------------------------------------
 
 
-async def talk(namespace: InMemoryNamespace, said: Sequence[bytes], *, websocket: bool) -> bytes:
-    """What a client of another machine hears for each of these, said one after the other."""
+async def exchange(namespace: InMemoryNamespace, sent: Sequence[bytes], *, websocket: bool) -> bytes:
+    """Send each item as a client on another machine, and return all received bytes."""
     reader, writer = await asyncio.open_connection(namespace.host, 5300 if websocket else 5672)
     if websocket:
         writer.write(request())
         await reader.readuntil(b"\r\n\r\n")
     received = b""
-    for data in said:
+    for data in sent:
         writer.write(frame(Opcode.BINARY, data) if websocket else data)
         with contextlib.suppress(TimeoutError):
             received += await asyncio.wait_for(reader.read(65_536), 1)
@@ -152,9 +160,9 @@ async def talk(namespace: InMemoryNamespace, said: Sequence[bytes], *, websocket
 
 
 def plain_init(namespace: InMemoryNamespace) -> bytes:
-    where = ConnectionString.parse(namespace.connection_string)
-    shown = Credentials.plain(where.key_name or "", where.key or "")
-    init = SaslInit(mechanism=shown.mechanism, initial_response=shown.initial_response)
+    parsed = ConnectionString.parse(namespace.connection_string)
+    credentials = Credentials.plain(parsed.key_name or "", parsed.key or "")
+    init = SaslInit(mechanism=credentials.mechanism, initial_response=credentials.initial_response)
     return amqp_frame(0, init.encode(), SASL_FRAME)
 
 
@@ -169,22 +177,22 @@ def outcome(code: SaslCode) -> bytes:
 @pytest.mark.parametrize("websocket", [False, True])
 @pytest.mark.parametrize("plaintext", [(), ("http",)])
 @in_virtual_time
-async def test_a_client_on_another_machine_is_not_asked_for_its_key_without_tls(
+async def test_sasl_plain_is_not_offered_to_another_machine_without_tls(
     plaintext: Collection[str], *, websocket: bool
 ) -> None:
     async with InMemoryNamespace(host="127.0.0.1", plaintext=plaintext) as namespace:
-        received = await talk(namespace, [SASL_HEADER], websocket=websocket)
+        received = await exchange(namespace, [SASL_HEADER], websocket=websocket)
     assert received.endswith(offer("MSSBCBS", "ANONYMOUS"))
 
 
 @pytest.mark.parametrize("websocket", [False, True])
 @pytest.mark.parametrize("plaintext", [(), ("http",)])
 @in_virtual_time
-async def test_a_key_is_not_taken_from_another_machine_without_tls(
+async def test_sasl_plain_is_refused_from_another_machine_without_tls(
     caplog: pytest.LogCaptureFixture, plaintext: Collection[str], *, websocket: bool
 ) -> None:
     async with InMemoryNamespace(host="127.0.0.1", plaintext=plaintext) as namespace:
-        received = await talk(namespace, [SASL_HEADER, plain_init(namespace)], websocket=websocket)
+        received = await exchange(namespace, [SASL_HEADER, plain_init(namespace)], websocket=websocket)
     assert outcome(SaslCode.AUTH) in received
     (warning,) = warnings(caplog, "SASL")
     assert "PLAIN is not offered to other machines without TLS" in warning
@@ -193,9 +201,9 @@ async def test_a_key_is_not_taken_from_another_machine_without_tls(
 
 @pytest.mark.parametrize("websocket", [False, True])
 @in_virtual_time
-async def test_where_amqp_is_named_a_key_is_asked_for_and_taken_without_tls(*, websocket: bool) -> None:
+async def test_sasl_plain_is_accepted_without_tls_if_plaintext_names_amqp(*, websocket: bool) -> None:
     async with InMemoryNamespace(host="127.0.0.1", plaintext=("amqp", "http")) as namespace:
-        received = await talk(namespace, [SASL_HEADER, plain_init(namespace)], websocket=websocket)
+        received = await exchange(namespace, [SASL_HEADER, plain_init(namespace)], websocket=websocket)
     assert offer("MSSBCBS", "PLAIN", "ANONYMOUS") in received
     assert outcome(SaslCode.OK) in received
 
@@ -213,5 +221,5 @@ async def test_where_amqp_is_named_a_key_is_asked_for_and_taken_without_tls(*, w
         ("localhost", False),
     ],
 )
-def test_which_addresses_are_of_this_machine_alone(host: str, *, expected: bool) -> None:
+def test_only_loopback_addresses_count_as_loopback(host: str, *, expected: bool) -> None:
     assert is_loopback(host) is expected

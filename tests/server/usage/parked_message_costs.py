@@ -1,14 +1,14 @@
-"""Messages that are parked, drained and received, and how many operations that is.
+"""The number of operations that are charged for messages that are parked, drained and received.
 
-Each is sent to the backlog, received from it, sent to the primary and received from that: four charges of the
-document's model. Where every call counts it is completed at both, too: six. Beside these:
+Each message is sent to the backlog, received from it, sent to the primary and received from the primary: four charges
+in the document's model. If every call is charged, the two completions make it six. In addition:
 
-- a consumer that asks for one message at a time ends with a receive that gets none: 1;
-- a pump has credit out until it is closed: 1 for each queue in which nothing was. (Where messages used up exactly the
-  credit there was, the last that was granted is one more: so no queue has as many as a pump takes at a time.)
-- the ping that finds the primary restored: 1;
-- beyond the document's model: to pair, 1 list and 1 for each queue that is made; and before a pump asks for messages
-  it peeks for deferred ones: 1 for each queue.
+- the last receive of a consumer that receives one message at a time is empty: 1;
+- a pump has unused credit until it is closed: 1 for each empty queue. (If messages used up exactly the granted credit,
+  the next credit would be one more empty receive; so every queue has fewer messages than a pump's window.)
+- the ping that finds the primary available: 1;
+- not in the document's model: pairing takes 1 list and 1 call for each created queue, and each pump peeks for deferred
+  messages before it receives: 1 for each queue.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """Of so many messages in so many backlog queues, some of which are empty."""
+    """The predicted operations for so many messages in so many backlog queues, some of which are empty."""
 
     messages: int
     queues: int
@@ -51,7 +51,7 @@ class Prediction:
 
 
 async def park_messages(primary: MessagingFactory, *, clients: int, each: int) -> None:
-    """Send while the primary is down: each client to a backlog queue of its choice."""
+    """Send while the primary is down; each client sends to a backlog queue of its choice."""
     for _ in range(clients):
         queue = primary.create_queue_client("orders")
         for number in range(each):
@@ -60,7 +60,7 @@ async def park_messages(primary: MessagingFactory, *, clients: int, each: int) -
 
 
 async def predict_operations(pairing: Pairing, manager: NamespaceManager, messages: int) -> Prediction:
-    """By what lies where."""
+    """Predict the operations from the number of messages in each backlog queue."""
     runtimes = [await manager.get_queue_runtime(queue.path) for queue in pairing.rotation.queues]
     counts = [runtime.active_count for runtime in runtimes]
     assert sum(counts) == messages
@@ -69,7 +69,7 @@ async def predict_operations(pairing: Pairing, manager: NamespaceManager, messag
 
 
 async def wait_until_restored(pairing: Pairing) -> None:
-    """Wait until a ping was answered."""
+    """Wait until a ping reached the primary."""
     done = asyncio.Event()
     pairing.on_event(lambda _: done.set(), {EventKind.RESTORED})
     await done.wait()
@@ -78,16 +78,16 @@ async def wait_until_restored(pairing: Pairing) -> None:
 async def drain_with_pumps(
     primary: MessagingFactory, secondary: MessagingFactory, manager: NamespaceManager, pairing: Pairing, messages: int
 ) -> None:
-    """By the pumps of the syphon, until all is moved."""
+    """Run the syphon's pumps until all messages are moved."""
     pumps = ManualDrain(primary, secondary, manager, [queue.path for queue in pairing.rotation.queues])
     pumps.start()
-    while pumps.moved < messages:  # noqa: ASYNC110  # nobody tells
+    while pumps.moved < messages:  # noqa: ASYNC110  # there is no event
         await asyncio.sleep(0.1)
     await pumps.close()
 
 
 async def receive_all(factory: MessagingFactory) -> int:
-    """One at a time, until there is none."""
+    """Receive one message at a time until the queue is empty."""
     receiver = factory.create_message_receiver("orders", prefetch=0)
     received = 0
     while message := await receiver.receive(5):

@@ -1,4 +1,4 @@
-"""Hours: a journal becomes a Parquet file in its place, whole, once."""
+"""The hourly rollup: each usage journal becomes exactly one complete Parquet file."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ HEAD = JournalHead(namespace="contoso", process=0, life="5f1c", hour=HOUR)
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
-    """All rows of all Parquet files, with what is in the names of their folders."""
+    """All rows of all Parquet files, with the columns that are in the names of folders."""
     files = list(map(str, folder.rglob("*.parquet")))
-    found = ds.dataset(files, partitioning=ds.partitioning(flavor="hive"), partition_base_dir=str(folder))
-    rows: list[dict[str, Any]] = found.to_table().to_pylist()
+    dataset = ds.dataset(files, partitioning=ds.partitioning(flavor="hive"), partition_base_dir=str(folder))
+    rows: list[dict[str, Any]] = dataset.to_table().to_pylist()
     return rows
 
 
@@ -46,7 +46,7 @@ def make_journal(folder: Path, *rows: UsageRow, head: JournalHead = HEAD) -> Pat
 
 
 def roll_in_process(arguments: list[str]) -> None:
-    """What the program does, in this process."""
+    """Do the work of the rollup program in this process."""
     folder, _, *journals = arguments
     for journal in journals:
         parquet_files.convert_journal(Path(folder), Path(journal))
@@ -62,7 +62,7 @@ async def count_for_three_hours(folder: Path) -> None:
             await asyncio.sleep(60)
 
 
-def test_each_hour_becomes_a_file_as_soon_as_it_is_over(tmp_path: Path) -> None:
+def test_each_hour_becomes_a_parquet_file_as_soon_as_it_ends(tmp_path: Path) -> None:
     count_for_three_hours(tmp_path)
     usage = tmp_path / "usage"
     files = sorted(str(path.relative_to(usage)) for path in usage.rglob("*.parquet"))
@@ -71,17 +71,17 @@ def test_each_hour_becomes_a_file_as_soon_as_it_is_over(tmp_path: Path) -> None:
         "namespace=contoso/date=2023-11-14/23-0",
         "namespace=contoso/date=2023-11-15/00-0",
     ]
-    (left,) = usage.glob("*.journal")
-    assert journals_without_parquet(usage) == [left]
-    rolled = [row for row in read(usage) if row["entity"] == "orders"]
-    kept = [row for _, row in read_journal(left) if row.entity == "orders"]
-    assert sum(row["sends"] for row in rolled) + sum(row.sends for row in kept) == 150
-    assert max(row["minute"] for row in rolled) < dt.datetime.fromtimestamp(kept[0].minute, dt.UTC)
-    assert len({row["minute"] for row in rolled}) == len(rolled)
+    (current,) = usage.glob("*.journal")
+    assert journals_without_parquet(usage) == [current]
+    converted = [row for row in read(usage) if row["entity"] == "orders"]
+    remaining = [row for _, row in read_journal(current) if row.entity == "orders"]
+    assert sum(row["sends"] for row in converted) + sum(row.sends for row in remaining) == 150
+    assert max(row["minute"] for row in converted) < dt.datetime.fromtimestamp(remaining[0].minute, dt.UTC)
+    assert len({row["minute"] for row in converted}) == len(converted)
 
 
 class MinuteClock:
-    """A clock that a test sets."""
+    """A clock whose time a test sets."""
 
     def __init__(self, wall_s: int) -> None:
         self.wall_s = wall_s
@@ -93,26 +93,24 @@ class MinuteClock:
         return self.wall_s
 
 
-async def test_a_journal_that_is_only_just_opened_is_not_taken_for_one_that_is_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Journals are rolled on one thread while another opens the next one, on a disk that takes its time."""
-    rolled, goes_on, sync, clock = threading.Event(), threading.Event(), os.fsync, MinuteClock(HOUR + 3_540)
-    given: list[list[str]] = []
+async def test_a_journal_that_was_just_opened_is_not_converted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One thread converts journals while another opens the next journal on a slow disk."""
+    has_rolled, may_sync, sync, clock = threading.Event(), threading.Event(), os.fsync, MinuteClock(HOUR + 3_540)
+    calls: list[list[str]] = []
 
-    def roll(words: list[str]) -> None:
-        given.append(words[2:])
-        rolled.set()
+    def roll(arguments: list[str]) -> None:
+        calls.append(arguments[2:])
+        has_rolled.set()
 
     def wait(file: int) -> None:
-        goes_on.wait()
+        may_sync.wait()
         sync(file)
 
     times = TimeServices(clock)
-    working = UsageWriter(
+    writer = UsageWriter(
         UsageMeter(), clock, times.timers, UsageWriterConfig(folder=tmp_path / "usage", namespace="contoso"), roll
     )
-    working.start()
+    writer.start()
     while not list((tmp_path / "usage").glob("*.journal")):  # noqa: ASYNC110  # a thread writes it
         await asyncio.sleep(0.01)
     for minute in (HOUR + 3_600, HOUR + 3_660):  # the last minute of an hour is written, then the first of the next
@@ -121,14 +119,14 @@ async def test_a_journal_that_is_only_just_opened_is_not_taken_for_one_that_is_o
             monkeypatch.setattr(os, "fsync", wait)
         clock.wall_s = minute
         times.timers.run_due()
-    await asyncio.to_thread(rolled.wait)
-    goes_on.set()
-    await working.close()
-    ((over,),) = given
-    assert over.endswith("2023111422.journal")
+    await asyncio.to_thread(has_rolled.wait)
+    may_sync.set()
+    await writer.close()
+    ((journal,),) = calls
+    assert journal.endswith("2023111422.journal")
 
 
-def test_a_file_has_all_columns_with_the_namespace_and_the_date_in_the_names_of_folders(tmp_path: Path) -> None:
+def test_a_file_has_all_columns_and_its_folders_name_the_namespace_and_the_date(tmp_path: Path) -> None:
     journal = make_journal(tmp_path, UsageRow(minute=HOUR + 60, entity="orders", client="shop", sends=2**40, peeks=1))
     parquet_files.convert_journal(tmp_path, journal)
     assert not journal.exists()
@@ -147,7 +145,7 @@ def test_a_file_has_all_columns_with_the_namespace_and_the_date_in_the_names_of_
     assert (tmp_path / HEAD.parquet_path).stat().st_mode & 0o777 == 0o600
 
 
-def test_what_was_cut_off_before_the_journal_was_removed_is_not_there_twice(tmp_path: Path) -> None:
+def test_an_interrupted_rollup_does_not_duplicate_rows(tmp_path: Path) -> None:
     row = UsageRow(minute=HOUR, entity="orders", client="shop", sends=1)
     parquet_files.convert_journal(tmp_path, make_journal(tmp_path, row))
     journal = make_journal(tmp_path, row)
@@ -157,9 +155,7 @@ def test_what_was_cut_off_before_the_journal_was_removed_is_not_there_twice(tmp_
     assert not journal.exists()
 
 
-def test_a_file_that_cannot_be_written_leaves_the_journal_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_rollup_leaves_only_the_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = make_journal(tmp_path, UsageRow(minute=HOUR))
 
     def fail(_file: int) -> None:
@@ -171,16 +167,16 @@ def test_a_file_that_cannot_be_written_leaves_the_journal_and_nothing_else(
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [journal]
 
 
-def test_columns_may_be_arrays_or_lists_and_those_that_are_not_given_are_empty(tmp_path: Path) -> None:
+def test_columns_may_be_arrays_or_lists_and_missing_columns_are_empty(tmp_path: Path) -> None:
     minutes = [HOUR, HOUR + 60, HOUR + 120]
-    given = {
+    columns = {
         "minute": pa.array(minutes, pa.timestamp("s", tz="UTC")),
         "entity": pa.array(["a", "b", "a"]).dictionary_encode(),
         "client": ["x", "y", "z"],
         "sends": pa.array([1, 2, 3], pa.int32()),
         "pings": range(3),
     }
-    path = write_hour(tmp_path, HEAD, given, sync=False)
+    path = write_hour(tmp_path, HEAD, columns, sync=False)
     assert path == tmp_path / HEAD.parquet_path
     table = pq.read_table(path, partitioning=None)
     assert table.schema.remove_metadata() == parquet_files.SCHEMA
@@ -188,7 +184,7 @@ def test_columns_may_be_arrays_or_lists_and_those_that_are_not_given_are_empty(t
     assert table["pings"].to_pylist() == [0, 1, 2]
     assert table["receives"].to_pylist() == [0, 0, 0]
     assert table["life"].to_pylist() == ["5f1c"] * 3
-    write_hour(tmp_path, HEAD, given | {"minute": minutes})
+    write_hour(tmp_path, HEAD, columns | {"minute": minutes})
     assert pq.read_table(path, partitioning=None) == table
 
 
@@ -196,32 +192,32 @@ def test_columns_may_be_arrays_or_lists_and_those_that_are_not_given_are_empty(t
 
 
 def run_program(folder: Path, *journals: Path, days: int = 0, without_pyarrow: bool = False) -> tuple[int, str]:
-    hidden = "import sys; sys.modules['pyarrow'] = None; " if without_pyarrow else "import sys; "
-    code = f"{hidden}from twinbus.server.usage.rollup import main; sys.exit(main(sys.argv[1:]))"
+    prefix = "import sys; sys.modules['pyarrow'] = None; " if without_pyarrow else "import sys; "
+    code = f"{prefix}from twinbus.server.usage.rollup import main; sys.exit(main(sys.argv[1:]))"
     arguments = [sys.executable, "-c", code, str(folder), str(days), *map(str, journals)]
     environment = {**os.environ, "PYTHONPATH": str(Path(parquet_files.__file__).parents[3])}
-    done = subprocess.run(arguments, check=False, capture_output=True, text=True, env=environment)
-    return done.returncode, done.stderr
+    result = subprocess.run(arguments, check=False, capture_output=True, text=True, env=environment)
+    return result.returncode, result.stderr
 
 
-def test_the_program_rolls_all_it_can_and_puts_aside_what_is_none(tmp_path: Path) -> None:
+def test_the_program_converts_valid_journals_and_renames_unreadable_ones(tmp_path: Path) -> None:
     good = make_journal(tmp_path, UsageRow(minute=HOUR, sends=1))
     bad = tmp_path / "0-bad-2023111422.journal"
     bad.write_bytes(b"nothing")
-    code, said = run_program(tmp_path, bad, good, tmp_path / "0-gone-2023111422.journal")
+    code, output = run_program(tmp_path, bad, good, tmp_path / "0-gone-2023111422.journal")
     assert code == 0
-    assert "put aside" in said
+    assert "renamed to *.unreadable" in output
     assert len(read(tmp_path)) == 1
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["0-bad-2023111422.unreadable"]
 
 
-def test_without_pyarrow_journals_stay(tmp_path: Path) -> None:
+def test_without_pyarrow_journals_are_kept(tmp_path: Path) -> None:
     journal = make_journal(tmp_path, UsageRow(minute=HOUR, sends=1))
     assert run_program(tmp_path, journal, without_pyarrow=True)[0] == EXIT_NO_PYARROW
     assert journal.exists()
 
 
-def test_files_of_dates_that_are_long_ago_are_removed(tmp_path: Path) -> None:
+def test_files_older_than_the_retention_are_removed(tmp_path: Path) -> None:
     for days in range(5):
         write_hour(
             tmp_path, JournalHead(namespace="contoso", process=0, life="a", hour=HOUR - days * 86_400), {"minute": []}
@@ -229,5 +225,5 @@ def test_files_of_dates_that_are_long_ago_are_removed(tmp_path: Path) -> None:
     (tmp_path / "namespace=contoso" / "date=somewhen").mkdir()
     today = dt.datetime.fromtimestamp(HOUR, dt.UTC).date()
     remove_expired(tmp_path, 2, today)
-    left = sorted(path.name for path in (tmp_path / "namespace=contoso").iterdir())
-    assert left == ["date=2023-11-12", "date=2023-11-13", "date=2023-11-14", "date=somewhen"]
+    remaining = sorted(path.name for path in (tmp_path / "namespace=contoso").iterdir())
+    assert remaining == ["date=2023-11-12", "date=2023-11-13", "date=2023-11-14", "date=somewhen"]

@@ -1,4 +1,4 @@
-"""C01: what is counted of calls over HTTP: messages, and management."""
+"""C01: usage of calls over HTTP: messages and administration."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 
 
 @asynccontextmanager
-async def web(namespace: InMemoryNamespace) -> AsyncIterator[httpx.AsyncClient]:
-    """A caller with a token for all."""
-    where = ConnectionString.parse(namespace.admin_connection_string)
-    assert where.key_name is not None
-    assert where.key is not None
+async def http_client(namespace: InMemoryNamespace) -> AsyncIterator[httpx.AsyncClient]:
+    """An HTTP client with a token for the namespace."""
+    address = ConnectionString.parse(namespace.admin_connection_string)
+    assert address.key_name is not None
+    assert address.key is not None
     expires_s = namespace.clock.wall_ms() // 1000 + 3_600
-    token = make_token(f"http://{where.host}/", where.key_name, where.key, expires_s)
+    token = make_token(f"http://{address.host}/", address.key_name, address.key, expires_s)
     headers = {"Authorization": token}
-    async with httpx.AsyncClient(base_url=where.http_base, headers=headers, trust_env=False) as client:
+    async with httpx.AsyncClient(base_url=address.http_base, headers=headers, trust_env=False) as client:
         yield client
 
 
 @in_virtual_time
-async def test_c01_messages_over_http_are_counted_as_those_over_amqp_are() -> None:
-    async with InMemoryNamespace() as namespace, web(namespace) as client:
+async def test_c01_messages_over_http_are_counted_like_messages_over_amqp() -> None:
+    async with InMemoryNamespace() as namespace, http_client(namespace) as client:
         await namespace.create_queue("orders")
         assert (await client.post("/orders/messages", content=b"x" * 70_000)).status_code == 201
         batch = '[{"Body": "a"}, {"Body": "b"}]'
@@ -50,9 +50,9 @@ async def test_c01_messages_over_http_are_counted_as_those_over_amqp_are() -> No
         locked = await client.post("/orders/messages/head")
         assert (await client.post(locked.headers["location"])).status_code == 200
         assert (await client.put(locked.headers["location"])).status_code == 200
-        again = await client.post("/orders/messages/head")
-        assert (await client.delete(again.headers["location"])).status_code == 200
-        assert (await client.delete(again.headers["location"])).status_code == 404
+        redelivered = await client.post("/orders/messages/head")
+        assert (await client.delete(redelivered.headers["location"])).status_code == 200
+        assert (await client.delete(redelivered.headers["location"])).status_code == 404
         for status in (200, 200, 204):
             assert (await client.delete("/orders/messages/head?timeout=1")).status_code == status
         received = {"receives": 4, "receive_units": 6, "empty_receives": 1, "settlements": 3, "renewals": 1}
@@ -61,22 +61,22 @@ async def test_c01_messages_over_http_are_counted_as_those_over_amqp_are() -> No
 
 
 @in_virtual_time
-async def test_a_call_that_waits_while_minutes_pass_is_counted_all_the_same() -> None:
-    async with InMemoryNamespace() as namespace, web(namespace) as client:
+async def test_a_call_that_waits_across_minutes_is_counted() -> None:
+    async with InMemoryNamespace() as namespace, http_client(namespace) as client:
         await namespace.create_queue("orders")
-        meter = namespace._running_service.meter  # noqa: SLF001  # its minutes are not written
-        waiting = asyncio.ensure_future(client.delete("/orders/messages/head?timeout=50", timeout=60))
+        meter = namespace._running_service.meter  # noqa: SLF001  # nothing writes its minutes
+        pending = asyncio.ensure_future(client.delete("/orders/messages/head?timeout=50", timeout=60))
         await asyncio.sleep(10)
-        meter.remove_unused(meter.counters())  # as at the end of a minute in which nothing was counted
-        assert (await waiting).status_code == 204
+        meter.remove_unused(meter.counters())  # as at the end of a minute without any count
+        assert (await pending).status_code == 204
         assert nonzero_counts(total_usage(namespace)) == {"empty_receives": 1}
 
 
 @in_virtual_time
-async def test_c01_management_is_counted_with_what_it_is_about_and_lists_with_the_namespace() -> None:
+async def test_c01_administration_is_counted_for_the_entity_and_lists_for_the_namespace() -> None:
     async with InMemoryNamespace() as namespace:
-        string = namespace.admin_connection_string
-        async with NamespaceManager.from_connection_string(string, clock=namespace.clock) as manager:
+        connection_string = namespace.admin_connection_string
+        async with NamespaceManager.from_connection_string(connection_string, clock=namespace.clock) as manager:
             await manager.create_queue("orders")
             await manager.get_queue("Orders")
             await manager.create_topic("news")
@@ -85,8 +85,8 @@ async def test_c01_management_is_counted_with_what_it_is_about_and_lists_with_th
             assert not await manager.queue_exists("nothing")
             assert [queue.path async for queue in manager.get_queues()] == ["orders"]
             await manager.delete_queue("orders")
-        found = {row.entity: nonzero_counts(row) for row in namespace.usage()}
-        assert found == {
+        counts = {row.entity: nonzero_counts(row) for row in namespace.usage()}
+        assert counts == {
             "orders": {"management": 3},
             "news": {"management": 1},
             "news/Subscriptions/all": {"management": 2},
@@ -95,8 +95,8 @@ async def test_c01_management_is_counted_with_what_it_is_about_and_lists_with_th
 
 
 @in_virtual_time
-async def test_what_is_no_call_on_an_entity_is_not_counted() -> None:
-    async with InMemoryNamespace() as namespace, web(namespace) as client:
+async def test_health_checks_and_refused_requests_are_not_counted() -> None:
+    async with InMemoryNamespace() as namespace, http_client(namespace) as client:
         await namespace.create_queue("orders")
         assert (await client.get("/health")).status_code == 200
         assert (await client.get("/orders", headers={"Authorization": "none"})).status_code == 401

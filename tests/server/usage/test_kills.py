@@ -1,4 +1,4 @@
-"""Usage outlives a kill: what was counted a second before it is there, once, whatever the kill interrupted."""
+"""Usage survives a kill: calls counted a second before the kill are recorded exactly once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from twinbus.model.usage import (
     read_journal,
 )
 from twinbus.server.usage import parquet_files
-from twinbus.server.usage import writer as clerk_module
+from twinbus.server.usage import writer as writer_module
 from twinbus.server.usage.meter import UsageMeter
 from twinbus.server.usage.rollup import remove_orphan_partials
 from twinbus.server.usage.usage_journal import UsageJournal
@@ -40,7 +40,7 @@ NOON = 1_700_000_000 // 86_400 * 86_400 + 43_200
 
 
 def rows_of(usage: Path) -> list[UsageRow]:
-    """In journals and their partial minutes, and in Parquet files."""
+    """The rows of journals, their partial minutes, and Parquet files."""
     rows = [row for path in journals_without_parquet(usage) for _, row in read_journal(path)]
     for path in usage.rglob("*.parquet"):
         columns = ["entity", "client", "mark", *COUNTS]
@@ -50,13 +50,13 @@ def rows_of(usage: Path) -> list[UsageRow]:
     return rows
 
 
-def counted(usage: Path, queue: str) -> tuple[int, int, int, int]:
+def usage_of_queue(usage: Path, queue: str) -> tuple[int, int, int, int]:
     """Sends, receives, settlements and management of a queue."""
     row = add_rows([UsageRow(minute=0), *[row for row in rows_of(usage) if row.entity == queue]])
     return row.sends, row.receives, row.settlements, row.management
 
 
-async def use(server: ServerProcess, queue: str, *, sends: int, receives: int = 0, connections: int = 1) -> None:
+async def use_queue(server: ServerProcess, queue: str, *, sends: int, receives: int = 0, connections: int = 1) -> None:
     async with contextlib.AsyncExitStack() as stack:
         for _ in range(connections):
             factory = await stack.enter_async_context(MessagingFactory.from_connection_string(server.connection_string))
@@ -71,56 +71,56 @@ async def use(server: ServerProcess, queue: str, *, sends: int, receives: int = 
         await receiver.close()
 
 
-def test_all_that_was_asked_a_second_before_a_kill_is_counted_and_nothing_twice(tmp_path: Path) -> None:
+def test_calls_a_second_before_a_kill_are_counted_exactly_once(tmp_path: Path) -> None:
     usage = tmp_path / "data" / "usage"
     server = ServerProcess(tmp_path)
     try:
         server.start()
         queue = server.create_queue()
         for sends, expected in ((20, (20, 10, 10, 1)), (30, (50, 20, 20, 1))):
-            asyncio.run(use(server, queue, sends=sends, receives=10))
+            asyncio.run(use_queue(server, queue, sends=sends, receives=10))
             time.sleep(1.0)
-            assert counted(usage, queue) == expected, "and it is there for who reads while the server runs"
+            assert usage_of_queue(usage, queue) == expected, "and it is there for who reads while the server runs"
             server.kill()
-            assert counted(usage, queue) == expected
+            assert usage_of_queue(usage, queue) == expected
             if sends == 20:
-                server.start()  # the next life goes on, and has its own files
+                server.start()  # the next process has its own files
     finally:
         server.kill()
     assert [row.mark for row in rows_of(usage) if row.mark] == [BEGIN] * 2, "none has an end"
     for journal in journals_without_parquet(usage):
         parquet_files.convert_journal(usage, journal)
-    assert counted(usage, queue) == (50, 20, 20, 1)
+    assert usage_of_queue(usage, queue) == (50, 20, 20, 1)
     assert not [*usage.glob("*.journal"), *usage.glob("*.partial")]
 
 
-def test_each_of_several_processes_outlives_its_kill(tmp_path: Path) -> None:
+def test_the_usage_of_each_of_several_processes_survives_a_kill(tmp_path: Path) -> None:
     usage = tmp_path / "data" / "usage"
     with run_multi_process_server(tmp_path, workers=2) as server:
         queue = server.create_queue()
-        asyncio.run(use(server, queue, sends=5, receives=40, connections=8))
+        asyncio.run(use_queue(server, queue, sends=5, receives=40, connections=8))
         time.sleep(1.0)
-        os.kill(server.pid, signal.SIGSTOP)  # it would start them anew
+        os.kill(server.pid, signal.SIGSTOP)  # the supervisor would restart them
         for number in server.workers():
             server.signal_worker(number, signal.SIGKILL)
         server.kill()
-    assert counted(usage, queue) == (40, 40, 40, 1)
+    assert usage_of_queue(usage, queue) == (40, 40, 40, 1)
     assert len(journals_without_parquet(usage)) == 2
 
 
-# --- what a kill may leave --------------------------------------------------------------------------------------------
+# --- files left by a kill ---------------------------------------------------------------------------------------------
 
 
-def sent(count: int, minute: int = NOON) -> UsageRow:
+def sends_row(count: int, minute: int = NOON) -> UsageRow:
     return UsageRow(minute=minute, entity="orders", client="shop", sends=count)
 
 
-def in_the_middle_of_a_minute(folder: Path) -> tuple[UsageJournal, Path]:
-    """Of one minute that is over, with 1 send, and another that is not, with 2 + 4."""
+def journal_with_partial_minute(folder: Path) -> tuple[UsageJournal, Path]:
+    """A journal with a complete minute of 1 send and a partial minute of 2 + 4 sends."""
     journal = UsageJournal(folder, namespace="contoso", process=0, life="5f1c")
-    journal.append([sent(1)], NOON)
-    journal.append_partial([sent(2, NOON + 60)], NOON + 60)
-    journal.append_partial([sent(4, NOON + 60), UsageRow(minute=NOON + 60, connections=3)], NOON + 60)
+    journal.append([sends_row(1)], NOON)
+    journal.append_partial([sends_row(2, NOON + 60)], NOON + 60)
+    journal.append_partial([sends_row(4, NOON + 60), UsageRow(minute=NOON + 60, connections=3)], NOON + 60)
     (path,) = folder.glob("*.journal")
     return journal, path
 
@@ -130,60 +130,60 @@ def sends(path: Path) -> list[int]:
 
 
 def test_changes_within_a_minute_are_read_as_one_row(tmp_path: Path) -> None:
-    _, path = in_the_middle_of_a_minute(tmp_path)
+    _, path = journal_with_partial_minute(tmp_path)
     assert sends(path) == [1, 6]
     assert max(row.connections for _, row in read_journal(path)) == 3
 
 
-def test_a_partial_minute_is_read_up_to_wherever_it_is_torn(tmp_path: Path) -> None:
-    _, path = in_the_middle_of_a_minute(tmp_path)
+def test_a_torn_partial_minute_is_read_up_to_its_last_whole_frame(tmp_path: Path) -> None:
+    _, path = journal_with_partial_minute(tmp_path)
     content = partial_minute_path(path).read_bytes()
-    found = set()
+    results = set()
     for end in range(len(content)):
         partial_minute_path(path).write_bytes(content[:end])
-        found.add(tuple(sends(path)))
-    assert found == {(1,), (1, 2)}
+        results.add(tuple(sends(path)))
+    assert results == {(1,), (1, 2)}
 
 
-def test_a_kill_before_the_whole_minute_has_replaced_the_partial_one_counts_it_once(tmp_path: Path) -> None:
-    journal, path = in_the_middle_of_a_minute(tmp_path)
-    left = partial_minute_path(path).read_bytes()
-    journal.append([sent(7, NOON + 60)], NOON + 60)
+def test_a_leftover_partial_minute_of_a_complete_minute_is_not_counted_again(tmp_path: Path) -> None:
+    journal, path = journal_with_partial_minute(tmp_path)
+    partial = partial_minute_path(path).read_bytes()
+    journal.append([sends_row(7, NOON + 60)], NOON + 60)
     assert sends(path) == [1, 7]
-    partial_minute_path(path).write_bytes(left)  # a power cut may bring back what was cut off already
+    partial_minute_path(path).write_bytes(partial)  # a power failure may restore the removed partial minute
     assert sends(path) == [1, 7]
     parquet_files.convert_journal(tmp_path, path)
     assert [row.sends for row in rows_of(tmp_path)] == [1, 7]
 
 
-def test_a_partial_minute_whose_journal_has_become_a_parquet_file_is_removed(tmp_path: Path) -> None:
-    _, path = in_the_middle_of_a_minute(tmp_path)
-    left = partial_minute_path(path).read_bytes()
+def test_a_partial_minute_of_a_converted_journal_is_removed(tmp_path: Path) -> None:
+    _, path = journal_with_partial_minute(tmp_path)
+    partial = partial_minute_path(path).read_bytes()
     remove_orphan_partials(tmp_path)
     assert partial_minute_path(path).exists(), "its journal is there"
     parquet_files.convert_journal(tmp_path, path)
-    partial_minute_path(path).write_bytes(left)  # a kill between the two removals
+    partial_minute_path(path).write_bytes(partial)  # a kill between the two removals
     assert sum(row.sends for row in rows_of(tmp_path)) == 7
     remove_orphan_partials(tmp_path)
     assert not partial_minute_path(path).exists()
 
 
-# --- what it takes ----------------------------------------------------------------------------------------------------
+# --- costs ------------------------------------------------------------------------------------------------------------
 
 
 @in_virtual_time
 async def count_each_second(folder: Path) -> list[int]:
-    """Bytes of the partial minute after each second of three minutes."""
-    meter, found = UsageMeter(), []
+    """The size of the partial minute after each second of three minutes."""
+    meter, sizes = UsageMeter(), []
     async with make_usage_writer(folder, meter):
         for _ in range(180):
             meter.counter("orders", "shop").sends += 1
             await asyncio.sleep(1)
-            found.append(sum(path.stat().st_size for path in (folder / "usage").glob("*.partial")))
-    return found
+            sizes.append(sum(path.stat().st_size for path in (folder / "usage").glob("*.partial")))
+    return sizes
 
 
-def test_the_partial_minute_does_not_outgrow_a_minute(tmp_path: Path) -> None:
+def test_the_partial_minute_starts_again_each_minute(tmp_path: Path) -> None:
     sizes = count_each_second(tmp_path)
     minutes = [sizes[begin : begin + 60] for begin in (0, 60, 120)]
     largest = [max(minute) for minute in minutes]
@@ -206,7 +206,7 @@ async def count_nothing(folder: Path) -> list[int]:
         ]
 
 
-def test_nothing_is_written_while_nothing_is_asked(tmp_path: Path) -> None:
+def test_nothing_is_written_without_calls(tmp_path: Path) -> None:
     assert count_nothing(tmp_path) == [0]
 
 
@@ -214,19 +214,19 @@ def test_nothing_is_written_while_nothing_is_asked(tmp_path: Path) -> None:
 async def count_slowly(folder: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     meter, now_s, writes = UsageMeter(), [0.0], []
 
-    def slow(*_given: object) -> list[UsageRow]:
-        now_s[0] += 0.1  # of a processor, for the changes of many thousand counters
+    def take_slowly(*_arguments: object) -> list[UsageRow]:
+        now_s[0] += 0.1  # seconds of CPU time, for the changes of many thousand counters
         writes.append(now_s[0])
         return []
 
-    monkeypatch.setattr(clerk_module, "take_partial_rows", slow)
+    monkeypatch.setattr(writer_module, "take_partial_rows", take_slowly)
     monkeypatch.setattr(time, "thread_time", lambda: now_s[0])
     async with make_usage_writer(folder, meter):
         await asyncio.sleep(55)
     return len(writes)
 
 
-def test_changes_are_written_less_often_where_that_would_take_more_than_a_hundredth_of_a_processor(
+def test_partial_minutes_are_written_less_often_above_one_percent_of_cpu_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert count_slowly(tmp_path, monkeypatch) == 6
@@ -236,7 +236,7 @@ def test_changes_are_written_less_often_where_that_would_take_more_than_a_hundre
 async def fill_the_disk_for_a_second(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     meter, write = UsageMeter(), os.pwrite
 
-    def fail(*_given: object) -> int:
+    def fail(*_arguments: object) -> int:
         raise OSError(28, "No space left on device")
 
     async with make_usage_writer(folder, meter):
@@ -250,7 +250,7 @@ async def fill_the_disk_for_a_second(folder: Path, monkeypatch: pytest.MonkeyPat
         return sorted(sends(path))
 
 
-def test_changes_that_found_the_disk_full_are_written_as_soon_as_it_is_not(
+def test_changes_are_written_as_soon_as_a_full_disk_has_space_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert fill_the_disk_for_a_second(tmp_path, monkeypatch) == [1, 2]

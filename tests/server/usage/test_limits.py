@@ -1,4 +1,4 @@
-"""A minute of a process has 10,000 rows at most, and a process so many counters: the rest is counted together."""
+"""The limits of rows per minute and of counters per process: usage beyond them is summed in one row."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from twinbus.model.usage import COUNTS, OTHER_ENTITY, ROWS_MAX, UsageRow
 from twinbus.server.usage.meter import UsageMeter, take_rows
 
 
-def test_each_number_of_a_counter_is_in_the_column_of_its_name() -> None:
+def test_each_count_is_written_to_the_column_of_its_name() -> None:
     assert UsageRow.__struct_fields__ == ("minute", "entity", "client", "mark", *COUNTS)
     meter = UsageMeter()
     counter = meter.counter("orders", "shop")
@@ -18,7 +18,7 @@ def test_each_number_of_a_counter_is_in_the_column_of_its_name() -> None:
     assert {name: getattr(row, name) for name in numbers} == numbers
 
 
-def test_of_more_than_ten_thousand_rows_the_busiest_are_kept_and_the_rest_are_summed() -> None:
+def test_beyond_ten_thousand_rows_the_busiest_are_kept_and_the_rest_are_summed() -> None:
     meter = UsageMeter()
     for number in range(12_000):
         meter.counter(f"queue-{number}", "shop").send_units += 1 + (number % 2)
@@ -33,7 +33,7 @@ def test_of_more_than_ten_thousand_rows_the_busiest_are_kept_and_the_rest_are_su
     assert sum(row.send_units == 2 for row in rows) == 6_000, "none of the busier ones is among the others"
 
 
-def test_as_many_as_there_may_be_are_all_kept() -> None:
+def test_exactly_ten_thousand_rows_are_all_kept() -> None:
     meter = UsageMeter()
     for number in range(10_000):
         meter.counter(f"queue-{number}", "shop").sends += 1
@@ -43,7 +43,7 @@ def test_as_many_as_there_may_be_are_all_kept() -> None:
     assert take_rows(meter.counters(), 120)[0] == []
 
 
-def test_who_comes_when_there_are_too_many_counters_is_counted_with_the_others() -> None:
+def test_usage_beyond_the_limit_of_counters_is_counted_as_other() -> None:
     meter = UsageMeter(max_counters=3)
     for number in range(5):
         meter.counter(f"queue-{number}", "shop").sends += 1
@@ -56,7 +56,7 @@ def test_who_comes_when_there_are_too_many_counters_is_counted_with_the_others()
     ]
 
 
-def test_a_client_with_a_long_name_is_counted_under_its_beginning() -> None:
+def test_a_long_client_name_is_truncated() -> None:
     meter = UsageMeter()
     meter.counter("orders", "x" * 1_000).sends += 1
     meter.counter("orders", "x" * 2_000).sends += 1

@@ -1,4 +1,4 @@
-"""C01, C03: what is counted beside sends and receives: every call on an entity, by `$management`, a link or itself."""
+"""C01, C03: usage of calls other than sends and receives: `$management`, browse links and forwarding."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from twinbus.server.usage.management_operations import OPERATION_COUNTERS
 from twinbus.testing import InMemoryNamespace, in_virtual_time
 
 
-async def filled(namespace: InMemoryNamespace, count: int, **description: Any) -> None:  # noqa: ANN401  # fields of it
-    """A queue with so many messages."""
+async def create_filled_queue(namespace: InMemoryNamespace, count: int, **description: Any) -> None:  # noqa: ANN401  # fields of the description
+    """Create a queue with `count` messages."""
     await namespace.create_queue("orders", **description)
     await send(namespace, count)
 
@@ -27,7 +27,7 @@ async def send(namespace: InMemoryNamespace, count: int) -> None:
     await sender.send_batch([BrokeredMessage(str(number)) for number in range(count)])
 
 
-def beside_sends(namespace: InMemoryNamespace) -> dict[str, int]:
+def counts_without_sends(namespace: InMemoryNamespace) -> dict[str, int]:
     return {
         name: count
         for name, count in nonzero_counts(total_usage(namespace, "orders")).items()
@@ -35,35 +35,35 @@ def beside_sends(namespace: InMemoryNamespace) -> dict[str, int]:
     }
 
 
-def test_all_that_can_be_asked_of_management_is_counted() -> None:
+def test_every_management_operation_has_a_counter() -> None:
     assert OPERATION_COUNTERS.keys() == OPERATIONS.keys()
 
 
 @in_virtual_time
-async def test_a_page_that_is_peeked_is_one_call_whatever_is_on_it() -> None:
+async def test_a_peek_is_one_call_whatever_it_returns() -> None:
     async with InMemoryNamespace() as namespace:
-        await filled(namespace, 5)
+        await create_filled_queue(namespace, 5)
         queue = namespace.factory().create_queue_client("orders")
         assert len(await queue.peek_batch(10)) == 5
         assert await queue.peek_batch(10) == []
-        assert beside_sends(namespace) == {"peeks": 2}
+        assert counts_without_sends(namespace) == {"peeks": 2}
 
 
 @in_virtual_time
-async def test_what_a_browse_link_shows_is_counted_by_message_and_what_is_completed_behind_it_too() -> None:
+async def test_each_browsed_message_is_a_peek_and_each_completed_message_a_settlement() -> None:
     async with InMemoryNamespace() as namespace:
-        await filled(namespace, 5)
+        await create_filled_queue(namespace, 5)
         browser = namespace.factory().create_message_browser("orders")
-        seen = await browser.receive_batch(5)
-        assert len(seen) == 5
-        await browser.complete_up_to(seen[2].sequence_number)
-        assert beside_sends(namespace) == {"peeks": 5, "settlements": 3}
-        await browser.complete_up_to(seen[2].sequence_number)
-        assert beside_sends(namespace)["settlements"] == 4, "nothing was left to complete, and it was a call"
+        messages = await browser.receive_batch(5)
+        assert len(messages) == 5
+        await browser.complete_up_to(messages[2].sequence_number)
+        assert counts_without_sends(namespace) == {"peeks": 5, "settlements": 3}
+        await browser.complete_up_to(messages[2].sequence_number)
+        assert counts_without_sends(namespace)["settlements"] == 4, "nothing was left to complete, and it was a call"
 
 
 @in_virtual_time
-async def test_withholding_messages_is_not_charged_whether_it_is_allowed_or_not() -> None:
+async def test_withholding_is_not_charged_whether_it_is_allowed_or_not() -> None:
     async with InMemoryNamespace() as namespace:
         await namespace.create_queue("orders")
         factory = namespace.factory()
@@ -78,7 +78,7 @@ async def test_withholding_messages_is_not_charged_whether_it_is_allowed_or_not(
 
 
 @in_virtual_time
-async def test_messages_are_scheduled_and_cancelled_one_by_one() -> None:
+async def test_schedules_are_counted_by_units_and_cancellations_by_message() -> None:
     async with InMemoryNamespace() as namespace:
         await namespace.create_queue("orders")
         queue = namespace.factory().create_queue_client("orders")
@@ -89,23 +89,23 @@ async def test_messages_are_scheduled_and_cancelled_one_by_one() -> None:
 
 
 @in_virtual_time
-async def test_c01_locks_are_renewed_one_by_one_also_those_that_are_lost() -> None:
+async def test_c01_each_lock_renewal_is_counted_also_of_a_lost_lock() -> None:
     async with InMemoryNamespace() as namespace:
-        await filled(namespace, 2, lock_duration_ms=10_000)
+        await create_filled_queue(namespace, 2, lock_duration_ms=10_000)
         receiver = namespace.factory().create_message_receiver("orders")
         messages = await receiver.receive_batch(2, 1)
         await receiver.renew_locks(messages)
-        assert beside_sends(namespace)["renewals"] == 2
+        assert counts_without_sends(namespace)["renewals"] == 2
         await asyncio.sleep(30)
         with pytest.raises(ServiceBusError):
             await receiver.renew_lock(messages[0])
-        assert beside_sends(namespace)["renewals"] == 3
+        assert counts_without_sends(namespace)["renewals"] == 3
 
 
 @in_virtual_time
-async def test_c01_deferred_messages_are_receives_and_those_that_are_not_there_an_empty_one() -> None:
+async def test_c01_a_deferred_message_is_a_receive_and_a_missing_one_an_empty_receive() -> None:
     async with InMemoryNamespace() as namespace:
-        await filled(namespace, 2)
+        await create_filled_queue(namespace, 2)
         receiver = namespace.factory().create_message_receiver("orders")
         messages = await receiver.receive_batch(2, 1)
         for message in messages:
@@ -115,28 +115,33 @@ async def test_c01_deferred_messages_are_receives_and_those_that_are_not_there_a
             await receiver.complete(message)
         with pytest.raises(MessageNotFound):
             await receiver.receive_deferred(999)
-        assert beside_sends(namespace) == {"receives": 4, "receive_units": 4, "settlements": 4, "empty_receives": 1}
+        assert counts_without_sends(namespace) == {
+            "receives": 4,
+            "receive_units": 4,
+            "settlements": 4,
+            "empty_receives": 1,
+        }
 
 
 @pytest.mark.parametrize("partitioned", [False, True])
-def test_what_is_deleted_in_bulk_is_counted_by_message(partitioned: bool) -> None:  # noqa: FBT001  # as pytest gives it
+def test_each_message_of_a_batch_delete_is_counted(partitioned: bool) -> None:  # noqa: FBT001  # as pytest gives it
     @in_virtual_time
     async def delete() -> None:
         async with InMemoryNamespace() as namespace:
-            await filled(namespace, 5, enable_partitioning=partitioned)
+            await create_filled_queue(namespace, 5, enable_partitioning=partitioned)
             receiver = namespace.factory().create_message_receiver("orders")
             removed = await receiver.delete_batch(4)
-            assert beside_sends(namespace) == {"settlements": removed}
+            assert counts_without_sends(namespace) == {"settlements": removed}
             assert 0 < removed <= 4
 
     delete()
 
 
 @in_virtual_time
-async def test_c03_a_forwarded_message_is_one_more_of_the_entity_it_comes_from_and_of_nobody() -> None:
+async def test_c03_a_forward_is_counted_for_the_source_entity_and_for_no_client() -> None:
     async with InMemoryNamespace() as namespace:
         await namespace.create_queue("target")
-        await filled(namespace, 1, forward_to="target")
+        await create_filled_queue(namespace, 1, forward_to="target")
         await send(namespace, 3)
         await asyncio.sleep(5)
         assert len(await namespace.messages("target")) == 4
@@ -159,6 +164,6 @@ async def test_c07_a_message_to_a_topic_is_sent_once_and_received_from_each_subs
             assert message is not None
             await subscription.complete(message)
         assert nonzero_counts(total_usage(namespace, "news")) == {"sends": 1, "send_units": 1}
-        taken = {"receives": 1, "receive_units": 1, "settlements": 1}
-        assert nonzero_counts(total_usage(namespace, "news/Subscriptions/a")) == taken
-        assert nonzero_counts(total_usage(namespace, "news/Subscriptions/b")) == taken
+        expected = {"receives": 1, "receive_units": 1, "settlements": 1}
+        assert nonzero_counts(total_usage(namespace, "news/Subscriptions/a")) == expected
+        assert nonzero_counts(total_usage(namespace, "news/Subscriptions/b")) == expected

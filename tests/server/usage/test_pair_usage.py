@@ -1,4 +1,4 @@
-"""C07, C08: what the two servers of a pair count, beside what is predicted from how its clients ask."""
+"""C07, C08: the usage of both namespaces of a pair equals the prediction."""
 
 from __future__ import annotations
 
@@ -18,13 +18,11 @@ from twinbus.pipeline.costs.charges import idle_syphon_charges
 from twinbus.testing import InMemoryPair, in_virtual_time
 
 CALLS_TO_PREDICT = 10
-"""How full each queue is was asked for."""
+"""One call for each queue, to count its messages."""
 
 
 @in_virtual_time
-async def test_c07_a_thousand_parked_drained_and_received_messages_are_exactly_as_many_operations_as_predicted() -> (
-    None
-):
+async def test_c07_a_thousand_parked_messages_take_the_predicted_operations() -> None:
     async with in_memory_pair_application(failover_interval=0, backlog_queue_count=10) as app:
         app.namespaces.primary.outage.stop()
         await park_messages(app.primary, clients=50, each=20)
@@ -36,8 +34,8 @@ async def test_c07_a_thousand_parked_drained_and_received_messages_are_exactly_a
         primary, secondary = total_usage(app.namespaces.primary), total_usage(app.namespaces.secondary)
         moved = dict.fromkeys(("sends", "send_units", "receives", "receive_units", "settlements"), 1_000)
         assert nonzero_counts(primary) == moved | {"pings": 1, "empty_receives": 1}
-        told = {"empty_receives": prediction.empty_queues, "peeks": 10, "management": 11 + CALLS_TO_PREDICT}
-        assert nonzero_counts(secondary) == moved | {name: count for name, count in told.items() if count}
+        expected = {"empty_receives": prediction.empty_queues, "peeks": 10, "management": 11 + CALLS_TO_PREDICT}
+        assert nonzero_counts(secondary) == moved | {name: count for name, count in expected.items() if count}
         assert document_operations(primary) + document_operations(secondary) == prediction.documented_operations
         assert operations(primary) + operations(secondary) == prediction.operations + CALLS_TO_PREDICT
         assert prediction.documented_operations == 4_002 + prediction.empty_queues
@@ -45,7 +43,7 @@ async def test_c07_a_thousand_parked_drained_and_received_messages_are_exactly_a
 
 
 @in_virtual_time
-async def test_c07_a_message_that_is_parked_may_be_charged_for_one_more_unit_than_it_was() -> None:
+async def test_c07_a_parked_message_may_be_charged_for_one_more_unit() -> None:
     async with in_memory_pair_application(failover_interval=0, backlog_queue_count=1) as app:
         sizes = []
         for size in (65_536, 60_000):
@@ -58,7 +56,7 @@ async def test_c07_a_message_that_is_parked_may_be_charged_for_one_more_unit_tha
 
 
 @in_virtual_time
-async def test_c08_to_pair_is_a_list_and_a_call_for_each_queue_that_is_missing() -> None:
+async def test_c08_pairing_takes_a_list_and_a_call_for_each_missing_queue() -> None:
     async with InMemoryPair() as namespaces:
         await namespaces.primary.create_queue("orders")
         async with paired_application(namespaces, backlog_queue_count=3):
@@ -71,7 +69,7 @@ async def test_c08_to_pair_is_a_list_and_a_call_for_each_queue_that_is_missing()
 
 
 @in_virtual_time
-async def test_c05_a_day_of_an_idle_syphon_is_as_many_receives_as_predicted() -> None:
+async def test_c05_a_day_of_an_idle_syphon_takes_the_predicted_receives() -> None:
     async with in_memory_pair_application(backlog_queue_count=2, enable_syphon=True) as app:
         await asyncio.sleep(24 * 3_600 + 30)
         row = total_usage(app.namespaces.secondary)

@@ -1,4 +1,4 @@
-"""The same calls on a plain and on a partitioned queue, metered by a server of two processes: they cost the same."""
+"""The same calls cost the same on a plain and on a partitioned queue of a server with two processes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from twinbus.client import MessagingFactory
 
 
-async def test_r084_c04_sending_to_and_receiving_from_a_partitioned_queue_costs_what_a_plain_one_costs(
+async def test_r084_c04_sends_and_receives_of_a_partitioned_queue_cost_the_same_as_of_a_plain_queue(
     tmp_path: Path,
 ) -> None:
     with run_multi_process_server(tmp_path, workers=2) as server:
@@ -34,23 +34,26 @@ async def test_r084_c04_sending_to_and_receiving_from_a_partitioned_queue_costs_
                 await _use(factory, queue)
         server.stop()
     rows = [row for path in journals_without_parquet(tmp_path / "data" / "usage") for _, row in read_journal(path)]
-    plain, divided = (_of(rows, queue) for queue in queues.values())
+    plain, partitioned = (_total(rows, queue) for queue in queues.values())
     assert nonzero_counts(plain, excluded=["receive_bytes"]) == nonzero_counts(
-        divided, excluded=["receive_bytes"]
-    )  # another one comes twice
-    assert (operations(plain), document_operations(plain)) == (operations(divided), document_operations(divided))
+        partitioned, excluded=["receive_bytes"]
+    )  # a different message is received twice
+    assert (operations(plain), document_operations(plain)) == (
+        operations(partitioned),
+        document_operations(partitioned),
+    )
     assert (plain.sends, plain.send_units, plain.receives, plain.settlements) == (51, 52, 53, 51), "see `_use`"
 
 
 async def _use(factory: MessagingFactory, queue: str) -> None:
-    """Every kind of call, on messages of all fragments: 51 are sent, and two are received twice."""
+    """Make every kind of call on messages of all fragments: 51 are sent, and two are received twice."""
     client = factory.create_queue_client(queue)
     for message in [*one_per_fragment(), *numbered_messages(16)]:
         await client.send(message)
     await client.send_batch(one_per_fragment())
     await client.send(BrokeredMessage(b"x" * 130_000))
-    held = await receive(client, 49)
-    first, second, third, *others = held
+    locked = await receive(client, 49)
+    first, second, third, *others = locked
     await client.renew_lock(first)
     await client.abandon(first)
     await client.defer(second)
@@ -69,5 +72,5 @@ async def _use(factory: MessagingFactory, queue: str) -> None:
     assert await client.receive(timeout=0.1) is None
 
 
-def _of(rows: list[UsageRow], entity: str) -> Any:  # noqa: ANN401  # a row of usage
+def _total(rows: list[UsageRow], entity: str) -> Any:  # noqa: ANN401  # a row of usage
     return add_rows([row for row in rows if row.entity == entity])

@@ -1,4 +1,4 @@
-"""C01, C03, C04: what is counted of receives: each delivery, and each wait that nothing came of."""
+"""C01, C03, C04: usage of receives: each delivery, and each wait without a message."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from twinbus.testing import InMemoryNamespace, in_virtual_time
 FIFTEEN_MINUTES_S = 900
 
 
-async def filled(namespace: InMemoryNamespace, count: int, **description: Any) -> None:  # noqa: ANN401  # fields of the description
-    """A queue with so many messages."""
+async def create_filled_queue(namespace: InMemoryNamespace, count: int, **description: Any) -> None:  # noqa: ANN401  # fields of the description
+    """Create a queue with `count` messages."""
     await namespace.create_queue("orders", **description)
     sender = namespace.factory().create_message_sender("orders")
     await sender.send_batch([BrokeredMessage(str(number), session_id="s") for number in range(count)])
 
 
 @in_virtual_time
-async def test_c03_a_receive_under_a_lock_and_its_completion_are_two_and_a_receive_and_delete_is_one() -> None:
+async def test_c03_a_peek_lock_receive_and_completion_are_two_and_receive_and_delete_is_one() -> None:
     async with InMemoryNamespace() as namespace:
-        await filled(namespace, 2)
+        await create_filled_queue(namespace, 2)
         queue = namespace.factory().create_queue_client("orders")
         message = await queue.receive(1)
         assert message is not None
@@ -42,9 +42,9 @@ async def test_c03_a_receive_under_a_lock_and_its_completion_are_two_and_a_recei
 
 
 @in_virtual_time
-async def test_c01_a_receive_that_returns_nothing_is_one_however_often_there_was_something_before() -> None:
+async def test_c01_each_receive_without_a_message_is_counted() -> None:
     async with InMemoryNamespace() as namespace:
-        await filled(namespace, 3)
+        await create_filled_queue(namespace, 3)
         receiver = namespace.factory().create_message_receiver("orders")
         for _ in range(3):
             assert await receiver.receive(1)
@@ -65,9 +65,9 @@ async def test_c01_a_poll_of_fifteen_minutes_is_one_receive() -> None:
 
 
 @in_virtual_time
-async def test_c01_credit_of_which_some_was_used_is_as_many_receives_as_messages_came() -> None:
+async def test_c01_partly_used_credit_is_counted_by_received_messages() -> None:
     async with InMemoryNamespace() as namespace:
-        await filled(namespace, 3)
+        await create_filled_queue(namespace, 3)
         receiver = namespace.factory().create_message_receiver("orders")
         assert len(await receiver.receive_batch(10, 5)) == 3
         row = total_usage(namespace)
@@ -75,11 +75,11 @@ async def test_c01_credit_of_which_some_was_used_is_as_many_receives_as_messages
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
-def test_c01_a_link_that_ends_with_credit_is_a_receive_if_nothing_came(count: int) -> None:
+def test_c01_a_link_closed_with_credit_is_an_empty_receive_if_it_received_nothing(count: int) -> None:
     @in_virtual_time
     async def end() -> None:
         async with InMemoryNamespace() as namespace:
-            await filled(namespace, count or 1)
+            await create_filled_queue(namespace, count or 1)
             if not count:
                 assert (
                     await namespace.factory().create_queue_client("orders", ReceiveMode.RECEIVE_AND_DELETE).receive(1)
@@ -97,7 +97,7 @@ def test_c01_a_link_that_ends_with_credit_is_a_receive_if_nothing_came(count: in
 
 
 @pytest.mark.parametrize("end", ["deleted", "cut"])
-def test_c01_a_wait_is_one_receive_also_if_the_queue_or_the_connection_is_gone(end: str) -> None:
+def test_c01_a_wait_ended_by_a_lost_queue_or_connection_is_an_empty_receive(end: str) -> None:
     @in_virtual_time
     async def lose() -> None:
         async with InMemoryNamespace() as namespace:
@@ -117,9 +117,9 @@ def test_c01_a_wait_is_one_receive_also_if_the_queue_or_the_connection_is_gone(e
 
 
 @in_virtual_time
-async def test_c03_each_delivery_counts_and_so_does_each_settlement() -> None:
+async def test_c03_each_delivery_and_each_settlement_is_counted() -> None:
     async with InMemoryNamespace() as namespace:
-        await filled(namespace, 1)
+        await create_filled_queue(namespace, 1)
         receiver = namespace.factory().create_message_receiver("orders")
         for _ in range(3):
             message = await receiver.receive(1)
@@ -131,9 +131,9 @@ async def test_c03_each_delivery_counts_and_so_does_each_settlement() -> None:
         row = total_usage(namespace)
         assert (row.receives, row.settlements) == (4, 4)
         dead = namespace.factory().create_message_receiver("orders/$DeadLetterQueue")
-        buried = await dead.receive(1)
-        assert buried is not None
-        await dead.complete(buried)
+        dead_letter = await dead.receive(1)
+        assert dead_letter is not None
+        await dead.complete(dead_letter)
         assert nonzero_counts(total_usage(namespace, "orders/$DeadLetterQueue")) == {
             "receives": 1,
             "receive_units": 1,
@@ -142,22 +142,28 @@ async def test_c03_each_delivery_counts_and_so_does_each_settlement() -> None:
 
 
 @in_virtual_time
-async def test_r084_c04_a_receive_from_a_partitioned_queue_costs_what_any_does() -> None:
+async def test_r084_c04_a_receive_from_a_partitioned_queue_costs_the_same() -> None:
     async with InMemoryNamespace(stores=2) as namespace:
-        await filled(namespace, 20, enable_partitioning=True)
+        await create_filled_queue(namespace, 20, enable_partitioning=True)
         receiver = namespace.factory().create_message_receiver("orders")
-        got: list[BrokeredMessage] = []
-        while some := await receiver.receive_batch(7, 1):
-            got += some
-        await receiver.complete_batch(got)
+        received: list[BrokeredMessage] = []
+        while batch := await receiver.receive_batch(7, 1):
+            received += batch
+        await receiver.complete_batch(received)
         row = total_usage(namespace)
-        assert (len(got), row.receives, row.receive_units, row.settlements, row.empty_receives) == (20, 20, 20, 20, 1)
+        assert (len(received), row.receives, row.receive_units, row.settlements, row.empty_receives) == (
+            20,
+            20,
+            20,
+            20,
+            1,
+        )
 
 
 @in_virtual_time
-async def test_c01_a_session_that_is_received_from_is_counted_as_any_and_a_wait_for_one_as_an_empty_receive() -> None:
+async def test_c01_session_receives_are_counted_and_a_wait_for_a_session_is_an_empty_receive() -> None:
     async with InMemoryNamespace() as namespace:
-        await filled(namespace, 2, requires_session=True)
+        await create_filled_queue(namespace, 2, requires_session=True)
         queue = namespace.factory().create_queue_client("orders")
         session = await queue.accept_session("s")
         while message := await session.receive(1):

@@ -1,4 +1,4 @@
-"""C01, C02: what is counted of sends: each message of a batch, by its size; pings and what was refused apart."""
+"""C01, C02: usage of sends: each message of a batch, by its size; pings and refused sends are counted separately."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def test_c01_each_message_of_a_batch_is_a_send() -> None:
 
 
 @pytest.mark.parametrize(("size", "units"), [(8 * KB, 1), (64 * KB, 1), (64 * KB + 1, 2), (96 * KB, 2), (200 * KB, 4)])
-def test_c02_a_send_and_the_receive_of_the_same_message_are_charged_by_the_same_size(size: int, units: int) -> None:
+def test_c02_a_send_and_the_receive_of_a_message_are_charged_by_the_same_size(size: int, units: int) -> None:
     @in_virtual_time
     async def send_and_receive() -> None:
         async with InMemoryNamespace() as namespace:
@@ -48,7 +48,7 @@ def test_c02_a_send_and_the_receive_of_the_same_message_are_charged_by_the_same_
 
 
 @in_virtual_time
-async def test_c02_the_messages_of_a_batch_are_charged_one_by_one() -> None:
+async def test_c02_each_message_of_a_batch_is_charged_separately() -> None:
     async with InMemoryNamespace() as namespace:
         await namespace.create_queue("orders")
         sender = namespace.factory().create_message_sender("orders")
@@ -58,7 +58,7 @@ async def test_c02_the_messages_of_a_batch_are_charged_one_by_one() -> None:
 
 
 @in_virtual_time
-async def test_r084_c04_a_send_to_a_partitioned_queue_costs_what_any_does() -> None:
+async def test_r084_c04_a_send_to_a_partitioned_queue_costs_the_same() -> None:
     async with InMemoryNamespace(stores=2) as namespace:
         await namespace.create_queue("orders", enable_partitioning=True)
         sender = namespace.factory().create_message_sender("orders")
@@ -71,7 +71,7 @@ async def test_r084_c04_a_send_to_a_partitioned_queue_costs_what_any_does() -> N
 
 
 @in_virtual_time
-async def test_a_ping_is_counted_apart() -> None:
+async def test_a_ping_is_counted_separately() -> None:
     async with InMemoryNamespace(stores=2) as namespace:
         await namespace.create_queue("orders")
         await namespace.create_queue("parts", enable_partitioning=True)
@@ -83,7 +83,7 @@ async def test_a_ping_is_counted_apart() -> None:
 
 
 @in_virtual_time
-async def test_what_is_refused_is_counted_apart_and_pings_apart_from_that() -> None:
+async def test_refused_sends_and_refused_pings_are_counted_separately() -> None:
     async with InMemoryNamespace() as namespace:
         await namespace.create_queue("orders")
         sender = namespace.factory(retry_policy=NO_RETRY).create_message_sender("orders")
@@ -103,7 +103,7 @@ async def test_what_is_refused_is_counted_apart_and_pings_apart_from_that() -> N
 
 
 @in_virtual_time
-async def test_one_message_that_is_wrong_is_a_failed_send_and_those_beside_it_are_sends() -> None:
+async def test_an_invalid_message_is_a_failed_send_and_its_neighbours_are_sends() -> None:
     async with InMemoryNamespace() as namespace:
         await namespace.create_queue("orders", requires_session=True)
         sender = namespace.factory().create_message_sender("orders")
@@ -114,7 +114,7 @@ async def test_one_message_that_is_wrong_is_a_failed_send_and_those_beside_it_ar
 
 
 @in_virtual_time
-async def test_what_is_sent_in_a_transaction_is_counted_also_if_that_is_rolled_back() -> None:
+async def test_sends_in_a_transaction_are_counted_also_if_it_is_rolled_back() -> None:
     async with InMemoryNamespace() as namespace:
         await namespace.create_queue("orders")
         factory = namespace.factory()

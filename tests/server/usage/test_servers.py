@@ -1,4 +1,4 @@
-"""Usage as real servers write it: at a clean stop, by several processes, and rolled."""
+"""Usage written by real servers: at a clean stop, by several processes, and after the rollup."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SHORT_MINUTES = "import twinbus.server.usage.writer as clerk; clerk.MINUTE_S = 1\n"
-"""Found by every interpreter that starts: a minute is over in a second."""
+"""Executed by every interpreter that starts: a minute takes one second."""
 
 
 def rows_of(folder: Path) -> list[tuple[JournalHead, UsageRow]]:
@@ -40,8 +40,8 @@ def marks(folder: Path) -> list[str]:
 
 
 @contextmanager
-def hurried(folder: Path, *options: str) -> Iterator[ServerProcess]:
-    """A server whose minutes are seconds."""
+def run_with_short_minutes(folder: Path, *options: str) -> Iterator[ServerProcess]:
+    """Run a server whose minutes take one second."""
     folder.mkdir(exist_ok=True)
     (folder / "sitecustomize.py").write_text(SHORT_MINUTES)
     path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -60,7 +60,7 @@ async def send(server: ServerProcess, queue: str, count: int) -> None:
             await sender.send(BrokeredMessage(str(number)))
 
 
-def test_a_clean_stop_writes_the_minute_it_is_in_and_that_it_is_the_end(tmp_path: Path) -> None:
+def test_a_clean_stop_writes_the_current_minute_and_an_end_mark(tmp_path: Path) -> None:
     with run_server(tmp_path) as server:
         queue = server.create_queue()
         asyncio.run(send(server, queue, 10))
@@ -69,34 +69,34 @@ def test_a_clean_stop_writes_the_minute_it_is_in_and_that_it_is_the_end(tmp_path
     (sent,) = [row for _, row in rows if row.sends]
     assert (sent.entity, sent.sends, sent.send_units) == (queue, 10, 10)
     assert sent.client.startswith("twinbus-"), "our client says who it is"
-    (made,) = [row for _, row in rows if row.management]
-    assert (made.entity, made.client, made.management) == (queue, server.key_name, 1)
+    (created,) = [row for _, row in rows if row.management]
+    assert (created.entity, created.client, created.management) == (queue, server.key_name, 1)
     assert max(row.connections for _, row in rows if row.entity == NO_ENTITY) == 1
     assert {head.namespace for head, _ in rows} == {"contoso"}
 
 
-def test_what_an_earlier_life_has_left_becomes_parquet_files_while_the_next_one_serves(tmp_path: Path) -> None:
+def test_journals_of_an_earlier_process_are_converted_by_the_next_one(tmp_path: Path) -> None:
     usage = tmp_path / "data" / "usage"
-    with hurried(tmp_path) as server:
+    with run_with_short_minutes(tmp_path) as server:
         server.stop()
-        left = JournalHead(namespace="contoso", process=3, life="gone", hour=1_700_000_000 // 3600 * 3600)
-        (usage / left.journal_name).write_bytes(
-            write_frame(left) + write_frame([UsageRow(minute=left.hour, entity="orders", client="shop", sends=7)])
+        head = JournalHead(namespace="contoso", process=3, life="gone", hour=1_700_000_000 // 3600 * 3600)
+        (usage / head.journal_name).write_bytes(
+            write_frame(head) + write_frame([UsageRow(minute=head.hour, entity="orders", client="shop", sends=7)])
         )
         server.start()
-        wait_until((usage / left.parquet_path).exists)
-        wait_until(lambda: not (usage / left.journal_name).exists())
+        wait_until((usage / head.parquet_path).exists)
+        wait_until(lambda: not (usage / head.journal_name).exists())
         server.stop()
-    table = pq.read_table(usage / left.parquet_path, partitioning=None)
+    table = pq.read_table(usage / head.parquet_path, partitioning=None)
     assert table["sends"].to_pylist() == [7]
     assert not list(usage.rglob("*.unreadable"))
 
 
-def test_each_of_several_processes_counts_what_its_own_clients_do(tmp_path: Path) -> None:
+def test_each_of_several_processes_counts_its_own_clients(tmp_path: Path) -> None:
     with run_multi_process_server(tmp_path, "--stores=2", workers=2) as server:
         queue = server.create_queue()
-        for_both = {"Authorization": server.token("")}
-        server.request("PUT", "source", _forwarding(queue), expected=201, headers=for_both)
+        headers = {"Authorization": server.token("")}
+        server.request("PUT", "source", _forwarding_queue(queue), expected=201, headers=headers)
         server.request_each("POST", f"{queue}/messages", "x", expected=201)
         asyncio.run(send(server, "source", 5))
         wait_until(lambda: server.message_counts(queue)[0] == 7)
@@ -108,13 +108,13 @@ def test_each_of_several_processes_counts_what_its_own_clients_do(tmp_path: Path
     assert (forwarded.entity, forwarded.client, forwarded.forwards) == ("source", "", 5)
 
 
-def test_nothing_is_written_where_that_is_not_wanted(tmp_path: Path) -> None:
+def test_without_metering_nothing_is_written(tmp_path: Path) -> None:
     with run_server(tmp_path, "--no-metering") as server:
         asyncio.run(send(server, server.create_queue(), 1))
     assert not (tmp_path / "data" / "usage").exists()
 
 
-def _forwarding(target: str) -> str:
+def _forwarding_queue(target: str) -> str:
     return (
         '<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml">'
         '<QueueDescription xmlns="http://schemas.microsoft.com/netservices/2010/10/servicebus/connect">'

@@ -1,4 +1,4 @@
-"""What the clerk writes: each minute, at the beginning and the end of a life, and where a disk fails."""
+"""What the usage writer writes: each minute, at start and stop of a process, and when a disk fails."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from twinbus.broker.clock import TimeServices
 from twinbus.model.usage import BEGIN, END, LOST, UsageRow, read_journal
 from twinbus.server.runtime.system_clock import SystemClock, TimerDriver
-from twinbus.server.usage import writer as clerk_module
+from twinbus.server.usage import writer as writer_module
 from twinbus.server.usage.meter import UsageMeter
 from twinbus.server.usage.writer import UsageWriter, UsageWriterConfig
 from twinbus.testing import LoopClock, in_virtual_time
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
 async def make_usage_writer(
     folder: Path, meter: UsageMeter, clock: LoopClock | None = None, run: Callable[[list[str]], object] | None = None
 ) -> AsyncIterator[UsageWriter]:
-    """One that works, on a clock whose minutes begin with the test."""
+    """A running writer, with a clock whose first minute begins with the test."""
     clock = clock or LoopClock()
     times = TimeServices(clock)
-    drive = TimerDriver(times.timers)
-    desk = UsageWriterConfig(folder=folder / "usage", namespace="contoso")
-    working = UsageWriter(meter, clock, times.timers, desk, run or (lambda _: None))
+    driver = TimerDriver(times.timers)
+    config = UsageWriterConfig(folder=folder / "usage", namespace="contoso")
+    writer = UsageWriter(meter, clock, times.timers, config, run or (lambda _: None))
     await asyncio.sleep(60 - clock.wall_ms() / 1000 % 60)
-    working.start()
+    writer.start()
     try:
-        yield working
+        yield writer
     finally:
-        await working.close()
-        drive.stop()
+        await writer.close()
+        driver.stop()
 
 
 def written(folder: Path) -> list[UsageRow]:
@@ -49,7 +49,7 @@ def written(folder: Path) -> list[UsageRow]:
 
 
 def written_counts(rows: list[UsageRow]) -> list[tuple[int, str, str, int]]:
-    """Which minute after the first, mark, entity, sends."""
+    """Each row's number of minutes after the first row, mark, entity and sends."""
     return [((row.minute - rows[0].minute) // 60, row.mark, row.entity, row.sends) for row in rows]
 
 
@@ -65,7 +65,7 @@ async def write_minutes(folder: Path) -> None:
         meter.counter("news", "shop").sends += 5
 
 
-def test_each_minute_has_a_row_of_its_own_and_one_for_what_was_counted_and_a_life_its_marks(tmp_path: Path) -> None:
+def test_each_minute_has_its_rows_and_each_process_its_begin_and_end_marks(tmp_path: Path) -> None:
     write_minutes(tmp_path)
     rows = written(tmp_path)
     assert written_counts(rows) == [
@@ -82,7 +82,7 @@ def test_each_minute_has_a_row_of_its_own_and_one_for_what_was_counted_and_a_lif
     ]
 
 
-def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
+def test_files_are_accessible_to_their_owner_only(tmp_path: Path) -> None:
     write_minutes(tmp_path)
     (path,) = (tmp_path / "usage").iterdir()
     assert path.stat().st_mode & 0o777 == 0o600
@@ -102,7 +102,7 @@ async def write_connections(folder: Path) -> None:
         await asyncio.sleep(60)
 
 
-def test_the_most_connections_of_each_minute_are_written(tmp_path: Path) -> None:
+def test_the_peak_of_connections_in_each_minute_is_written(tmp_path: Path) -> None:
     write_connections(tmp_path)
     assert [row.connections for row in written(tmp_path) if not row.mark] == [0, 3, 2, 1, 1]
 
@@ -118,7 +118,7 @@ async def set_the_clock_back(folder: Path) -> None:
             await asyncio.sleep(60)
 
 
-def test_minutes_do_not_go_back_with_the_clock_and_are_written_all_the_same(tmp_path: Path) -> None:
+def test_minutes_do_not_go_back_with_the_clock_and_are_still_written(tmp_path: Path) -> None:
     set_the_clock_back(tmp_path)
     rows = written(tmp_path)
     sent = [((row.minute - rows[0].minute) // 60, row.sends) for row in rows if row.sends]
@@ -134,7 +134,7 @@ def test_minutes_do_not_go_back_with_the_clock_and_are_written_all_the_same(tmp_
 async def fill_the_disk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     meter, write = UsageMeter(), os.pwrite
 
-    def half(file: int, content: bytes, offset: int) -> int:
+    def write_partly(file: int, content: bytes, offset: int) -> int:
         if len(content) < 20:
             raise OSError(28, "No space left on device")
         return write(file, content[:10], offset)
@@ -143,7 +143,7 @@ async def fill_the_disk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         await asyncio.sleep(1)
         meter.counter("orders", "shop").sends += 1
         await asyncio.sleep(60)
-        monkeypatch.setattr(os, "pwrite", half)
+        monkeypatch.setattr(os, "pwrite", write_partly)
         for _ in range(3):
             meter.counter("orders", "shop").sends += 10
             await asyncio.sleep(60)
@@ -152,7 +152,7 @@ async def fill_the_disk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         await asyncio.sleep(60)
 
 
-def test_a_full_disk_costs_rows_says_so_once_and_marks_it(
+def test_rows_lost_on_a_full_disk_are_logged_once_and_marked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, "twinbus"):
@@ -164,37 +164,37 @@ def test_a_full_disk_costs_rows_says_so_once_and_marks_it(
         (4, LOST),
         (5, END),
     ]
-    said = [record.message for record in caplog.records if "usage" in record.message or "use" in record.message]
-    assert len(said) == 2
-    assert "No space left on device" in said[0]
+    messages = [record.message for record in caplog.records if "usage" in record.message or "use" in record.message]
+    assert len(messages) == 2
+    assert "No space left on device" in messages[0]
 
 
-async def test_the_last_rows_of_a_life_follow_those_that_a_slow_disk_has_not_taken_yet(
+async def test_the_last_rows_follow_the_rows_that_a_slow_disk_has_not_written_yet(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    meter, sync, goes_on = UsageMeter(), os.fsync, threading.Event()
+    meter, sync, may_sync = UsageMeter(), os.fsync, threading.Event()
 
     def wait(file: int) -> None:
-        goes_on.wait()
+        may_sync.wait()
         sync(file)
 
     monkeypatch.setattr(os, "fsync", wait)
-    monkeypatch.setattr(clerk_module, "STOP_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(writer_module, "STOP_TIMEOUT_S", 0.05)
     clock = SystemClock()
-    working = UsageWriter(
+    writer = UsageWriter(
         meter, clock, TimeServices(clock).timers, UsageWriterConfig(folder=tmp_path / "usage", namespace="contoso")
     )
-    working.start()
+    writer.start()
     meter.counter("orders", "shop").sends += 1
-    await working.close()  # waits no longer, though not even the first rows are written
-    goes_on.set()
-    while len(rows := written(tmp_path)) < 5:  # noqa: ASYNC110  # threads write, as long as the process lives
+    await writer.close()  # returns although not even the first rows are written
+    may_sync.set()
+    while len(rows := written(tmp_path)) < 5:  # noqa: ASYNC110  # other threads write
         await asyncio.sleep(0.01)
     assert [(row.mark, row.sends) for row in rows] == [(BEGIN, 0), ("", 0), (END, 0), ("", 0), ("", 1)]
 
 
 @in_virtual_time
-async def write_where_nothing_can_be(folder: Path) -> None:
+async def write_to_a_blocked_folder(folder: Path) -> None:
     (folder / "usage").write_text("in the way")
     meter = UsageMeter()
     async with make_usage_writer(folder, meter):
@@ -205,8 +205,8 @@ async def write_where_nothing_can_be(folder: Path) -> None:
         await asyncio.sleep(60)
 
 
-def test_a_folder_that_cannot_be_made_is_tried_again(tmp_path: Path) -> None:
-    write_where_nothing_can_be(tmp_path)
+def test_a_folder_that_cannot_be_created_is_tried_again(tmp_path: Path) -> None:
+    write_to_a_blocked_folder(tmp_path)
     rows = written(tmp_path)
     assert [row.mark for row in rows if row.mark] == [BEGIN, LOST, END]
     assert [row.sends for row in rows if row.sends] == [2]
@@ -216,7 +216,7 @@ def test_a_folder_that_cannot_be_made_is_tried_again(tmp_path: Path) -> None:
 
 
 @in_virtual_time
-async def come_and_go(folder: Path) -> None:
+async def use_counters_for_a_minute(folder: Path) -> None:
     meter = UsageMeter()
     async with make_usage_writer(folder, meter):
         kept = meter.counter("orders", "kept")
@@ -230,6 +230,6 @@ async def come_and_go(folder: Path) -> None:
         kept.sends += 1
 
 
-def test_counters_that_nobody_uses_are_forgotten(tmp_path: Path) -> None:
-    come_and_go(tmp_path)
+def test_unused_counters_are_removed(tmp_path: Path) -> None:
+    use_counters_for_a_minute(tmp_path)
     assert sum(row.sends for row in written(tmp_path)) == 6

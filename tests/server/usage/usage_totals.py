@@ -1,4 +1,4 @@
-"""What a namespace in memory has counted, and messages of which it is known what they count."""
+"""The usage of a namespace in memory, and messages of a given size."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 
 def total_usage(namespace: InMemoryNamespace, entity: str | None = None) -> UsageRow:
-    """By all clients, of one entity or of all."""
+    """The usage of all clients, for one entity or for all entities."""
     rows = [row for row in namespace.usage() if entity is None or row.entity == entity]
     return add_rows(rows or [UsageRow(minute=0)])
 
 
 def nonzero_counts(row: UsageRow, *, excluded: Iterable[str] = ("send_bytes", "receive_bytes")) -> dict[str, int]:
-    """What is not 0 of it."""
+    """The counts that are not 0."""
     return {name: number for name in COUNTS if name not in excluded and (number := getattr(row, name))}
 
 
 def message_of_size(size: int) -> BrokeredMessage:
-    """Its properties and body have so many bytes together."""
-    added = len(Message(BrokeredMessage(b"x" * 300, message_id="1").encode(0)).bare()) - 300
-    return BrokeredMessage(b"x" * (size - added), message_id="1")
+    """A message whose properties and body have `size` bytes together."""
+    overhead = len(Message(BrokeredMessage(b"x" * 300, message_id="1").encode(0)).bare()) - 300
+    return BrokeredMessage(b"x" * (size - overhead), message_id="1")

@@ -1,4 +1,4 @@
-"""A WebSocket client that does what it is told, right or wrong."""
+"""A WebSocket client that sends exactly the bytes of a test, valid or not."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ SASL_HEADER = b"AMQP\x03\x01\x00\x00"
 
 
 def request(*, method: str = "GET", path: str = PATH, version: str = "1.1", **changes: str | None) -> bytes:
-    """A handshake; `Sec_WebSocket_Key=None` leaves a header out."""
-    named = {name.replace("_", "-"): value for name, value in changes.items()}
-    lines = [f"{name}: {value}" for name, value in (HEADERS | named).items() if value is not None]
+    """Return a handshake request; `Sec_WebSocket_Key=None` omits that header."""
+    changed = {name.replace("_", "-"): value for name, value in changes.items()}
+    lines = [f"{name}: {value}" for name, value in (HEADERS | changed).items() if value is not None]
     return "\r\n".join([f"{method} {path} HTTP/{version}", *lines, "", ""]).encode()
 
 
 def frame(opcode: int, payload: bytes = b"", *, fin: bool = True, mask: bytes = b"\x9f\x07\xb7\x41") -> bytes:
-    """As a client sends it."""
+    """Return a masked frame, as a client sends it."""
     size = len(payload)
     head = bytes((opcode | (0x80 if fin else 0),))
     if size < 126:
@@ -50,7 +50,7 @@ def frame(opcode: int, payload: bytes = b"", *, fin: bool = True, mask: bytes = 
 
 
 class RawWebSocket:
-    """One connection."""
+    """A WebSocket connection."""
 
     def __init__(self, server: ServerProcess, *, receive_buffer: int | None = None) -> None:
         self.socket = socket.socket()
@@ -67,7 +67,7 @@ class RawWebSocket:
         self.socket.close()
 
     def send_handshake(self, handshake: bytes) -> str:
-        """The head of the answer."""
+        """Send the handshake, and return the head of the response."""
         self.socket.sendall(handshake)
         while b"\r\n\r\n" not in self.received:
             self._receive()
@@ -82,7 +82,7 @@ class RawWebSocket:
         self.socket.sendall(b"".join(frames))
 
     def receive_frame(self) -> tuple[int, bytes]:
-        """The next frame: its opcode and its payload."""
+        """Return the opcode and the payload of the next frame."""
         first, size = self._take(2)
         assert first & 0xF0 == 0x80
         if size >= 126:
@@ -90,7 +90,7 @@ class RawWebSocket:
         return first & 0x0F, self._take(size)
 
     def close_code(self) -> int:
-        """Of the close that comes next, after which the server ends the connection."""
+        """Return the code of the next close frame; the server must then close the connection."""
         opcode, payload = self.receive_frame()
         while opcode == Opcode.BINARY:
             opcode, payload = self.receive_frame()

@@ -1,4 +1,4 @@
-"""A WebSocket client that sends many frames without payload has its turns, and so has every other client."""
+"""A WebSocket client that sends many empty frames is served in turns with all other clients."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tests.amqp.sockets.test_asyncio_adapter import Recorder, run
 from tests.amqp.sockets.test_fairness import Time
 from tests.server.websocket.raw_websocket import frame
 from twinbus.amqp import peer_input
+from twinbus.amqp.codec.frames import AMQP_HEADER
+from twinbus.amqp.codec.frames import frame as amqp_frame
+from twinbus.amqp.codec.performatives import Open
 from twinbus.amqp.connection import Connection
 from twinbus.amqp.events import ConnectionOpened
-from twinbus.amqp.frames import AMQP_HEADER
-from twinbus.amqp.frames import frame as amqp_frame
 from twinbus.amqp.peer_input import TIME_SLICE_S
-from twinbus.amqp.performatives import Open
 from twinbus.amqp.settings import Settings
 from twinbus.server.websocket import frames
 from twinbus.server.websocket import socket as websocket
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from twinbus.amqp.aio import Peer
 
 FRAME_S = 0.000_01
-"""The time one frame takes, on the clock of these tests."""
+"""The time that one frame takes on the clock of these tests."""
 FRAMES = 100_000
 HELLO = AMQP_HEADER + amqp_frame(0, Open(container_id="c").encode())
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Time:
-    """A clock that advances with every frame that is handled; without a limit on frames without data."""
+    """Return a clock that advances with every handled frame, and raise the limit on frames without data."""
     passing, begin = Time(), FrameReader._begin_frame  # noqa: SLF001
 
     def begin_and_advance(reader: FrameReader, data: bytes, at: int) -> int:
@@ -53,13 +53,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Time:
 
 
 class WebSocketFixture:
-    """A server of WebSockets whose handshake is done, and one client of it, in this loop."""
+    """A WebSocket server that skips the handshake, and one client, in the same event loop."""
 
     def __init__(self) -> None:
         self.handlers: asyncio.Queue[Recorder] = asyncio.Queue()
         settings = Settings(container_id="server")
         make_connection = lambda now: Connection.server(settings, now=now, require_sasl=False)  # noqa: E731
-        self.entrance = WebSocketUpgrade(self._make_handler, make_connection)
+        self.upgrade = WebSocketUpgrade(self._make_handler, make_connection)
         self.client = socket.socket()
         self.client.setblocking(False)  # noqa: FBT003
 
@@ -78,19 +78,19 @@ class WebSocketFixture:
 
 
 class Upgraded(asyncio.Protocol):
-    """A connection that becomes a WebSocket at once."""
+    """A connection that becomes a WebSocket immediately."""
 
-    def __init__(self, entrance: WebSocketUpgrade) -> None:
-        self._entrance = entrance
+    def __init__(self, upgrade: WebSocketUpgrade) -> None:
+        self._upgrade = upgrade
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._entrance.upgrade(cast("asyncio.Transport", transport), b"hello", b"", None)
+        self._upgrade.upgrade(cast("asyncio.Transport", transport), b"hello", b"", None)
 
 
 @contextlib.asynccontextmanager
 async def serving() -> AsyncIterator[WebSocketFixture]:
     served, loop = WebSocketFixture(), asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Upgraded(served.entrance), "127.0.0.1", 0)
+    server = await loop.create_server(lambda: Upgraded(served.upgrade), "127.0.0.1", 0)
     try:
         await loop.sock_connect(served.client, server.sockets[0].getsockname())
         await served.read_until(b"hello")
@@ -101,7 +101,7 @@ async def serving() -> AsyncIterator[WebSocketFixture]:
 
 
 class LoopWatch:
-    """The most time that passed in one turn of the loop, and the most input that was held after one."""
+    """The longest turn of the event loop, and the most input that was pending after a turn."""
 
     def __init__(self, clock: Time, reader: FrameReader) -> None:
         self.longest_s = 0.0
@@ -138,13 +138,14 @@ def test_a_burst_of_frames_without_data_is_handled_in_turns_and_in_order(clock: 
             await sending
             watching.cancel()
             assert clock.now_s > FRAMES * FRAME_S
-            assert watch.longest_s < 4 * TIME_SLICE_S  # one turn for the read, one for the backlog, with a piece each
+            # One turn may handle a slice of the read and a slice of the pending frames.
+            assert watch.longest_s < 4 * TIME_SLICE_S
             assert watch.most_held < 1_048_576
 
     run(test)
 
 
-def test_a_peer_that_pauses_reading_gets_no_held_frames_until_it_resumes(clock: Time) -> None:
+def test_a_peer_that_pauses_reading_gets_no_pending_frames_until_it_resumes(clock: Time) -> None:
     async def test() -> None:
         async with serving() as served:
             handler = await served.handlers.get()
@@ -152,7 +153,7 @@ def test_a_peer_that_pauses_reading_gets_no_held_frames_until_it_resumes(clock: 
             stream = frame(Opcode.PONG) * 10_000 + frame(Opcode.BINARY, HELLO)
             await asyncio.get_running_loop().sock_sendall(served.client, stream)
             began_s = clock.now_s
-            while clock.now_s == began_s:  # noqa: ASYNC110  # until the first piece is handled, and no later
+            while clock.now_s == began_s:  # noqa: ASYNC110  # exactly until the first slice is handled
                 await asyncio.sleep(0)
             transport.pause_reading()
             for _ in range(100):

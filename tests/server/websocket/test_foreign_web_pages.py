@@ -1,8 +1,7 @@
-"""With the emulator's key, which everybody knows, a page of another site cannot use the server: shown in a browser.
+"""With the well-known emulator key, a web page of another site cannot use the server: shown in a browser.
 
-The page comes from a server of the stranger. That one also hands on to ours every request that is not for itself: to
-the browser and to us this is DNS rebinding, where the name of the stranger's site comes to mean our address.
-"""
+The page comes from an attacker's server, which also forwards every other request to our server. To the browser and to
+our server this looks like DNS rebinding, where the name of the attacker's site resolves to our address."""
 
 from __future__ import annotations
 
@@ -39,16 +38,16 @@ OPTIONS = (
     "--disable-component-update",
     "--disable-sync",
 )
-EVIL = "evil.example"
+ATTACKER = "evil.example"
 FAR_S = 4_000_000_000
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed: tools/setup installs it as root")
 
 
 class ForeignSite(socketserver.ThreadingTCPServer):
-    """A server of somebody else: it has a page, hears what the page reports, and hands on the rest to ours.
+    """An attacker's server: it serves a page, receives the page's report, and forwards other requests to our server.
 
-    Reports go to another port: a browser may use a connection again that was handed on.
+    Reports go to another port, because a browser may reuse a forwarded connection.
     """
 
     daemon_threads = True
@@ -81,11 +80,11 @@ class _Handler(socketserver.BaseRequestHandler):
             self.server.reports.put(json.loads(body))
             self.request.sendall(b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n")
         elif head:
-            self._hand_on(head)
+            self._forward(head)
 
-    def _hand_on(self, head: bytes) -> None:
-        ours = self.server.target_server
-        with socket.create_connection((ours.host, ours.http_port)) as other:
+    def _forward(self, head: bytes) -> None:
+        target_server = self.server.target_server
+        with socket.create_connection((target_server.host, target_server.http_port)) as other:
             other.sendall(head)
             back = threading.Thread(target=_pump, args=(other, self.request))
             back.start()
@@ -98,7 +97,7 @@ def _pump(source: socket.socket, target: socket.socket) -> None:
         while chunk := source.recv(65_536):
             target.sendall(chunk)
         target.shutdown(socket.SHUT_WR)
-    except OSError:  # one of the two is gone, and so is the other
+    except OSError:  # one of the two sockets is closed, so close the other
         pass
 
 
@@ -110,18 +109,18 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 @pytest.fixture(scope="module")
 def foreign_sites(server: ServerProcess) -> Iterator[tuple[ForeignSite, ForeignSite]]:
-    """One with the page, and one that hears the reports."""
-    with ForeignSite(server) as site, ForeignSite(server) as ear:
-        for one in (site, ear):
-            threading.Thread(target=one.serve_forever).start()
-        yield site, ear
-        for one in (site, ear):
-            one.shutdown()
+    """Return a site that serves the page, and one that receives the reports."""
+    with ForeignSite(server) as site, ForeignSite(server) as report_site:
+        for each in (site, report_site):
+            threading.Thread(target=each.serve_forever).start()
+        yield site, report_site
+        for each in (site, report_site):
+            each.shutdown()
 
 
 @contextmanager
 def browsing(address: str, profile: Path) -> Iterator[None]:
-    """Chromium with a page; names under .example are on this machine."""
+    """Open a page in Chromium, with all names under .example on this machine."""
     assert CHROMIUM is not None
     rules = "--host-resolver-rules=MAP *.example 127.0.0.1"
     command = [CHROMIUM, *OPTIONS, rules, f"--user-data-dir={profile}", "--remote-debugging-port=0", address]
@@ -134,22 +133,22 @@ def browsing(address: str, profile: Path) -> Iterator[None]:
         browser.wait(TIMEOUT_S)
 
 
-def outcome(
+def attack_results(
     server: ServerProcess, foreign_sites: tuple[ForeignSite, ForeignSite], name: str, profile: Path
 ) -> dict[str, Any]:
-    """What a page of a site of that name reports of its attacks."""
-    site, ear = foreign_sites
+    """Return the results of the attacks by a page from the site with this name."""
+    site, report_site = foreign_sites
     token = make_token(f"http://{server.host}/", ROOT_KEY_NAME, EMULATOR_SECRET, FAR_S)
-    report = f"http://{name}:{ear.port}/report"
+    report = f"http://{name}:{report_site.port}/report"
     given = json.dumps({"server": f"{server.host}:{server.http_port}", "token": token, "report": report})
     with browsing(f"http://{name}:{site.port}/attack#{urllib.parse.quote(given)}", profile):
-        return ear.reports.get(timeout=TIMEOUT_S)
+        return report_site.reports.get(timeout=TIMEOUT_S)
 
 
-def test_a_page_of_a_stranger_gets_nowhere(
+def test_a_page_of_another_site_cannot_use_the_server(
     server: ServerProcess, foreign_sites: tuple[ForeignSite, ForeignSite], tmp_path: Path
 ) -> None:
-    assert outcome(server, foreign_sites, EVIL, tmp_path) == {
+    assert attack_results(server, foreign_sites, ATTACKER, tmp_path) == {
         "socket": "refused",
         "request": "blocked",
         "reboundSocket": "refused",
@@ -157,10 +156,10 @@ def test_a_page_of_a_stranger_gets_nowhere(
     }
 
 
-def test_a_page_of_a_name_that_was_allowed_may_use_the_server(
+def test_a_page_of_an_allowed_host_can_use_the_server(
     server: ServerProcess, foreign_sites: tuple[ForeignSite, ForeignSite], tmp_path: Path
 ) -> None:
-    assert outcome(server, foreign_sites, "friend.example", tmp_path) == {
+    assert attack_results(server, foreign_sites, "friend.example", tmp_path) == {
         "socket": "answered",
         "request": "blocked",
         "reboundSocket": "answered",

@@ -1,4 +1,4 @@
-"""Frames as RFC 6455 wants them; what breaks its rules ends the connection with the right code, and nobody else's."""
+"""Frames follow RFC 6455; a violation closes the connection with the right code, and no other connection."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ MASK = b"\x01\x02\x03\x04"
 
 
 @given(st.binary(max_size=2_000), st.binary(min_size=4, max_size=4))
-def test_unmasking_is_what_the_rfc_says(data: bytes, mask: bytes) -> None:
+def test_unmasking_follows_the_rfc(data: bytes, mask: bytes) -> None:
     assert unmask(data, mask) == bytes(byte ^ mask[at % 4] for at, byte in enumerate(data))
 
 
 @given(st.lists(st.tuples(st.booleans(), st.binary(max_size=700)), max_size=8), st.randoms(use_true_random=False))
-def test_a_stream_cut_anywhere_is_the_same_stream(messages: list[tuple[bool, bytes]], dice: random.Random) -> None:
+def test_a_stream_can_be_split_anywhere(messages: list[tuple[bool, bytes]], dice: random.Random) -> None:
     stream = b""
     for is_split, payload in messages:
         if is_split:
@@ -43,7 +43,7 @@ def test_a_stream_cut_anywhere_is_the_same_stream(messages: list[tuple[bool, byt
     assert reader.ping == (b"are you there?" if any(is_split for is_split, _ in messages) else None)
 
 
-def test_large_frames_are_given_on_as_they_come() -> None:
+def test_large_frames_are_passed_on_as_they_arrive() -> None:
     reader, payload = FrameReader(), random.Random(1).randbytes(300_000)
     stream = frame(Opcode.BINARY, payload)
     for at in range(0, len(stream) - 1_000, 1_000):
@@ -57,12 +57,12 @@ def test_large_frames_are_given_on_as_they_come() -> None:
         (frame(Opcode.TEXT, b"AMQP"), CloseCode.UNSUPPORTED_DATA),
         (frame(0x3), CloseCode.PROTOCOL_ERROR),
         (frame(0xB), CloseCode.PROTOCOL_ERROR),
-        (frame(Opcode.BINARY | 0x40), CloseCode.PROTOCOL_ERROR),  # compressed, as nobody agreed
+        (frame(Opcode.BINARY | 0x40), CloseCode.PROTOCOL_ERROR),  # compressed, but compression was not negotiated
         (frame(Opcode.CONTINUATION), CloseCode.PROTOCOL_ERROR),
         (frame(Opcode.BINARY, fin=False) + frame(Opcode.BINARY), CloseCode.PROTOCOL_ERROR),
         (frame(Opcode.PING, fin=False), CloseCode.PROTOCOL_ERROR),
         (frame(Opcode.PING, b"x" * 126), CloseCode.PROTOCOL_ERROR),
-        (b"\x82\xfe\x00\x05" + MASK + b"hello", CloseCode.PROTOCOL_ERROR),  # a length longer than it need be
+        (b"\x82\xfe\x00\x05" + MASK + b"hello", CloseCode.PROTOCOL_ERROR),  # a length that is not minimally encoded
         (b"\x82\xff" + (5).to_bytes(8, "big") + MASK + b"hello", CloseCode.PROTOCOL_ERROR),
         (b"\x82\xff" + (2**63 + 5).to_bytes(8, "big") + MASK, CloseCode.TOO_LARGE),
         (b"\x82\xff" + (frames.MAX_FRAME_BYTES + 1).to_bytes(8, "big") + MASK, CloseCode.TOO_LARGE),
@@ -75,7 +75,9 @@ def test_large_frames_are_given_on_as_they_come() -> None:
         (frame(Opcode.PONG) * (frames.MAX_FRAMES_WITHOUT_DATA + 1), CloseCode.POLICY_VIOLATION),
     ],
 )
-def test_how_a_connection_ends(server: ServerProcess, sent: bytes, code: int) -> None:
+def test_an_invalid_or_close_frame_closes_only_its_connection_with_the_right_code(
+    server: ServerProcess, sent: bytes, code: int
+) -> None:
     with RawWebSocket(server).open() as other, RawWebSocket(server).open() as client:
         client.send(sent)
         assert client.close_code() == code
@@ -83,7 +85,7 @@ def test_how_a_connection_ends(server: ServerProcess, sent: bytes, code: int) ->
         assert other.receive_frame()[1].startswith(SASL_HEADER)
 
 
-def test_a_message_without_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_above_the_size_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frames, "MAX_MESSAGE_BYTES", 1_000)
     reader = FrameReader()
     reader.receive(frame(Opcode.BINARY, b"x" * 500, fin=False))
@@ -108,7 +110,7 @@ def test_frames_without_data_are_counted_until_data_comes(useless: bytes) -> Non
 
 
 @given(st.lists(st.binary(max_size=200), max_size=20), st.integers(1, 5))
-def test_a_stream_handled_in_pieces_is_the_same_stream(messages: list[bytes], max_frames: int) -> None:
+def test_a_stream_can_be_handled_a_few_frames_at_a_time(messages: list[bytes], max_frames: int) -> None:
     stream = b"".join(frame(Opcode.PING, b"?") + frame(Opcode.BINARY, message) for message in messages)
     reader = FrameReader()
     received = reader.receive(stream[:300], max_frames)
@@ -119,7 +121,7 @@ def test_a_stream_handled_in_pieces_is_the_same_stream(messages: list[bytes], ma
     assert received == b"".join(messages)
 
 
-def test_pings_are_answered_also_within_a_message(server: ServerProcess) -> None:
+def test_pings_within_a_message_are_answered(server: ServerProcess) -> None:
     with RawWebSocket(server).open() as client:
         half = len(SASL_HEADER) // 2
         client.send(frame(Opcode.BINARY, SASL_HEADER[:half], fin=False), frame(Opcode.PING, b"there?"))
@@ -128,7 +130,7 @@ def test_pings_are_answered_also_within_a_message(server: ServerProcess) -> None
         assert client.receive_frame()[1].startswith(SASL_HEADER)
 
 
-def test_what_is_no_amqp_ends_the_connection(server: ServerProcess) -> None:
+def test_data_that_is_not_amqp_closes_the_connection(server: ServerProcess) -> None:
     with RawWebSocket(server).open() as client:
         client.send(frame(Opcode.BINARY, b"GET / HTTP/1.1\r\n\r\n"))
         opcode, _ = client.receive_frame()

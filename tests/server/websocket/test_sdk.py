@@ -1,4 +1,4 @@
-"""The unmodified azure-servicebus client over WebSockets, sync and aio, with our development CA."""
+"""The unmodified azure-servicebus clients, sync and aio, work over WebSockets with the development CA."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_sync_client_sends_receives_and_settles(server: ServerProcess, queue
     assert server.message_counts(queue) == (0, 0)
 
 
-def test_large_messages_in_both_directions(server: ServerProcess, queue: str) -> None:
+def test_large_messages_are_sent_and_received(server: ServerProcess, queue: str) -> None:
     body = bytes(range(256)) * 1_000
     with both_ends(server, queue) as (sender, receiver):
         for _ in range(20):
@@ -79,10 +79,10 @@ def test_the_aio_client_sends_receives_and_settles(server: ServerProcess, queue:
     assert server.message_counts(queue) == (0, 0)
 
 
-def test_a_wrong_key_opens_nothing(server: ServerProcess, queue: str) -> None:
+def test_a_wrong_key_is_refused(server: ServerProcess, queue: str) -> None:
     wrong = server.tls_connection_string.replace(server.key, "c2VjcmV0")
     with ServiceBusClient.from_connection_string(wrong, **options(server)) as client:
         sender = client.get_queue_sender(queue)
-        with pytest.raises(ServiceBusConnectionError) as refused:  # so the SDK calls it, with an endpoint of one's own
+        with pytest.raises(ServiceBusConnectionError) as refused:  # the SDK raises this for a custom endpoint
             sender.send_messages(ServiceBusMessage("x"))
         assert "the signature does not match" in str(refused.value.inner_exception)

@@ -1,4 +1,4 @@
-"""A client that does not read is throttled, one that is silent is let go, and a server that stops says goodbye."""
+"""A client that does not read is throttled, a silent one is disconnected, and a stopping server closes cleanly."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tests.server.websocket.raw_websocket import RawWebSocket, frame
 from tests.support.http_client import HttpClient
 from tests.support.in_process_server import run_server_in_process
 from tests.support.server_process import run_server, wait_until
+from twinbus.amqp.codec.frames import HEARTBEAT
 from twinbus.amqp.connection import Connection
 from twinbus.amqp.events import ConnectionClosed
-from twinbus.amqp.frames import HEARTBEAT
 from twinbus.amqp.sasl import Credentials
 from twinbus.amqp.settings import Settings
 from twinbus.amqp.terminus import Source
 from twinbus.amqp.types import UInt
-from twinbus.server.amqp import client_connection
+from twinbus.server.amqp import gateway
 from twinbus.server.websocket import socket as websocket
 from twinbus.server.websocket.frames import CloseCode, Opcode
 
@@ -36,7 +36,7 @@ MEGABYTE = 1_048_576
 
 
 class Client:
-    """Our engine over a WebSocket: it reads when it is told to."""
+    """Our AMQP engine over a WebSocket; it reads only when the test tells it to."""
 
     def __init__(self, server: ServerProcess, *, receive_buffer: int | None = None) -> None:
         self.socket = RawWebSocket(server, receive_buffer=receive_buffer).open()
@@ -57,7 +57,7 @@ class Client:
         if data:
             self.socket.send(frame(Opcode.BINARY, data))
 
-    def read_until(self, condition: Any) -> None:  # noqa: ANN401  # a function
+    def read_until(self, condition: Any) -> None:  # noqa: ANN401  # a callable
         while not condition():
             opcode, payload = self.socket.receive_frame()
             assert opcode == Opcode.BINARY, payload
@@ -72,7 +72,7 @@ def fill(server: ServerProcess, queue: str, megabytes: int) -> None:
             sender.send_messages(ServiceBusMessage(b"x" * 200_000))
 
 
-def test_one_that_does_not_read_is_given_no_more_than_fits_and_the_rest_is_there_for_others(tmp_path: Path) -> None:
+def test_a_client_that_does_not_read_gets_only_what_fits_and_others_get_the_rest(tmp_path: Path) -> None:
     with run_server_in_process(tmp_path) as server, ExitStack() as stack:
         queue = server.create_queue()
         fill(server, queue, 60)
@@ -83,38 +83,38 @@ def test_one_that_does_not_read_is_given_no_more_than_fits_and_the_rest_is_there
         fragment = server.namespace.find_receivable(queue).parts[0].main
         wait_until(lambda: fragment.dispatcher.consumers)
         (consumer,) = fragment.dispatcher.consumers
-        peer = consumer._backpressure._peer  # type: ignore[attr-defined]  # noqa: SLF001  # as the server sees it
+        peer = consumer._backpressure._peer  # type: ignore[attr-defined]  # noqa: SLF001  # the server's end
         wait_until(lambda: not peer.is_writable)
         time.sleep(0.5)
         assert isinstance(peer.transport, websocket.WebSocket)
         assert peer.transport.get_write_buffer_size() < 20 * MEGABYTE
-        assert len(fragment.local.in_flight.locks) < 120, "of 300: what does not fit is not out"
-        assert len(HttpClient(server).receive_and_delete(queue).body) == 200_000, "others get what it does not"
+        assert len(fragment.local.in_flight.locks) < 120, "of 300: messages that do not fit are not locked"
+        assert len(HttpClient(server).receive_and_delete(queue).body) == 200_000, "another client gets the next message"
         client.socket.send(frame(Opcode.PING, b"there?") * 1_000)
         time.sleep(0.2)
         assert peer.transport.get_write_buffer_size() < 20 * MEGABYTE
-        out = len(fragment.local.in_flight.locks)
+        locked = len(fragment.local.in_flight.locks)
         client.socket.receive_frame()
         for _ in range(30):
             opcode, _ = client.socket.receive_frame()
             assert opcode in {Opcode.BINARY, Opcode.PONG}
-        wait_until(lambda: len(fragment.local.in_flight.locks) > out)
+        wait_until(lambda: len(fragment.local.in_flight.locks) > locked)
 
 
-def test_one_that_opens_and_says_nothing_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_client_is_disconnected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        client_connection, "Settings", lambda **given: Settings(**given, idle_timeout_ms=500, handshake_timeout_ms=500)
+        gateway, "Settings", lambda **given: Settings(**given, idle_timeout_ms=500, handshake_timeout_ms=500)
     )
     monkeypatch.setattr(websocket, "CLOSE_GRACE_S", 0.5)
     with run_server_in_process(tmp_path) as server:
         with RawWebSocket(server).open() as never_speaks:
             assert opcode_at_end(never_speaks) == Opcode.CLOSE
         with Client(server) as falls_silent:
-            falls_silent.socket.send(frame(Opcode.BINARY, HEARTBEAT[:3]))  # half-open: the rest never comes
+            falls_silent.socket.send(frame(Opcode.BINARY, HEARTBEAT[:3]))  # an incomplete frame: the rest never arrives
             assert opcode_at_end(falls_silent.socket) == Opcode.CLOSE
 
 
-def test_q17_one_that_holds_a_claim_and_falls_silent_for_longer_than_agreed_is_let_go(server: ServerProcess) -> None:
+def test_q17_an_exclusive_receiver_that_exceeds_its_silence_limit_is_disconnected(server: ServerProcess) -> None:
     queue = server.create_queue()
     properties: dict[str, object] = {"com.microsoft:epoch": 7, "twinbus:silence-limit": UInt(1_000)}
     with Client(server) as client:
@@ -132,7 +132,7 @@ def test_q17_one_that_holds_a_claim_and_falls_silent_for_longer_than_agreed_is_l
 
 
 def opcode_at_end(client: RawWebSocket) -> int:
-    """The last frame that came; the server does not wait for an answer for ever."""
+    """Read up to the close frame, and return its opcode; the server then closes the connection by itself."""
     opcode, _ = client.receive_frame()
     while opcode != Opcode.CLOSE:
         opcode, _ = client.receive_frame()
@@ -140,8 +140,8 @@ def opcode_at_end(client: RawWebSocket) -> int:
     return opcode
 
 
-def test_pings_alone_do_not_keep_a_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_connection, "Settings", lambda **given: Settings(**given, handshake_timeout_ms=500))
+def test_pings_alone_do_not_keep_a_connection_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateway, "Settings", lambda **given: Settings(**given, handshake_timeout_ms=500))
     monkeypatch.setattr(websocket, "CLOSE_GRACE_S", 0.5)
     with run_server_in_process(tmp_path) as server, RawWebSocket(server).open() as client:
         opcode = Opcode.PONG
@@ -152,7 +152,7 @@ def test_pings_alone_do_not_keep_a_connection(tmp_path: Path, monkeypatch: pytes
             opcode = Opcode(client.receive_frame()[0])
 
 
-def test_a_server_that_stops_closes_amqp_first_and_then_the_websocket(tmp_path: Path) -> None:
+def test_a_stopping_server_closes_amqp_first_and_then_the_websocket(tmp_path: Path) -> None:
     with run_server(tmp_path) as server, Client(server) as client:
         began = time.monotonic()
         stopping = Thread(target=server.stop)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[3] / "src"))  # compiled files have their limits built in: a run sets them
+sys.path.insert(
+    0, str(Path(__file__).parents[3] / "src")
+)  # runs change limits, which are constants in compiled modules
 
 from tests.simulation.broker.run import run
 from tests.simulation.seeded_runs import make_parser, run_command
@@ -14,7 +16,7 @@ PROG = "python -m tests.simulation.broker"
 
 
 def main() -> int:
-    parser = make_parser(PROG, "Runs a whole broker on simulated disks, and looks for losses.")
+    parser = make_parser(PROG, "Run a whole broker on simulated disks, and look for violations of its guarantees.")
     return run_command(run, PROG, parser.parse_args())
 
 

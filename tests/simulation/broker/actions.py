@@ -1,4 +1,4 @@
-"""All that can be done to a world, each thing with random details."""
+"""Random actions of the broker simulation."""
 
 from __future__ import annotations
 
@@ -57,16 +57,18 @@ class Actions:
         return self._pick(list(self._simulation.catalogue.values()))
 
     def _pick_consumer(self) -> SimulatedConsumer | None:
-        shelves = [shelf for entity in self._simulation.catalogue.values() for shelf in entity.area_states]
-        return self._pick([consumer for shelf in shelves for consumer in shelf.consumers])
+        area_states = [
+            area_state for entity in self._simulation.catalogue.values() for area_state in entity.area_states
+        ]
+        return self._pick([consumer for area_state in area_states for consumer in area_state.consumers])
 
-    # --- time and work ------------------------------------------------------------------------------------------------
+    # --- time and work -----------------------------------------------------------------------------------------------
 
-    def work(self) -> None:
+    def run_steps(self) -> None:
         for _ in range(self._random.choice((1, 2, 4, 10))):
             self._simulation.step()
 
-    def look(self) -> None:
+    def check(self) -> None:
         self._simulation.check_when_idle()
 
     def wait(self) -> None:
@@ -79,12 +81,12 @@ class Actions:
     def wait_long(self) -> None:
         self._simulation.pass_time(self._random.choice((5.0, 7.5, 11.0, 61.0)))
 
-    def jump(self) -> None:
-        """The wall clock is set; nothing comes of it."""
+    def set_wall_clock(self) -> None:
+        """Set the wall clock, which must have no effect."""
         self._simulation.clock.set_wall_ms(self._random.randint(1_000_000_000_000, 2_000_000_000_000))
         self._simulation.namespace.timers.run_due()
 
-    # --- entities -----------------------------------------------------------------------------------------------------
+    # --- entities ----------------------------------------------------------------------------------------------------
 
     def create(self) -> None:
         free = [path for path in PATHS[: self._simulation.settings.queues] if path not in self._simulation.catalogue]
@@ -111,7 +113,7 @@ class Actions:
         self._simulation.namespace.remove(entity.path)
         self._simulation.clean_up_entity(entity)
 
-    def describe(self) -> None:
+    def update(self) -> None:
         entity = self._pick_entity()
         if entity is None:
             return
@@ -123,7 +125,7 @@ class Actions:
         entity.recent_max_delivery_counts.add(entity.description.max_delivery_count)
         self._simulation.namespace.update_queue(entity.path, entity.description, updated_ms=0)
 
-    # --- sending ------------------------------------------------------------------------------------------------------
+    # --- sending -----------------------------------------------------------------------------------------------------
 
     def send(self) -> None:
         for _ in range(self._random.choice((1, 1, 2, 4))):
@@ -131,8 +133,8 @@ class Actions:
             if entity is not None:
                 self._send(entity)
 
-    def send_to_former(self) -> None:
-        """Someone has a link to an entity that is deleted."""
+    def send_to_deleted(self) -> None:
+        """Send on a link to a deleted entity."""
         entity = self._pick(self._simulation.deleted_entities)
         if entity is not None and self._send(entity):
             raise Violation(f"{entity} is deleted, and takes messages")
@@ -142,13 +144,15 @@ class Actions:
         count = random.choice((1, 1, 1, 2, 5))
         identities = list(range(self._next_identity, self._next_identity + count))
         self._next_identity += count
-        payloads = [make_payload(one, random.randint(0, self._simulation.settings.max_padding)) for one in identities]
+        payloads = [
+            make_payload(identity, random.randint(0, self._simulation.settings.max_padding)) for identity in identities
+        ]
         now_ms = self._simulation.clock.wall_ms()
-        parcel = IncomingBatch()
+        batch = IncomingBatch()
         if count > 1:
-            intake.add_to(parcel, make_batch(payloads), BATCH_FORMAT, now_ms, entity.queue.validation_policy)
+            intake.add_to(batch, make_batch(payloads), BATCH_FORMAT, now_ms, entity.queue.validation_policy)
         else:
-            intake.add_to(parcel, payloads[0], 0, now_ms, entity.queue.validation_policy)
+            intake.add_to(batch, payloads[0], 0, now_ms, entity.queue.validation_policy)
         sending = self._checker.send_started(entity, identities)
         self._trace(f"{sending!r} to {entity}")
 
@@ -157,28 +161,28 @@ class Actions:
             self._checker.send_answered(sending, error)
 
         try:
-            entity.queue.send(parcel, answered)
+            entity.queue.send(batch, answered)
         except (StoreUnavailable, ServerBusy, QuotaExceeded, EntityDeleted) as error:
             self._trace(f"refused: {error}")
             sending.is_answered = True
             return False
         return True
 
-    def refuse(self) -> None:
-        """A disk is nearly full, or not any more."""
-        journal = self._pick(self._simulation.namespace.stores)
-        assert journal is not None
-        journal.disk_full_reason = None if journal.disk_full_reason else "its disk is nearly full"
+    def fill_disk(self) -> None:
+        """Mark a disk as nearly full, or end that."""
+        commit_log = self._pick(self._simulation.namespace.stores)
+        assert commit_log is not None
+        commit_log.disk_full_reason = None if commit_log.disk_full_reason else "its disk is nearly full"
 
-    # --- receiving ----------------------------------------------------------------------------------------------------
+    # --- receiving ---------------------------------------------------------------------------------------------------
 
-    def come(self) -> None:
+    def attach(self) -> None:
         entity = self._pick_entity()
         if entity is None:
             return
-        shelf = entity.dead if self._random.random() < 0.25 else entity.main
+        area_state = entity.dead if self._random.random() < 0.25 else entity.main
         deletes = self._random.random() < 0.3
-        consumer = SimulatedConsumer(self._simulation, shelf, self._next_consumer, deletes=deletes)
+        consumer = SimulatedConsumer(self._simulation, area_state, self._next_consumer, deletes=deletes)
         self._next_consumer += 1
         self._trace(repr(consumer))
         if self._random.random() < 0.7:
@@ -209,24 +213,24 @@ class Actions:
             consumer.is_blocked = False
             consumer.request_messages()
 
-    def desert(self) -> None:
-        """All links to one fragment end at once, some in the middle of things."""
+    def detach_all(self) -> None:
+        """Detach all links of a fragment at once, some with credit and settlements in progress."""
         consumer = self._pick_consumer()
         if consumer is None:
             return
-        shelf = consumer.area_state
-        for one in shelf.consumers:
+        area_state = consumer.area_state
+        for other in area_state.consumers:
             if self._random.random() < 0.5:
-                one.grant(self._random.choice((1, 3)))
+                other.grant(self._random.choice((1, 3)))
         if self._random.random() < 0.7:
-            self._settle(self._random.choice((SettlementKind.RELEASE, SettlementKind.ABANDON)), shelf)
-        for one in list(shelf.consumers):
-            self._trace(repr(one))
-            one.leave()
-            shelf.fragment.dispatcher.remove(one)
+            self._settle(self._random.choice((SettlementKind.RELEASE, SettlementKind.ABANDON)), area_state)
+        for other in list(area_state.consumers):
+            self._trace(repr(other))
+            other.leave()
+            area_state.fragment.dispatcher.remove(other)
 
-    def leave(self) -> None:
-        """A link ends. What never left for the client is given back at once, or all of it is left to expire."""
+    def detach(self) -> None:
+        """Detach a link. Its messages are released at once, or their locks expire."""
         consumer = self._pick_consumer()
         if consumer is None:
             return
@@ -240,38 +244,38 @@ class Actions:
         entity = self._pick_entity()
         if entity is None:
             return
-        shelf = self._random.choice(entity.area_states)
-        start = self._random.choice((0, 1, self._random.randint(1, shelf.highest_synced + 2)))
+        area_state = self._random.choice(entity.area_states)
+        start = self._random.choice((0, 1, self._random.randint(1, area_state.highest_synced + 2)))
         count, max_bytes = self._random.choice((1, 3, 100)), self._random.choice((300, 1_000_000))
         messages = self._checker.messages
-        there = [  # what is being received and deleted may be away for a while, and be stored again
+        existing = [  # a message in receive-and-delete may be away for a while, and be stored again
             number
-            for number, live in shelf.visible.items()
-            if number >= start and messages[live.identity].deleting_consumer is None
+            for number, stored in area_state.visible.items()
+            if number >= start and messages[stored.identity].deleting_consumer is None
         ]
 
-        def done(found: list[bytes] | ServiceBusError) -> None:
-            if isinstance(found, ServiceBusError):
+        def done(page: list[bytes] | ServiceBusError) -> None:
+            if isinstance(page, ServiceBusError):
                 return
-            readings = [read_delivery(payload) for payload in found]
-            numbers = [reading.sequence for reading in readings]
+            deliveries = [read_delivery(payload) for payload in page]
+            numbers = [delivery.sequence for delivery in deliveries]
             if numbers != sorted(set(numbers)) or len(numbers) > count or min(numbers, default=start) < start:
-                raise Violation(f"{shelf}: peeked {numbers}, asked for {count} from {start}")
-            for identity, number, delivered in readings:
-                if (shelf.prefix, number, delivered) not in messages[identity].synced_versions:
-                    raise Violation(f"{shelf}: peeked {number} with count {delivered}, which was never on disk")
-            reach = numbers[-1] if numbers and (len(numbers) == count or max_bytes < 1_000_000) else None
-            still = [number for number in there if number in shelf.submitted]
-            missing = {number for number in still if reach is None or number <= reach} - set(numbers)
-            if missing and (numbers or reach is None):
-                raise Violation(f"{shelf}: peeked {numbers} from {start}, and there are {missing}")
+                raise Violation(f"{area_state}: peeked {numbers}, asked for {count} from {start}")
+            for identity, number, delivered in deliveries:
+                if (area_state.prefix, number, delivered) not in messages[identity].synced_versions:
+                    raise Violation(f"{area_state}: peeked {number} with count {delivered}, which was never on disk")
+            last = numbers[-1] if numbers and (len(numbers) == count or max_bytes < 1_000_000) else None
+            remaining = [number for number in existing if number in area_state.submitted]
+            missing = {number for number in remaining if last is None or number <= last} - set(numbers)
+            if missing and (numbers or last is None):
+                raise Violation(f"{area_state}: peeked {numbers} from {start}, and there are {missing}")
 
         try:
-            shelf.fragment.browser.peek(start, count, max_bytes, done)
+            area_state.fragment.browser.peek(start, count, max_bytes, done)
         except (StoreUnavailable, EntityDeleted) as error:
             self._trace(f"refused: {error}")
 
-    # --- settling -----------------------------------------------------------------------------------------------------
+    # --- settling ----------------------------------------------------------------------------------------------------
 
     def complete(self) -> None:
         self._settle(SettlementKind.COMPLETE)
@@ -286,25 +290,25 @@ class Actions:
         self._settle(SettlementKind.DEAD_LETTER)
 
     def _pick_locks(self, area_state: AreaState | None) -> list[Lock]:
-        """Some of what consumers of one fragment were given: also what was settled, is void, or is shown twice."""
-        held = self._simulation.given_locks
-        if len(held) > 60:
-            del held[: len(held) - 60]
+        """Return some locks given to consumers of one fragment, including settled, void and repeated ones."""
+        given = self._simulation.given_locks
+        if len(given) > 60:
+            del given[: len(given) - 60]
         if area_state is None:
-            one = self._pick(held)
-            if one is None:
+            lock_of_area = self._pick(given)
+            if lock_of_area is None:
                 return []
-            area_state = one.area_state
+            area_state = lock_of_area.area_state
         if area_state.entity.is_deleted:
             return []
-        fresh = [lock for lock in held if lock.area_state is area_state and lock.message.lock is lock]
-        stale = [lock for lock in held if lock.area_state is area_state and lock.message.lock is not lock]
-        some = [lock for lock in fresh if self._random.random() < 0.6]
+        fresh = [lock for lock in given if lock.area_state is area_state and lock.message.lock is lock]
+        stale = [lock for lock in given if lock.area_state is area_state and lock.message.lock is not lock]
+        chosen = [lock for lock in fresh if self._random.random() < 0.6]
         if stale and self._random.random() < 0.3:
-            some.append(self._random.choice(stale))
-        if some and self._random.random() < 0.05:
-            some.append(some[0])
-        return some
+            chosen.append(self._random.choice(stale))
+        if chosen and self._random.random() < 0.05:
+            chosen.append(chosen[0])
+        return chosen
 
     def _settle(self, kind: SettlementKind, area_state: AreaState | None = None) -> None:
         chosen = self._pick_locks(area_state)
@@ -376,20 +380,20 @@ class Actions:
             raise Violation(f"{lock.message!r}: a lock that is lost was renewed")
         lock.deadline_s = now_s + entity.description.lock_duration_ms / 1000
 
-    # --- stores -------------------------------------------------------------------------------------------------------
+    # --- stores ------------------------------------------------------------------------------------------------------
 
     def hang(self) -> None:
         store = self._pick(self._simulation.stores)
         assert store is not None
         store.hang()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         store = self._pick(self._simulation.stores)
         assert store is not None
         if store.is_hanging:
             store.resume()
 
-    def fail(self) -> None:
+    def fail_sync(self) -> None:
         store = self._pick(self._simulation.stores)
         assert store is not None
         store.fail_next_sync("input/output error", self._random)

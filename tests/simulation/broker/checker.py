@@ -1,8 +1,8 @@
-"""What must hold: every change that the broker asks of a store, every answer and every delivery is judged here.
+"""The guarantees of a broker: the checker verifies every commit, every outcome and every delivery.
 
-The ledger sees a broker from both of its sides: what clients asked and were told, and what stores were asked to write.
-A commit is right if each of its changes follows from something that a client asked, or from a lock that expired; an
-answer is right if the synced disk agrees with it; a delivery is right if it is the lowest message that nobody has.
+The checker sees both sides of the broker: the requests and outcomes of clients, and the commits of stores. A commit is
+correct if each of its changes follows from a client's request or an expired lock; an outcome is correct if it agrees
+with the synced disk; a delivery is correct if it is the available message with the lowest sequence number.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ AREA_KEY_BYTES = PREFIX_BYTES + KIND_BYTES
 
 
 class BrokerChecker:
-    """All that was ever sent in one run, and where it is."""
+    """All messages of a run, and their expected locations."""
 
     def __init__(self, now_s: Callable[[], float], disks: Sequence[MemoryDisk]) -> None:
         self.disks = disks
@@ -48,24 +48,24 @@ class BrokerChecker:
         self.entities: list[Entity] = []
         self.area_states: dict[bytes, AreaState] = {}
         self.pending_operations: list[SendOperation | SettlementOperation] = []
-        """All that is to be answered; what was, is taken out at the next look."""
+        """Operations without an outcome; `check_answered` removes completed ones."""
         self._now_s = now_s
         self._commits: dict[ChangeBatch, ExpectedCommit] = {}
 
     def add_entity(self, entity: Entity) -> None:
         self.entities.append(entity)
-        self.area_states |= {shelf.prefix: shelf for shelf in entity.area_states}
+        self.area_states |= {area_state.prefix: area_state for area_state in entity.area_states}
 
     def existing_area_states(self, store: int) -> list[AreaState]:
-        found = [entity for entity in self.entities if entity.store == store and not entity.is_deleted]
-        return [shelf for entity in found for shelf in entity.area_states]
+        entities = [entity for entity in self.entities if entity.store == store and not entity.is_deleted]
+        return [area_state for entity in entities for area_state in entity.area_states]
 
     def available_sequence_numbers(self, area_state: AreaState) -> list[int]:
-        """The sequence numbers that can be handed out, in the order in which they must be."""
+        """Return the sequence numbers that can be delivered, in the order in which they must be delivered."""
         messages = self.messages
-        return sorted([number for number, live in area_state.visible.items() if messages[live.identity].is_idle])
+        return sorted([number for number, stored in area_state.visible.items() if messages[stored.identity].is_idle])
 
-    # --- what clients ask and are told --------------------------------------------------------------------------------
+    # --- requests and outcomes ---------------------------------------------------------------------------------------
 
     def send_started(self, entity: Entity, identities: list[int]) -> SendOperation:
         sending = SendOperation(entity, identities)
@@ -103,69 +103,73 @@ class BrokerChecker:
             return
         dead = settlement.area_state.entity.dead
         for message, count in zip(settlement.messages, settlement.delivery_counts, strict=True):
-            where, what = message.location, settlement
+            location, operation = message.location, settlement
             if settlement.kind is SettlementKind.COMPLETE:
-                _check(where is None, "%s was answered, and is still on disk: %s", what, message)
+                _check(location is None, "%s was answered, and is still on disk: %s", operation, message)
                 message.is_deleted = True
                 continue
-            _check(where is not None, "%s was answered, and is not on disk: %s", what, message)
-            assert where is not None
+            _check(location is not None, "%s was answered, and is not on disk: %s", operation, message)
+            assert location is not None
             is_counted = settlement.kind is SettlementKind.ABANDON or (
                 settlement.kind is SettlementKind.DEAD_LETTER and settlement.area_state is dead
             )
             _check(
-                where.stored.delivery_count == count + is_counted,
+                location.stored.delivery_count == count + is_counted,
                 "%s was answered, and counted wrongly: %s",
-                what,
+                operation,
                 message,
             )
             if settlement.kind is SettlementKind.DEAD_LETTER:
-                _check(where.area_state is dead, "%s was answered, and is elsewhere: %s", what, message)
+                _check(location.area_state is dead, "%s was answered, and is elsewhere: %s", operation, message)
 
     def _check_answer(self, operation: SendOperation | SettlementOperation, error: ServiceBusError | None) -> None:
         _check(not operation.is_answered, "%s was answered twice", operation)
         _check(error is not None or not operation.is_void, "%s succeeded though its store failed meanwhile", operation)
         operation.is_answered = True
 
-    # --- what clients are given ---------------------------------------------------------------------------------------
+    # --- deliveries --------------------------------------------------------------------------------------------------
 
     def messages_locked(self, consumer: SimulatedConsumer, deliveries: list[Delivery], deadline_s: float) -> list[Lock]:
-        shelf = consumer.area_state
-        idle = self.available_sequence_numbers(shelf)
+        area_state = consumer.area_state
+        available = self.available_sequence_numbers(area_state)
         locks = []
         for index, (payload, tag) in enumerate(deliveries):
-            message, sequence = self._check_delivery(shelf, payload)
+            message, sequence = self._check_delivery(area_state, payload)
             _check(message.is_idle, "handed out though it is not free: %s", message)
             _check(
-                index < len(idle) and idle[index] == sequence,
+                index < len(available) and available[index] == sequence,
                 "%s: %s was handed out, not %s: %s",
-                shelf,
+                area_state,
                 sequence,
-                idle[index : index + 1],
+                available[index : index + 1],
                 message,
             )
-            record = self.disks[shelf.entity.store].synced[Table.LOG].values.get(shelf.prefix + pack_sequence(sequence))
+            record = (
+                self.disks[area_state.entity.store]
+                .synced[Table.LOG]
+                .values.get(area_state.prefix + pack_sequence(sequence))
+            )
             _check(
                 record is not None and matches_record(payload, record), "not the bytes that are on disk: %s", message
             )
-            locks.append(Lock(message, shelf, sequence, tag, deadline_s))
+            locks.append(Lock(message, area_state, sequence, tag, deadline_s))
         for lock in locks:
             _check(lock.message.lock is None, "%s was handed out twice at once", lock.message)
             lock.message.lock = lock
         return locks
 
     def _check_delivery(self, area_state: AreaState, payload: bytes) -> tuple[Message, int]:
-        """A delivery shows what is on the synced disk, to the byte."""
+        """Check that a delivery agrees with the synced disk."""
         identity, sequence, count = read_delivery(payload)
         message = self.messages.get(identity)
         if message is None:
             _fail(f"message {identity} was never sent")
-        where = message.location
+        location = message.location
         _check(
-            where is not None
-            and where.area_state is area_state
-            and where.sequence == sequence
-            and where.stored.delivery_count == count,
+            location is not None
+            and location.area_state is area_state
+            and location.sequence == sequence
+            and location.stored.delivery_count == count,
             "%s: %s was handed out with count %s, which no disk has: %s",
             area_state,
             sequence,
@@ -175,15 +179,15 @@ class BrokerChecker:
         return message, sequence
 
     def messages_reserved(self, consumer: SimulatedConsumer, count: int) -> None:
-        """Some are being deleted, to be delivered then. They are the lowest ones, as always."""
-        shelf = consumer.area_state
-        idle = self.available_sequence_numbers(shelf)
-        _check(len(idle) >= count, "%s: %s were reserved, and there are %s", shelf, count, len(idle))
-        for sequence in idle[:count]:
-            self.messages[shelf.visible[sequence].identity].deleting_consumer = consumer
+        """Record that the first available messages are being deleted for a consumer."""
+        area_state = consumer.area_state
+        available = self.available_sequence_numbers(area_state)
+        _check(len(available) >= count, "%s: %s were reserved, and there are %s", area_state, count, len(available))
+        for sequence in available[:count]:
+            self.messages[area_state.visible[sequence].identity].deleting_consumer = consumer
 
     def messages_refused(self, deliveries: list[Delivery]) -> None:
-        """What was deleted is not taken: it must come back."""
+        """Record messages that were deleted and then refused by the consumer: they must be stored again."""
         for payload, _ in deliveries:
             self.messages[read_delivery(payload)[0]].is_refused = True
 
@@ -206,66 +210,66 @@ class BrokerChecker:
             )
             message.deleting_consumer, message.is_deleted = None, True
 
-    # --- what stores are asked and do ---------------------------------------------------------------------------------
+    # --- commits -----------------------------------------------------------------------------------------------------
 
     def commit_submitted(self, batch: ChangeBatch) -> ExpectedCommit:
-        """A batch is right if each change in it follows from something."""
+        """Check that each change in a batch has a reason, and return the expected changes."""
         commit = ExpectedCommit()
         self._commits[batch] = commit
         final: dict[bytes, bytes | None] = {}
-        marks: dict[bytes, bytes] = {}
+        counters: dict[bytes, bytes] = {}
         for key, value, table in batch.changes:
             if isinstance(value, tuple):
-                continue  # of an entity that is deleted: nobody sees it any more
+                continue  # deletion of an entity's records, which clients cannot see any more
             if table is Table.LOG:
                 final[key] = value
             elif value is not None:
-                marks[key] = value
+                counters[key] = value
         self._check_changes(commit, final)
-        for shelf, sequence, live in commit.changes:
-            _apply_change(shelf.submitted, sequence, live)
-        touched = {shelf.prefix for shelf, _, _ in commit.changes}
-        _check(touched <= marks.keys(), "a batch without the marks of a fragment that it changes")
-        for prefix, value in marks.items():
+        for area_state, sequence, stored in commit.changes:
+            _apply_change(area_state.submitted, sequence, stored)
+        touched = {area_state.prefix for area_state, _, _ in commit.changes}
+        _check(touched <= counters.keys(), "a batch without the marks of a fragment that it changes")
+        for prefix, value in counters.items():
             if not self.area_states[prefix].entity.is_deleted:
-                self._check_marks(self.area_states[prefix], value, self.area_states[prefix].submitted)
+                self._check_stored_counters(self.area_states[prefix], value, self.area_states[prefix].submitted)
         return commit
 
     def _check_changes(self, commit: ExpectedCommit, final: dict[bytes, bytes | None]) -> None:
         removed: dict[int, StoredLocation] = {}
         added: dict[int, StoredLocation] = {}
         for key, record in final.items():
-            shelf, sequence = self.area_states[key[:AREA_KEY_BYTES]], sequence_of_key(key)
-            if shelf.entity.is_deleted:
+            area_state, sequence = self.area_states[key[:AREA_KEY_BYTES]], sequence_of_key(key)
+            if area_state.entity.is_deleted:
                 continue
-            old = shelf.submitted.get(sequence)
+            old = area_state.submitted.get(sequence)
             if record is not None:
                 identity, count = read_record_fields(record)
-                live = StoredMessage(identity, count, len(record))
+                stored = StoredMessage(identity, count, len(record))
                 _check(identity in self.messages, "message %s was stored, and never sent", identity)
                 if old is None:
-                    added[identity] = StoredLocation(shelf, sequence, live)
+                    added[identity] = StoredLocation(area_state, sequence, stored)
                 else:
-                    self._check_rewrite(commit, old, StoredLocation(shelf, sequence, live))
-                    commit.changes.append((shelf, sequence, live))
+                    self._check_rewrite(commit, old, StoredLocation(area_state, sequence, stored))
+                    commit.changes.append((area_state, sequence, stored))
             else:
-                _check(old is not None, "%s: %s was deleted, and is not there", shelf, sequence)
+                _check(old is not None, "%s: %s was deleted, and is not there", area_state, sequence)
                 assert old is not None
-                removed[old.identity] = StoredLocation(shelf, sequence, old)
-        for identity, place in removed.items():
-            self._check_removal(commit, self.messages[identity], place, added.get(identity))
-            commit.changes.append((place.area_state, place.sequence, None))
-        for identity, place in added.items():
+                removed[old.identity] = StoredLocation(area_state, sequence, old)
+        for identity, location in removed.items():
+            self._check_removal(commit, self.messages[identity], location, added.get(identity))
+            commit.changes.append((location.area_state, location.sequence, None))
+        for identity, location in added.items():
             if identity not in removed:
-                self._check_arrival(commit, self.messages[identity], place, added)
-            shelf = place.area_state
-            shelf.highest_submitted = max(shelf.highest_submitted, place.sequence)
-            commit.changes.append((shelf, place.sequence, place.stored))
-        for shelf, _, _ in commit.changes:
-            shelf.entity.recent_max_delivery_counts = {shelf.entity.description.max_delivery_count}
+                self._check_arrival(commit, self.messages[identity], location, added)
+            area_state = location.area_state
+            area_state.highest_submitted = max(area_state.highest_submitted, location.sequence)
+            commit.changes.append((area_state, location.sequence, location.stored))
+        for area_state, _, _ in commit.changes:
+            area_state.entity.recent_max_delivery_counts = {area_state.entity.description.max_delivery_count}
 
     def _check_rewrite(self, commit: ExpectedCommit, old: StoredMessage, new: StoredLocation) -> None:
-        """Only to count one delivery more, and only below the limit."""
+        """Check that a record is rewritten only to count a delivery, below the max delivery count."""
         message = self.messages[old.identity]
         _check(new.stored.identity == old.identity, "%s was overwritten by %s", message, new)
         self._check_delivery_count(message, old, new.stored, new.area_state)
@@ -339,7 +343,7 @@ class BrokerChecker:
                 new,
                 message,
             )
-            _check(all(one in added for one in sending.identities), "%s was stored in part", sending)
+            _check(all(identity in added for identity in sending.identities), "%s was stored in part", sending)
             _check(message.identity > new.area_state.latest_stored_identity, "overtook another: %s", message)
             new.area_state.latest_stored_identity = message.identity
             self._check_new_number(message, new)
@@ -353,56 +357,58 @@ class BrokerChecker:
         message.pending_commit = commit
         commit.messages.append(message)
 
-    def _check_marks(self, area_state: AreaState, marks: bytes, held: dict[int, StoredMessage]) -> None:
-        read = MessageCounters(*COUNTERS_STRUCT.unpack(marks)[1:])
-        following, low, count, size = read.next_sequence, read.low_watermark, read.active_count, read.active_bytes
+    def _check_stored_counters(self, area_state: AreaState, counters: bytes, held: dict[int, StoredMessage]) -> None:
+        read = MessageCounters(*COUNTERS_STRUCT.unpack(counters)[1:])
+        next_sequence, low, count, size = read.next_sequence, read.low_watermark, read.active_count, read.active_bytes
         _check(count == len(held), "%s: the marks say %s messages, and there are %s", area_state, count, len(held))
-        total = sum([live.size for live in held.values()])
+        total = sum([stored.size for stored in held.values()])
         _check(size == total, "%s: the marks say %s bytes, and there are %s", area_state, size, total)
         _check(
-            following > area_state.highest_synced,
+            next_sequence > area_state.highest_synced,
             "%s: number %s is next, %s was",
             area_state,
-            following,
+            next_sequence,
             area_state.highest_synced,
         )
         highest, lowest = max(held, default=0), min(held, default=low)
-        _check(following > highest, "%s: number %s is next, and there is %s", area_state, following, highest)
+        _check(next_sequence > highest, "%s: number %s is next, and there is %s", area_state, next_sequence, highest)
         _check(low <= lowest, "%s: the low-water mark is %s, above %s", area_state, low, lowest)
 
     def commit_synced(self, batch: ChangeBatch) -> None:
-        """A batch is safe."""
+        """Record that a batch is synced."""
         commit = self._commits.pop(batch)
-        for shelf, sequence, live in commit.changes:
-            old = shelf.synced.get(sequence)
-            _apply_change(shelf.synced, sequence, live)
-            shelf.highest_synced = max(shelf.highest_synced, sequence)
-            if live is None:
+        for area_state, sequence, stored in commit.changes:
+            old = area_state.synced.get(sequence)
+            _apply_change(area_state.synced, sequence, stored)
+            area_state.highest_synced = max(area_state.highest_synced, sequence)
+            if stored is None:
                 assert old is not None
                 self.messages[old.identity].location = None
                 continue
-            message = self.messages[live.identity]
-            _check(message.location is None or message.location[:2] == (shelf, sequence), "stored twice: %s", message)
-            message.location = StoredLocation(shelf, sequence, live)
+            message = self.messages[stored.identity]
+            _check(
+                message.location is None or message.location[:2] == (area_state, sequence), "stored twice: %s", message
+            )
+            message.location = StoredLocation(area_state, sequence, stored)
             message.was_synced = True
-            message.synced_versions.add((shelf.prefix, sequence, live.delivery_count))
+            message.synced_versions.add((area_state.prefix, sequence, stored.delivery_count))
 
     def commit_visible(self, commit: ExpectedCommit) -> None:
-        """The broker is about to hear that a batch is safe: now everyone may see it."""
-        for shelf, _, _ in commit.changes:
-            shelf.min_shown_count = len(shelf.visible)
-        for shelf, sequence, live in commit.changes:
-            shelf.min_shown_count -= live is None
-            _apply_change(shelf.visible, sequence, live)
+        """Record that the broker is about to learn that a batch is synced: from now on clients may see the changes."""
+        for area_state, _, _ in commit.changes:
+            area_state.min_shown_count = len(area_state.visible)
+        for area_state, sequence, stored in commit.changes:
+            area_state.min_shown_count -= stored is None
+            _apply_change(area_state.visible, sequence, stored)
         for message in commit.messages:
             message.pending_commit = None
             if message.deleting_consumer is not None and message.location is not None:
                 message.deleting_consumer, message.is_refused = None, False  # stored again
 
     def check_shown(self, commit: ExpectedCommit) -> None:
-        for shelf in {shelf.prefix: shelf for shelf, _, _ in commit.changes}.values():
-            if not shelf.entity.is_deleted:
-                self.check_counters(shelf)
+        for area_state in {area_state.prefix: area_state for area_state, _, _ in commit.changes}.values():
+            if not area_state.entity.is_deleted:
+                self.check_counters(area_state)
 
     def check_counters(self, area_state: AreaState) -> None:
         shown, held = area_state.fragment, area_state.visible
@@ -413,14 +419,14 @@ class BrokerChecker:
             shown.active_count,
             len(held),
         )
-        total = sum([live.size for live in held.values()])
+        total = sum([stored.size for stored in held.values()])
         _check(shown.size == total, "%s: %s bytes are shown, and there are %s", area_state, shown.size, total)
 
     def store_lost(self, store: int) -> None:
-        """A store failed, or all did: locks are void, and of what was on its way the disk holds what it holds."""
-        for asked in self.pending_operations:
-            entity = asked.entity if isinstance(asked, SendOperation) else asked.area_state.entity
-            asked.is_void = asked.is_void or (entity.store == store and not asked.is_answered)
+        """Record the failure of a store: its locks are void, and unsynced commits are lost."""
+        for operation in self.pending_operations:
+            entity = operation.entity if isinstance(operation, SendOperation) else operation.area_state.entity
+            operation.is_void = operation.is_void or (entity.store == store and not operation.is_answered)
         for message in self.messages.values():
             if message.send.entity.store != store:
                 continue
@@ -430,34 +436,34 @@ class BrokerChecker:
                 message.deleting_consumer, message.is_refused = None, False
         for entity in self.entities:
             if entity.store == store:
-                for shelf in entity.area_states:
-                    shelf.lose_unsynced()
+                for area_state in entity.area_states:
+                    area_state.lose_unsynced()
 
     def process_lost(self) -> None:
-        """The process is gone, and with it everyone who was to be answered."""
+        """Record the loss of the process with all pending operations."""
         for number in range(len(self.disks)):
             self.store_lost(number)
             self.check_disk(number)
         self.pending_operations.clear()
 
-    # --- what a disk holds --------------------------------------------------------------------------------------------
+    # --- checks when idle --------------------------------------------------------------------------------------------
 
     def check_disk(self, store: int) -> None:
-        """The synced disk holds what the commits made of it, and its marks agree."""
+        """Check that the synced disk has the expected messages, and that its counters agree."""
         disk = self.disks[store]
         log, index = disk.synced[Table.LOG], disk.synced[Table.INDEX]
-        found: dict[bytes, dict[int, StoredMessage]] = {}
+        messages_by_prefix: dict[bytes, dict[int, StoredMessage]] = {}
         for key, record in log.values.items():
-            held = found.setdefault(key[:AREA_KEY_BYTES], {})
+            held = messages_by_prefix.setdefault(key[:AREA_KEY_BYTES], {})
             held[sequence_of_key(key)] = StoredMessage(*read_record_fields(record), len(record))
-        for shelf in self.existing_area_states(store):
-            held = found.get(shelf.prefix, {})
-            _check(held == shelf.synced, "%s: the disk holds %s, not %s", shelf, held, shelf.synced)
-            marks = index.values.get(shelf.prefix)
-            if marks is not None:
-                self._check_marks(shelf, marks, held)
+        for area_state in self.existing_area_states(store):
+            held = messages_by_prefix.get(area_state.prefix, {})
+            _check(held == area_state.synced, "%s: the disk holds %s, not %s", area_state, held, area_state.synced)
+            counters = index.values.get(area_state.prefix)
+            if counters is not None:
+                self._check_stored_counters(area_state, counters, held)
             else:
-                _check(not held, "%s: messages without marks", shelf)
+                _check(not held, "%s: messages without marks", area_state)
         for entity in self.entities:
             if entity.is_cleaned_up and entity.store == store:
                 start, end = entity_key_range(entity.id)
@@ -465,28 +471,42 @@ class BrokerChecker:
                 _check(not left, "%s was deleted, and its records are still there: %s", entity, left)
 
     def check_answered(self, store: int) -> None:
-        """When a store has nothing more to do, nobody waits for it."""
-        self.pending_operations = [asked for asked in self.pending_operations if not asked.is_answered]
-        for asked in self.pending_operations:
-            entity = asked.entity if isinstance(asked, SendOperation) else asked.area_state.entity
-            _check(entity.store != store, "%s is not answered", asked)
+        """Check that no operation is pending when a store is idle."""
+        self.pending_operations = [operation for operation in self.pending_operations if not operation.is_answered]
+        for operation in self.pending_operations:
+            entity = operation.entity if isinstance(operation, SendOperation) else operation.area_state.entity
+            _check(entity.store != store, "%s is not answered", operation)
         for message in self.messages.values():
             if message.deleting_consumer is not None and not message.send.entity.is_deleted:
                 _check(message.send.entity.store != store, "received by nobody: %s", message)
 
     def check_area(self, area_state: AreaState, max_locks: int) -> None:
-        """... and whoever is hungry has been fed."""
-        _check(area_state.visible == area_state.synced == area_state.submitted, "%s: a commit was not told", area_state)
+        """Check that all commits are visible, and that available messages were delivered to waiting consumers."""
+        _check(
+            area_state.visible == area_state.synced == area_state.submitted,
+            "%s: the callback of a commit was not called",
+            area_state,
+        )
         self.check_counters(area_state)
-        taken = [self.messages[live.identity] for live in area_state.visible.values()]
-        for message in taken:
+        messages = [self.messages[stored.identity] for stored in area_state.visible.values()]
+        for message in messages:
             _check(message.settlement is None and message.pending_commit is None, "never finished: %s", message)
-        out = sum([not message.is_idle for message in taken])
-        _check(out <= max_locks, "%s: %s messages are out, more than %s", area_state, out, max_locks)
-        if out < max_locks and (idle := self.available_sequence_numbers(area_state)):
+        in_flight_count = sum([not message.is_idle for message in messages])
+        _check(
+            in_flight_count <= max_locks,
+            "%s: %s messages are in flight, more than %s",
+            area_state,
+            in_flight_count,
+            max_locks,
+        )
+        if in_flight_count < max_locks and (available := self.available_sequence_numbers(area_state)):
             for consumer in area_state.consumers:
                 _check(
-                    not consumer.wants_messages, "%s: %s gets nothing, though there are %s", area_state, consumer, idle
+                    not consumer.wants_messages,
+                    "%s: %s gets nothing, though there are %s",
+                    area_state,
+                    consumer,
+                    available,
                 )
 
 
@@ -497,11 +517,11 @@ def _apply_change(messages: dict[int, StoredMessage], sequence: int, stored: Sto
         messages[sequence] = stored
 
 
-def _check(holds: object, otherwise: str, *parts: object) -> None:
-    """The text is made only when it is needed: there are a hundred checks to a step."""
+def _check(holds: object, text: str, *parts: object) -> None:
+    """Raise a violation if a condition does not hold. The text is formatted only then: a step has a hundred checks."""
     if not holds:
-        _fail(otherwise % parts)
+        _fail(text % parts)
 
 
-def _fail(what: str) -> NoReturn:
-    raise Violation(what)
+def _fail(text: str) -> NoReturn:
+    raise Violation(text)

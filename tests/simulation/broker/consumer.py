@@ -1,4 +1,4 @@
-"""A receiving link of the simulation, which counts as the one in `server/amqp/outgoing_link.py` does."""
+"""A receiving link of the simulation, which counts credit like `server/amqp/outgoing_link.py`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class SimulatedConsumer:
         self.receive_and_delete = deletes
         self.is_closed = False
         self.is_blocked = False
-        """Its socket is full."""
+        """Whether its socket is full."""
         self.credit = 0
         self.drain_until_s: float | None = None
         self._reserved = 0
@@ -31,7 +31,7 @@ class SimulatedConsumer:
         area_state.fragment.dispatcher.add(self)
 
     def __hash__(self) -> int:
-        return self.number  # the order in a set is the same in every process
+        return self.number  # so that the order of a set is the same in every process
 
     def __eq__(self, other: object) -> bool:
         return self is other
@@ -48,13 +48,15 @@ class SimulatedConsumer:
 
     @property
     def wants_messages(self) -> bool:
-        """It has credit for more than what is on its way to it."""
+        """Whether it has credit for more messages than are being deleted for it."""
         messages = self._simulation.checker.messages.values()
-        coming = sum([message.deleting_consumer is self for message in messages]) if self.receive_and_delete else 0
-        return self.credit > coming and not self.is_blocked
+        pending_count = (
+            sum([message.deleting_consumer is self for message in messages]) if self.receive_and_delete else 0
+        )
+        return self.credit > pending_count and not self.is_blocked
 
     def reserve_credit(self, count: int) -> None:
-        """A negative count takes back what could not be deleted."""
+        """Reserve credit for messages that are being deleted; a negative count returns credit."""
         if self.is_closed and count > 0:
             raise Violation(f"{self!r} is gone, and {count} are reserved for it")
         if not self.receive_and_delete or count > self.available_credit or self._reserved + count < 0:
@@ -64,21 +66,21 @@ class SimulatedConsumer:
             self._simulation.checker.messages_reserved(self, count)
 
     def deliver(self, deliveries: list[Delivery]) -> int:
-        world, count = self._simulation, len(deliveries)
+        simulation, count = self._simulation, len(deliveries)
         if self.is_closed:
             raise Violation(f"{self!r} is gone, and was given {count}")
         if self.receive_and_delete:
             self._reserved -= count
             count = min(count, self.credit)
-            world.checker.messages_deleted(self, deliveries[:count])
-            world.checker.messages_refused(deliveries[count:])
+            simulation.checker.messages_deleted(self, deliveries[:count])
+            simulation.checker.messages_refused(deliveries[count:])
         else:
             if count > self.available_credit:
                 raise Violation(f"{self!r} was given {count}")
-            world.record_locks(self, deliveries)
+            simulation.record_locks(self, deliveries)
         self.credit = max(0, self.credit - count)
-        if world.is_tracing:
-            world.trace(f"  {count} for {self!r}: {world.identities(deliveries)}")
+        if simulation.is_tracing:
+            simulation.trace(f"  {count} for {self!r}: {simulation.identities(deliveries)}")
         return count
 
     def force_detach(self, _error: ServiceBusError) -> None:
@@ -100,27 +102,27 @@ class SimulatedConsumer:
         self.area_state.fragment.dispatcher.drain(self, self._drained)
 
     def _drained(self) -> None:
-        world = self._simulation
+        simulation = self._simulation
         if self.is_closed:
             return
         if self.drain_until_s is None:
             raise Violation(f"{self!r} was drained unasked")
-        is_early = world.clock.monotonic_s() < self.drain_until_s
-        messages = world.checker.messages.values()
-        coming = [message for message in messages if message.deleting_consumer is self and not message.is_refused]
-        if is_early and coming:
-            raise Violation(f"{self!r} was drained, and what it waits for comes later: {coming}")
-        if is_early and self.credit > 0 and not self.is_blocked and world.has_room(self.area_state):
-            idle = world.checker.available_sequence_numbers(self.area_state)
-            if idle:
-                raise Violation(f"{self!r} was drained, and there are still {idle}")
+        is_early = simulation.clock.monotonic_s() < self.drain_until_s
+        messages = simulation.checker.messages.values()
+        pending = [message for message in messages if message.deleting_consumer is self and not message.is_refused]
+        if is_early and pending:
+            raise Violation(f"{self!r} was drained, and what it waits for comes later: {pending}")
+        if is_early and self.credit > 0 and not self.is_blocked and simulation.has_room(self.area_state):
+            available = simulation.checker.available_sequence_numbers(self.area_state)
+            if available:
+                raise Violation(f"{self!r} was drained, and there are still {available}")
         self.drain_until_s = None
         self.credit = 0
-        if world.is_tracing:
-            world.trace(f"  drained: {self!r}")
+        if simulation.is_tracing:
+            simulation.trace(f"  drained: {self!r}")
 
     def leave(self) -> None:
-        """The link is over."""
+        """Close the link, without notice to the broker."""
         self.is_closed = True
         self.drain_until_s = None
         self.area_state.consumers.remove(self)

@@ -1,4 +1,4 @@
-"""What the simulation knows of entities and messages: nouns, without rules. The rules are in `ledger`."""
+"""Expected state of entities and messages, without rules. The rules are in `checker`."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ if TYPE_CHECKING:
 
 
 class StoredMessage(NamedTuple):
-    """A message on a disk."""
+    """A message in a store."""
 
     identity: int
     delivery_count: int
-    """How often, as its record says."""
+    """Delivery count in its record."""
     size: int
 
 
 class AreaState:
-    """What one fragment holds."""
+    """Expected content of a fragment."""
 
     def __init__(self, entity: Entity, area: Area) -> None:
         self.entity = entity
         self.area = area
         self.prefix = area_prefix(entity.id, 0, area) + ACTIVE
-        """Of its messages, and of its marks."""
+        """Key prefix of its messages and counters."""
         self.fragment: Fragment
         self.consumers: list[SimulatedConsumer] = []
         self.submitted: dict[int, StoredMessage] = {}
-        """By sequence number: as the store was asked to have it."""
+        """Messages by sequence number: content of the store after all submitted commits."""
         self.synced: dict[int, StoredMessage] = {}
-        """... as it survives a crash."""
+        """Content that survives a crash."""
         self.visible: dict[int, StoredMessage] = {}
-        """... as the store said that it has it, which is what anyone may see."""
+        """Content that the store has confirmed, which clients may see."""
         self.highest_submitted = 0
         self.highest_synced = 0
         self.latest_stored_identity = 0
-        """The identity that was last stored."""
+        """Identity of the message that was stored last."""
         self.min_shown_count = 0
-        """What the counter must show at least, while the answers to one commit are given."""
+        """Minimum that the counter must show while the callbacks of a commit run."""
 
     def __repr__(self) -> str:
         return f"{self.entity}/{self.area.name.lower()}"
@@ -57,7 +57,7 @@ class AreaState:
 
 
 class Entity:
-    """One life of a queue: created again, it is another."""
+    """A queue from its creation to its deletion; a queue created again is another entity."""
 
     def __init__(self, entity_id: int, path: str, store: int, description: QueueDescription) -> None:
         self.id = entity_id
@@ -68,7 +68,7 @@ class Entity:
         self.main = AreaState(self, Area.MAIN)
         self.dead = AreaState(self, Area.DEAD_LETTER)
         self.recent_max_delivery_counts = {description.max_delivery_count}
-        """Which max delivery counts held since the last commit: a message may have been judged by any of them."""
+        """Max delivery counts since the last commit: the broker may have applied any of them."""
         self.is_deleted = False
         self.is_cleaned_up = False
 
@@ -88,7 +88,7 @@ class SettlementKind(Enum):
 
 
 class Lock:
-    """What a consumer was given, and may still show long after it is void."""
+    """A lock given to a consumer, which may still present it long after it is void."""
 
     __slots__ = ("area_state", "deadline_s", "message", "sequence", "tag")
 
@@ -101,7 +101,7 @@ class Lock:
 
 
 class SettlementOperation:
-    """Something asked for locked messages together."""
+    """A settlement of several locked messages."""
 
     __slots__ = ("area_state", "delivery_counts", "is_answered", "is_void", "kind", "messages")
 
@@ -114,14 +114,14 @@ class SettlementOperation:
         ]
         self.is_answered = False
         self.is_void = False
-        """Its store failed meanwhile: it cannot succeed any more."""
+        """Whether its store has failed since: it cannot succeed any more."""
 
     def __repr__(self) -> str:
         return f"{self.kind.value} of {[message.identity for message in self.messages]}"
 
 
 class SendOperation:
-    """Messages sent together."""
+    """Messages sent in one batch."""
 
     __slots__ = ("entity", "identities", "is_answered", "is_void")
 
@@ -142,7 +142,7 @@ class StoredLocation(NamedTuple):
 
 
 class Message:
-    """One message, from its sending on."""
+    """A message that was sent."""
 
     __slots__ = (
         "deleting_consumer",
@@ -159,31 +159,31 @@ class Message:
         "was_synced",
     )
 
-    def __init__(self, identity: int, sending: SendOperation) -> None:
+    def __init__(self, identity: int, send: SendOperation) -> None:
         self.identity = identity
-        self.send = sending
+        self.send = send
         self.was_synced = False
         self.synced_versions: set[tuple[bytes, int, int]] = set()
-        """Each way in which a disk had it: prefix, sequence number, delivery count."""
+        """All versions that were ever synced: key prefix, sequence number, delivery count."""
         self.location: StoredLocation | None = None
-        """On the synced disk."""
+        """Location on the synced disk."""
         self.lock: Lock | None = None
         self.settlement: SettlementOperation | None = None
-        """Not answered yet."""
+        """Settlement without an outcome yet."""
         self.pending_commit: ExpectedCommit | None = None
-        """A commit on its way that changes it."""
+        """Submitted commit that changes the message, until it is visible."""
         self.deleting_consumer: SimulatedConsumer | None = None
+        """Consumer in receive-and-delete mode for which the message is being deleted."""
         self.is_refused = False
-        """Who it was deleted for had no credit for it any more."""
-        """Who receives and deletes it."""
+        """Whether that consumer had no credit for it any more."""
         self.is_deleted = False
-        """It was answered that it is deleted, or it was received and deleted: it must not appear again."""
+        """Whether its completion was confirmed, or it was received and deleted: it must not appear again."""
         self.is_lost = False
-        """It was received and deleted by someone who could not be told before a failure: once, or never."""
+        """Whether it was deleted for a consumer that a failure may have kept from it: received once or never."""
 
     @property
     def is_idle(self) -> bool:
-        """Nobody has it, and nothing is being done to it."""
+        """Whether it is neither locked nor being changed."""
         return (
             self.lock is None
             and self.pending_commit is None
@@ -192,20 +192,20 @@ class Message:
         )
 
     def __repr__(self) -> str:
-        found = [
+        pending = [
             name
             for name in ("lock", "settlement", "pending_commit", "deleting_consumer")
             if getattr(self, name) is not None
         ]
-        return f"message {self.identity} ({', '.join(found) or 'idle'}, on disk {self.location})"
+        return f"message {self.identity} ({', '.join(pending) or 'idle'}, on disk {self.location})"
 
 
 class ExpectedCommit:
-    """What one batch changes."""
+    """Expected changes of a commit."""
 
     __slots__ = ("changes", "messages")
 
     def __init__(self) -> None:
         self.changes: list[tuple[AreaState, int, StoredMessage | None]] = []
-        """Removals first."""
+        """Changes by area and sequence number, None for a removal; removals come first."""
         self.messages: list[Message] = []

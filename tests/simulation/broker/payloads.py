@@ -1,4 +1,4 @@
-"""What is sent in a simulation: the smallest real messages, which can be told apart from any copy of their bytes."""
+"""Messages of a simulation: minimal real messages whose last bytes identify them in every record and delivery."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ _IDENTITY_STRUCT = Struct(">Q")
 _COUNT_STRUCT = Struct(">I")
 _COUNT_IN_RECORD = 4
 _COUNT_IN_DELIVERY = 12
-"""These messages have no time to live, so the header in front of a delivery is always the same."""
+"""Offset of the delivery count. These messages have no time to live, so the header has always the same length."""
 _SEQUENCE_NUMBER = b"\xa3\x15x-opt-sequence-number\x81"
 _LOCKED_UNTIL = b"\xa3\x12x-opt-locked-until\x83"
 _HEAD = build(properties=Properties(message_id="m"))
 
 
 class DeliveryFields(NamedTuple):
-    """What a delivery says."""
+    """Fields read from a delivery."""
 
     identity: int
     sequence: int
     delivered: int
-    """How often before."""
+    """Delivery count."""
 
 
 def make_payload(identity: int, padding: int, *, session: str | None = None) -> bytes:
-    """A message as a client sends it; its last eight bytes say which it is."""
+    """Build a message as a client sends it; its last eight bytes are its identity."""
     head = _HEAD if session is None else build(properties=Properties(message_id="m", group_id=session))
     return head + data(bytes(padding) + _IDENTITY_STRUCT.pack(identity))
 
@@ -47,18 +47,18 @@ def read_delivery(payload: bytes) -> DeliveryFields:
 
 
 def read_locked_until(payload: bytes) -> int:
-    """Until when a delivery is locked, on the wall clock."""
-    found: int = _IDENTITY_STRUCT.unpack_from(payload, payload.index(_LOCKED_UNTIL) + len(_LOCKED_UNTIL))[0]
-    return found
+    """Return the wall-clock time until which a delivery is locked."""
+    locked_until_ms: int = _IDENTITY_STRUCT.unpack_from(payload, payload.index(_LOCKED_UNTIL) + len(_LOCKED_UNTIL))[0]
+    return locked_until_ms
 
 
 def read_record_fields(record: bytes) -> tuple[int, int]:
-    """Which message a record is of, and its delivery count."""
+    """Return the identity and the delivery count of the message in a record."""
     identity: int = _IDENTITY_STRUCT.unpack_from(record, len(record) - 8)[0]
     count: int = _COUNT_STRUCT.unpack_from(record, _COUNT_IN_RECORD)[0]
     return identity, count
 
 
 def matches_record(payload: bytes, record: bytes) -> bool:
-    """A delivery has all the bytes of its record, as they are on disk."""
+    """Whether a delivery contains the message bytes of a record."""
     return payload.endswith(record[HEAD_BYTES:])

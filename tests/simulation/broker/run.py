@@ -1,4 +1,4 @@
-"""One run: everything in it follows from its seed."""
+"""A run of the broker simulation, determined by its seed."""
 
 from __future__ import annotations
 
@@ -16,27 +16,30 @@ MAX_ROUNDS = 400
 
 
 def run(seed: int, *, is_tracing: bool = False) -> int:
-    """Do random things, then see that nothing is lost. Raises Violation, or whatever the broker raised. The steps."""
+    """Perform random actions, check that no message is lost, and return the number of steps.
+
+    Raises Violation, or any exception of the broker.
+    """
     random = Random(seed)
     settings = Settings(random)
     with patched_constants(settings.constants):
-        world = BrokerSimulation(random, settings, is_tracing=is_tracing)
-        world.start()
-        actions = Actions(world)
+        simulation = BrokerSimulation(random, settings, is_tracing=is_tracing)
+        simulation.start()
+        actions = Actions(simulation)
         actions.create()
         names = list(settings.weights)
         for name in random.choices(names, list(settings.weights.values()), k=settings.steps):
             actions.do(name)
         if is_tracing:
-            world.trace("the end: everything works again, and everything is received")
-        recover_all(world)
-        let_locks_expire(world)
-        drain_all(world)
+            simulation.trace("the end: everything works again, and everything is received")
+        recover_all(simulation)
+        let_locks_expire(simulation)
+        drain_all(simulation)
     return settings.steps
 
 
 def recover_all(simulation: BrokerSimulation) -> None:
-    """All stores work again, and all who wait are answered."""
+    """Make all stores work again, and check that all pending operations complete."""
     for _ in range(MAX_ROUNDS):
         for number, store in enumerate(simulation.stores):
             if store.is_hanging:
@@ -51,37 +54,37 @@ def recover_all(simulation: BrokerSimulation) -> None:
 
 
 def let_locks_expire(simulation: BrokerSimulation) -> None:
-    shelves = [shelf for entity in simulation.catalogue.values() for shelf in entity.area_states]
-    for shelf in shelves:
-        for consumer in list(shelf.consumers):
+    area_states = [area_state for entity in simulation.catalogue.values() for area_state in entity.area_states]
+    for area_state in area_states:
+        for consumer in list(area_state.consumers):
             consumer.leave()
-            shelf.fragment.dispatcher.remove(consumer)
+            area_state.fragment.dispatcher.remove(consumer)
     recover_all(simulation)
     simulation.pass_time(61.0)
     for _ in range(MAX_ROUNDS):
         recover_all(simulation)
-        if not any(True for shelf in shelves for _ in simulation.locks(shelf)):
+        if not any(True for area_state in area_states for _ in simulation.locks(area_state)):
             return
         simulation.pass_time(0.02)
     raise Violation("a lock does not expire")
 
 
 def drain_all(simulation: BrokerSimulation) -> None:
-    """Everything that a disk holds is received once and completed, and then nothing is left."""
+    """Receive and complete all messages, and check that nothing is left."""
     for entity in list(simulation.catalogue.values()):
-        for shelf in entity.area_states:
-            consumer = SimulatedConsumer(simulation, shelf, 0, deletes=False)
+        for area_state in entity.area_states:
+            consumer = SimulatedConsumer(simulation, area_state, 0, deletes=False)
             consumer.grant(1_000_000)
             for _ in range(MAX_ROUNDS):
                 recover_all(simulation)
-                locks = list(simulation.locks(shelf))
+                locks = list(simulation.locks(area_state))
                 if not locks:
                     break
-                settlement = simulation.checker.settlement_started(SettlementKind.COMPLETE, shelf, locks)
-                shelf.fragment.settlement.complete(
-                    shelf.fragment.lock_numbers([lock.tag for lock in locks]),
+                settlement = simulation.checker.settlement_started(SettlementKind.COMPLETE, area_state, locks)
+                area_state.fragment.settlement.complete(
+                    area_state.fragment.lock_numbers([lock.tag for lock in locks]),
                     lambda error, settlement=settlement: simulation.checker.settlement_answered(settlement, error),  # type: ignore[misc]
                 )
-            if shelf.synced or shelf.fragment.active_count or shelf.fragment.size:
-                raise Violation(f"{shelf}: there is still {shelf.synced}")
+            if area_state.synced or area_state.fragment.active_count or area_state.fragment.size:
+                raise Violation(f"{area_state}: there is still {area_state.synced}")
     recover_all(simulation)

@@ -1,6 +1,6 @@
-"""What differs from run to run: sizes, limits, and how often each thing is done.
+"""Random settings of a run: sizes, limits, and the frequency of each action.
 
-Some things are not done at all in some runs: what needs many steps of one kind is found in runs that do little else.
+Each run leaves out some actions: faults that need many actions of one kind are found in runs with few other actions.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from random import Random
 
 WEIGHTS = {
-    "work": 60,
-    "look": 4,
+    "run_steps": 60,
+    "check": 4,
     "send": 14,
-    "send_to_former": 1,
-    "come": 4,
-    "leave": 3,
-    "desert": 2,
+    "send_to_deleted": 1,
+    "attach": 4,
+    "detach": 3,
+    "detach_all": 2,
     "grant": 12,
     "drain": 3,
     "block": 1,
@@ -34,22 +34,24 @@ WEIGHTS = {
     "peek": 4,
     "wait": 8,
     "wait_long": 2,
-    "jump": 1,
+    "set_wall_clock": 1,
     "hang": 1,
-    "go_on": 3,
-    "fail": 1,
+    "resume": 3,
+    "fail_sync": 1,
     "reopen": 4,
     "crash": 1,
     "create": 1,
     "delete": 1,
-    "describe": 1,
-    "refuse": 0.5,
+    "update": 1,
+    "fill_disk": 0.5,
 }
-ALWAYS = frozenset({"work", "look", "send", "come", "grant", "wait", "unblock", "go_on", "reopen", "create"})
+"""Frequencies of the actions, by their method names in `Actions`."""
+ALWAYS = frozenset({"run_steps", "check", "send", "attach", "grant", "wait", "unblock", "resume", "reopen", "create"})
+"""Actions that no run leaves out."""
 
 
 class Settings:
-    """One run's numbers, drawn from its seed."""
+    """Settings of one run, drawn from its seed."""
 
     def __init__(self, random: Random) -> None:
         self.steps = random.randint(60, 260)

@@ -1,4 +1,4 @@
-"""A store and a disk of the simulation that tell the ledger what passes."""
+"""A store and a disk of the simulation that report commits and syncs to the checker."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ class SimulatedStore(MemoryStore):
 
     def commit(self, batch: Batch, on_done: OnResult[None]) -> None:
         assert isinstance(batch, ChangeBatch)
-        ledger = self._checker
-        commit = ledger.commit_submitted(batch)
+        checker = self._checker
+        commit = checker.commit_submitted(batch)
 
-        def told(error: StoreError | None) -> None:
+        def on_committed(error: StoreError | None) -> None:
             if error is None:
-                ledger.commit_visible(commit)
+                checker.commit_visible(commit)
             on_done(error)
             if error is None:
-                ledger.check_shown(commit)
+                checker.check_shown(commit)
 
-        super().commit(batch, told)
+        super().commit(batch, on_committed)
 
     def hang(self, *, since: float | None = None) -> None:
         super().hang(since=since)

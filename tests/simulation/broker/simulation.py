@@ -1,7 +1,7 @@
-"""One process with its disks, from start to crash and to the next start. Nothing in it happens by itself.
+"""A simulated broker process with its disks, through crashes and restarts. Only `actions` make anything happen.
 
-Owns: the loop (calls put off to the end of the turn, answers of stores), the stores and their failures, the catalogue.
-What is done in it, and when, is chosen by `actions`.
+Owns: the event loop (calls deferred to the end of the turn, callbacks of stores), the stores and their failures, the
+catalogue.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from twinbus.broker.ports.consumer import Delivery
 
 MAX_STEPS = 5_000
-"""Calls and store steps until nothing is left to do: more is a loop without end."""
+"""Limit of calls and store steps until the simulation is idle: more means an endless loop."""
 
 
 class BrokerSimulation:
@@ -45,13 +45,13 @@ class BrokerSimulation:
         self.catalogue: dict[str, Entity] = {}
         self.entities_pending_cleanup: list[Entity] = []
         self.given_locks: list[Lock] = []
-        """What consumers were given, also what they settled already and what is void."""
+        """Locks given to consumers, including settled and void locks."""
         self.deleted_entities: list[Entity] = []
-        """Deleted, and perhaps still in the hands of someone who sends."""
+        """Deleted entities, to which senders may still send."""
         self.namespace: Namespace
         self.stores: list[SimulatedStore]
         self.closed: list[bool]
-        """Which stores failed and let go of their disks."""
+        """For each store: whether it has failed and released its disk."""
         self._deferred_calls: deque[Callable[[], object]] = deque()
         self._store_callbacks: list[deque[Callable[[], object]]] = []
         for disk in self.disks:
@@ -60,10 +60,10 @@ class BrokerSimulation:
     def trace(self, line: str) -> None:
         sys.stdout.write(f"{self.clock.monotonic_s():10.3f}  {line}\n")
 
-    # --- a process ----------------------------------------------------------------------------------------------------
+    # --- process -----------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """A process begins with what the disks and the catalogue hold."""
+        """Start a process with the content of the disks and the catalogue."""
         settings = self.settings
         self._deferred_calls.clear()
         self._store_callbacks = [deque() for _ in self.disks]
@@ -73,17 +73,17 @@ class BrokerSimulation:
             clock=self.clock,
             random=self.random,
             call_at_turn_end=self._deferred_calls.append,
-            on_failed=self._failed,
+            on_failed=self._on_store_failed,
             limits=settings.limits,
             store_timeout_s=settings.timeout_s,
         )
         for store in self.stores:
             self.namespace.add_store(store)
-        waiting = []
+        fragments = []
         for entity in self.catalogue.values():
             self.add_queue(entity)
-            waiting += [shelf.fragment for shelf in entity.area_states]
-        self._load(deque(waiting))
+            fragments += [area_state.fragment for area_state in entity.area_states]
+        self._load(deque(fragments))
 
     def add_queue(self, entity: Entity) -> None:
         entity.queue = self.namespace.add_queue(
@@ -94,57 +94,57 @@ class BrokerSimulation:
             local_part(entity.queue).dead_letters,
         )
 
-    def _load(self, waiting: deque[Fragment]) -> None:
-        """One after the other, as a server does before it serves."""
+    def _load(self, fragments: deque[Fragment]) -> None:
+        """Load fragments one after the other, as a server does before it serves."""
 
         def load_next(error: ServiceBusError | None = None) -> None:
             if error is not None:
                 raise Violation(f"a fragment cannot be loaded: {error}")
-            if waiting:
-                waiting.popleft().load(load_next)
+            if fragments:
+                fragments.popleft().load(load_next)
 
         load_next()
         self.run_until_idle()
         for entity in self.catalogue.values():
-            for shelf in entity.area_states:
-                if not shelf.fragment.is_loaded:
-                    raise Violation(f"{shelf} was not loaded")
-                self.checker.check_counters(shelf)
+            for area_state in entity.area_states:
+                if not area_state.fragment.is_loaded:
+                    raise Violation(f"{area_state} was not loaded")
+                self.checker.check_counters(area_state)
         for entity in list(self.entities_pending_cleanup):
             self.clean_up_entity(entity)
 
     def crash(self) -> None:
-        """Power is cut: what was in memory is gone, and of what was written and not synced a part."""
+        """Cut the power, and restart: memory is lost, and a random part of the unsynced writes."""
         for disk in self.disks:
             disk.crash(self.random)
         self.checker.process_lost()
         for entity in self.checker.entities:
-            for shelf in entity.area_states:
-                for consumer in list(shelf.consumers):
+            for area_state in entity.area_states:
+                for consumer in list(area_state.consumers):
                     consumer.leave()
         self.deleted_entities.clear()
         self.start()
 
     def clean_up_entity(self, entity: Entity) -> None:
-        def buried(error: ServiceBusError | None) -> None:
+        def on_deleted(error: ServiceBusError | None) -> None:
             if error is None and entity in self.entities_pending_cleanup:
                 self.entities_pending_cleanup.remove(entity)
                 entity.is_cleaned_up = True
 
         try:
-            self.namespace.delete_entity_records(entity.id, entity.store, buried)
+            self.namespace.delete_entity_records(entity.id, entity.store, on_deleted)
         except StoreUnavailable:
             return
 
-    # --- the loop -----------------------------------------------------------------------------------------------------
+    # --- event loop --------------------------------------------------------------------------------------------------
 
     def _open(self, number: int) -> SimulatedStore:
         return SimulatedStore(self.disks[number], name=str(number), post_call=self._store_callbacks[number].append)
 
     def step(self) -> bool:
-        """Do one thing of all that is waiting to be done, whichever comes. False if nothing is."""
+        """Run a random one of the pending calls and store steps. Return False if there are none."""
         choices: list[Callable[[], object]] = [store.step for store in self.stores if store.has_work]
-        choices += [mail.popleft for mail in self._store_callbacks if mail]
+        choices += [callbacks.popleft for callbacks in self._store_callbacks if callbacks]
         if self._deferred_calls:
             choices.append(self._deferred_calls.popleft)
         if not choices:
@@ -155,7 +155,7 @@ class BrokerSimulation:
         return True
 
     def run_until_idle(self) -> None:
-        """Until nothing is waiting but for time."""
+        """Run all pending calls and store steps; timers wait for `pass_time`."""
         for _ in range(MAX_STEPS):
             if not self.step():
                 return
@@ -166,19 +166,19 @@ class BrokerSimulation:
         self.namespace.timers.run_due()
         now_s = self.clock.monotonic_s()
         for entity in self.catalogue.values():
-            for shelf in entity.area_states:
-                for consumer in shelf.consumers:
+            for area_state in entity.area_states:
+                for consumer in area_state.consumers:
                     if consumer.drain_until_s is not None and consumer.drain_until_s <= now_s:
                         raise Violation(f"{consumer!r} waits for its drain too long")
 
-    # --- stores that fail ---------------------------------------------------------------------------------------------
+    # --- failing stores ----------------------------------------------------------------------------------------------
 
-    def _failed(self, journal: CommitLog) -> None:
-        number = self.namespace.stores.index(journal)
+    def _on_store_failed(self, commit_log: CommitLog) -> None:
+        number = self.namespace.stores.index(commit_log)
         if self.is_tracing:
             self.trace(f"  store {number} failed")
         self.checker.store_lost(number)
-        journal.store.close(lambda _: self._store_closed(number))
+        commit_log.store.close(lambda _: self._store_closed(number))
 
     def _store_closed(self, number: int) -> None:
         self.closed[number] = True
@@ -192,46 +192,46 @@ class BrokerSimulation:
     def is_working(self, number: int) -> bool:
         return self.namespace.stores[number].unavailable_reason is None and not self.stores[number].is_hanging
 
-    # --- looking ------------------------------------------------------------------------------------------------------
+    # --- checks ------------------------------------------------------------------------------------------------------
 
     def check_when_idle(self) -> None:
-        """Let everything finish that can, and see whether all is as it should be."""
+        """Run until idle, and check all working stores."""
         self.run_until_idle()
         for number in range(len(self.disks)):
             if not self.is_working(number):
                 continue
             self.checker.check_answered(number)
             self.checker.check_disk(number)
-            for shelf in self.checker.existing_area_states(number):
-                if not shelf.fragment.is_loaded:
-                    raise Violation(f"{shelf} is not loaded")
-                self.checker.check_area(shelf, self.settings.limits.max_locks)
+            for area_state in self.checker.existing_area_states(number):
+                if not area_state.fragment.is_loaded:
+                    raise Violation(f"{area_state} is not loaded")
+                self.checker.check_area(area_state, self.settings.limits.max_locks)
             self._check_expiry(number)
 
     def _check_expiry(self, number: int) -> None:
-        """A lock that has expired is being looked after: not all in one turn, but soon."""
+        """Check that expired locks have a timer that is due soon: they are not all handled in one turn."""
         now_s, due_s = self.clock.monotonic_s(), self.namespace.timers.due_in_s()
-        for shelf in self.checker.existing_area_states(number):
-            for lock in self.locks(shelf):
+        for area_state in self.checker.existing_area_states(number):
+            for lock in self.locks(area_state):
                 if lock.deadline_s <= now_s and (due_s is None or due_s > 0.02):
                     raise Violation(f"{lock.message!r}: its lock has expired, and nobody looks before {due_s} s")
 
     def locks(self, area_state: AreaState) -> Iterator[Lock]:
-        for live in area_state.visible.values():
-            lock = self.checker.messages[live.identity].lock
+        for stored in area_state.visible.values():
+            lock = self.checker.messages[stored.identity].lock
             if lock is not None:
                 yield lock
 
     def has_room(self, area_state: AreaState) -> bool:
-        """More messages may be out."""
+        """Whether more messages may be locked or in deletion."""
         messages = self.checker.messages
-        out = {live.identity for live in area_state.visible.values() if not messages[live.identity].is_idle}
-        out |= {
-            one.identity
-            for one in messages.values()
-            if one.deleting_consumer is not None and one.deleting_consumer.area_state is area_state
+        in_flight = {stored.identity for stored in area_state.visible.values() if not messages[stored.identity].is_idle}
+        in_flight |= {
+            message.identity
+            for message in messages.values()
+            if message.deleting_consumer is not None and message.deleting_consumer.area_state is area_state
         }
-        return len(out) < self.settings.limits.max_locks
+        return len(in_flight) < self.settings.limits.max_locks
 
     def record_locks(self, consumer: SimulatedConsumer, deliveries: list[Delivery]) -> None:
         entity = consumer.area_state.entity

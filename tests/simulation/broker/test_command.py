@@ -1,4 +1,4 @@
-"""The command says which seed failed and how to repeat it, and a seed means the same steps in every process."""
+"""The command prints which seed failed and how to repeat it, and a seed gives the same steps in every process."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def test_a_seed_means_the_same_steps_in_every_process() -> None:
     assert_a_seed_means_the_same_steps_in_every_process("tests.simulation.broker")
 
 
-def test_runs_that_find_nothing_say_so() -> None:
-    ran = run_python("-m", "tests.simulation.broker", "--runs", "20", "--seed", "20000", "--processes", "2")
-    assert ran.stdout.splitlines()[-1].startswith("20 runs of ")
-    assert "0 failed, from seed 20000" in ran.stdout
+def test_runs_without_violations_report_zero_failures() -> None:
+    completed = run_python("-m", "tests.simulation.broker", "--runs", "20", "--seed", "20000", "--processes", "2")
+    assert completed.stdout.splitlines()[-1].startswith("20 runs of ")
+    assert "0 failed, from seed 20000" in completed.stdout
 
 
 def test_a_run_that_fails_says_how_to_repeat_it() -> None:

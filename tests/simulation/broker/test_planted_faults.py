@@ -1,5 +1,5 @@
-"""The simulation finds what it is there to find: each fault planted in the broker or its store comes out."""
-# ruff: noqa: ANN401  # what is passed on untouched
+"""The simulation finds each fault that is planted in the broker or its store."""
+# ruff: noqa: ANN401  # arguments are passed on unchanged
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 ENOUGH = 600
-"""Runs in which a fault must show."""
+"""Number of runs within which a fault must be found."""
 
 Patch = pytest.MonkeyPatch
 
 
-def found() -> str:
-    """What the first run that finds something says."""
+def first_fault() -> str:
+    """Return the description of the first fault that a run finds."""
     for seed in range(ENOUGH):
         try:
             run(seed)
-        except Exception as error:  # noqa: BLE001  # a fault may show as anything
+        except Exception as error:  # noqa: BLE001  # a fault may cause any exception
             return describe_error(error)
     return "nothing"
 
 
-def after(patch: Patch, owner: type, name: str, then: Callable[..., None]) -> None:
-    """Do something wrong behind a method that is right."""
+def call_after(patch: Patch, owner: type, name: str, then: Callable[..., None]) -> None:
+    """Replace a method by one that calls the original and then `then`."""
     right = getattr(owner, name)
 
     def wrong(self: Any, *arguments: Any, **options: Any) -> Any:
@@ -53,11 +53,11 @@ def after(patch: Patch, owner: type, name: str, then: Callable[..., None]) -> No
     patch.setattr(owner, name, wrong)
 
 
-def no_marks(patch: Patch) -> None:
+def commit_without_counters(patch: Patch) -> None:
     patch.setattr(Fragment, "write_counters", lambda *_: None)
 
 
-def answer_before_applied(patch: Patch) -> None:
+def answer_before_changes_are_applied(patch: Patch) -> None:
     add = CommitLog.add
 
     def wrong(self: CommitLog, keeper: Any, size: int, applied: Any, answer: Any) -> None:
@@ -81,27 +81,27 @@ def accept_before_sync(patch: Patch) -> None:
     patch.setattr(Fragment, "enqueue", wrong)
 
 
-def accept_what_failed(patch: Patch) -> None:
+def accept_failed_sends(patch: Patch) -> None:
     patch.setattr(CommitLog, "_fail_callbacks", lambda _, answers, __: [answer(None) for answer in answers])
 
 
-def still_out_when_returned(patch: Patch) -> None:
-    after(patch, Fragment, "requeue", lambda self, lock, _: self.in_flight.add([lock]))
+def requeued_message_stays_in_flight(patch: Patch) -> None:
+    call_after(patch, Fragment, "requeue", lambda self, lock, _: self.in_flight.add([lock]))
 
 
-def return_to_a_window_that_is_elsewhere(patch: Patch) -> None:
+def requeue_outside_of_the_window(patch: Patch) -> None:
     patch.setattr(Dispatcher, "requeue", lambda self, sequence, record: self.window.requeue(sequence, record))
 
 
-def forget_what_is_out(patch: Patch) -> None:
-    after(patch, Fragment, "_deliver_locked", lambda self, *_: self.in_flight.clear())
+def in_flight_messages_are_forgotten(patch: Patch) -> None:
+    call_after(patch, Fragment, "_deliver_locked", lambda self, *_: self.in_flight.clear())
 
 
-def low_mark_above_what_is_out(patch: Patch) -> None:
+def low_watermark_ignores_in_flight_messages(patch: Patch) -> None:
     patch.setattr(InFlight, "lowest", lambda _, other: other)
 
 
-def read_on_behind_what_was_cleared(patch: Patch) -> None:
+def cleared_window_continues_after_its_messages(patch: Patch) -> None:
     def wrong(self: Window) -> None:
         self.ready.clear()
         self.ready_bytes = 0
@@ -109,12 +109,12 @@ def read_on_behind_what_was_cleared(patch: Patch) -> None:
     patch.setattr(Window, "clear", wrong)
 
 
-def hand_out_what_is_out(patch: Patch) -> None:
+def in_flight_messages_are_delivered_again(patch: Patch) -> None:
     fill = Window.fill
     patch.setattr(Window, "fill", lambda self, rows, start, end, _: fill(self, rows, start, end, lambda _: False))
 
 
-def put_back_at_the_end(patch: Patch) -> None:
+def requeue_at_the_end(patch: Patch) -> None:
     def wrong(self: Window, sequence: int, record: bytes) -> None:
         self.ready.append((sequence, record))
         self.ready_bytes += len(record)
@@ -131,7 +131,7 @@ def lock_never_expires(patch: Patch) -> None:
 
 
 def expiry_is_not_counted(patch: Patch) -> None:
-    wrong = lambda self, found, answer, _: self._return_unchanged(found, answer)  # noqa: E731
+    wrong = lambda self, locks, answer, _: self._return_unchanged(locks, answer)  # noqa: E731
     patch.setattr(Settlement, "_write_returned", wrong)
 
 
@@ -158,7 +158,7 @@ def count_not_incremented(patch: Patch) -> None:
     patch.setattr(MessageTable, "publish_counters", wrong)
 
 
-def bytes_of_a_failed_send_stay(patch: Patch) -> None:
+def bytes_of_a_failed_send_are_counted(patch: Patch) -> None:
     read = MessageTable.load_counters
 
     def wrong(self: MessageTable, value: bytes | None) -> None:
@@ -181,21 +181,21 @@ def batch_in_two_parts(patch: Patch) -> None:
     patch.setattr(Fragment, "enqueue", wrong)
 
 
-def memory_survives_the_store(patch: Patch) -> None:
+def fragments_ignore_store_failures(patch: Patch) -> None:
     patch.setattr(Fragment, "on_store_failed", lambda _: None)
     patch.setattr(Fragment, "on_store_reopened", lambda _: None)
 
 
-def nobody_is_fed_after_a_commit(patch: Patch) -> None:
+def no_dispatch_after_a_commit(patch: Patch) -> None:
     patch.setattr(Fragment, "resume", lambda _: None)
 
 
-def drain_without_end(patch: Patch) -> None:
+def drain_never_ends(patch: Patch) -> None:
     patch.setattr(Dispatcher, "_finish_drains", lambda _: None)
     patch.setattr(Timers, "run_due", lambda _: None)
 
 
-def disk_forgets_what_it_synced(patch: Patch) -> None:
+def disk_loses_synced_changes(patch: Patch) -> None:
     sync, batches = MemoryDisk.sync, itertools.count()
 
     def wrong(self: MemoryDisk) -> None:
@@ -207,36 +207,36 @@ def disk_forgets_what_it_synced(patch: Patch) -> None:
     patch.setattr(MemoryDisk, "sync", wrong)
 
 
-# What is said of each, where there is one thing only that can be said. That the same seeds find nothing without a fault
-# is the test of seeded runs.
+# Text of the expected violation, if a fault can cause only one. test_seeded_runs.py checks that seeds find nothing
+# without a planted fault.
 FAULTS: dict[Callable[[Patch], None], str] = {
-    no_marks: "without the marks",
-    answer_before_applied: "",
+    commit_without_counters: "without the marks",
+    answer_before_changes_are_applied: "",
     accept_before_sync: "accepted before it was on disk",
-    accept_what_failed: "accepted",
-    still_out_when_returned: "",
-    return_to_a_window_that_is_elsewhere: "",
-    forget_what_is_out: "",
-    low_mark_above_what_is_out: "low-water mark",
-    read_on_behind_what_was_cleared: "",
-    hand_out_what_is_out: "",
-    put_back_at_the_end: "",
+    accept_failed_sends: "accepted",
+    requeued_message_stays_in_flight: "",
+    requeue_outside_of_the_window: "",
+    in_flight_messages_are_forgotten: "",
+    low_watermark_ignores_in_flight_messages: "low-water mark",
+    cleared_window_continues_after_its_messages: "",
+    in_flight_messages_are_delivered_again: "",
+    requeue_at_the_end: "",
     lock_never_removed: "",
     lock_never_expires: "",
     expiry_is_not_counted: "",
     one_delivery_too_many: "not dead-lettered",
     count_not_incremented: "are shown",
-    bytes_of_a_failed_send_stay: "bytes",
+    bytes_of_a_failed_send_are_counted: "bytes",
     batch_in_two_parts: "stored in part",
-    memory_survives_the_store: "",
-    nobody_is_fed_after_a_commit: "gets nothing",
-    drain_without_end: "waits for its drain",
-    disk_forgets_what_it_synced: "",
+    fragments_ignore_store_failures: "",
+    no_dispatch_after_a_commit: "gets nothing",
+    drain_never_ends: "waits for its drain",
+    disk_loses_synced_changes: "",
 }
 
 
 @pytest.mark.parametrize("plant", FAULTS, ids=lambda plant: plant.__name__)
 def test_a_planted_fault_is_found(plant: Callable[[Patch], None], monkeypatch: Patch) -> None:
     plant(monkeypatch)
-    assert FAULTS[plant] in (what := found())
-    assert what != "nothing"
+    assert FAULTS[plant] in (fault := first_fault())
+    assert fault != "nothing"

@@ -1,4 +1,4 @@
-"""A fixed range of seeds: nothing that was accepted is lost, nothing that was settled comes back, nobody starves."""
+"""A fixed range of seeds: no accepted message is lost, no settled message comes back, no receiver starves."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ PARTS = 6
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_seeds_find_nothing(part: int) -> None:
-    found = [outcome for seed in range(part * EACH, (part + 1) * EACH) if (outcome := run_seed(run, seed)).fault]
-    assert not found, f"once more: python -m tests.simulation.broker --seed {found[0].seed} --runs 1 --trace"
+    failed = [outcome for seed in range(part * EACH, (part + 1) * EACH) if (outcome := run_seed(run, seed)).fault]
+    assert not failed, f"once more: python -m tests.simulation.broker --seed {failed[0].seed} --runs 1 --trace"

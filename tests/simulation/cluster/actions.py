@@ -1,4 +1,4 @@
-"""What may happen in a namespace of several processes."""
+"""Random actions of the cluster simulation."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ if TYPE_CHECKING:
     Do: TypeAlias = Callable[[Process], None]
 
 WEIGHTS = {
-    "work": 60.0,
-    "look": 3,
-    "look_well": 1,
+    "run_steps": 60.0,
+    "check": 3,
+    "check_settled": 1,
     "send": 10,
     "send_with_key": 10,
     "send_several": 5,
-    "come": 5,
-    "come_and_delete": 1,
-    "come_to_the_dead": 1,
-    "leave": 3,
+    "attach": 5,
+    "attach_deleting": 1,
+    "attach_to_dead_letters": 1,
+    "detach": 3,
     "grant": 10,
     "drain": 3,
-    "read": 1,
-    "read_on": 3,
-    "read_to_the_end": 1,
-    "stop_reading": 1,
+    "open_browser": 1,
+    "grant_browser": 3,
+    "drain_browser": 1,
+    "close_browser": 1,
     "complete": 9,
     "abandon": 3,
     "release": 3,
@@ -55,45 +55,46 @@ WEIGHTS = {
     "dead_letter": 1,
     "renew": 2,
     "peek": 1,
-    "begin": 2,
-    "deal_in_sends": 2,
-    "deal_in_settlements": 3,
+    "declare": 2,
+    "send_in_transaction": 2,
+    "settle_in_transaction": 3,
     "commit": 3,
     "roll_back": 1,
     "wait": 6,
     "wait_long": 1.5,
     "hang": 0.7,
-    "go_on": 3,
-    "fail": 0.7,
+    "resume": 3,
+    "fail_sync": 0.7,
     "reopen": 4,
-    "fall_silent": 1,
+    "silence": 1,
     "wake": 2,
-    "die": 0.7,
+    "kill": 0.7,
     "start": 3,
     "crash": 0.2,
 }
 SINGLE_PROCESS_WEIGHTS = WEIGHTS | {
     "send": 14,
     "hang": 1.5,
-    "fail": 1.5,
-    "fall_silent": 0,
+    "fail_sync": 1.5,
+    "silence": 0,
     "wake": 0,
-    "die": 0,
+    "kill": 0,
     "start": 0,
     "crash": 0.5,
 }
-"""For a process that has no others: its stores fail one by one."""
-ALWAYS = frozenset({"work", "look", "send_with_key", "come", "grant", "wake", "start", "go_on", "reopen"})
+"""Frequencies for a single process, whose stores fail one by one."""
+ALWAYS = frozenset({"run_steps", "check", "send_with_key", "attach", "grant", "wake", "start", "resume", "reopen"})
+"""Actions that no run leaves out."""
 KEYS = [f"key-{number}" for number in range(6)]
 MAX_RECEIVERS = 6
 
 
 TRANSACTIONAL_SETTLEMENTS = [how for how in Disposition if how is not Disposition.RECLAIM]
-"""What a client can ask for: no client frees messages."""
+"""Dispositions that clients can request: RECLAIM is internal."""
 
 
 class Actions:
-    """Whatever is chosen is done by any process that is awake."""
+    """Actions on the simulation, or on a random responsive process."""
 
     def __init__(self, simulation: ClusterSimulation) -> None:
         self._simulation = simulation
@@ -112,16 +113,16 @@ class Actions:
         elif process is not None:
             act(process)  # type: ignore[call-arg]
 
-    # --- the loop -----------------------------------------------------------------------------------------------------
+    # --- event loop --------------------------------------------------------------------------------------------------
 
-    def _work(self) -> None:
+    def _run_steps(self) -> None:
         for _ in range(self._random.randint(1, 40)):
             self._simulation.step()
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         check_idle(self._simulation)
 
-    def _look_well(self) -> None:
+    def _check_settled(self) -> None:
         check_settled(self._simulation)
 
     def _wait(self) -> None:
@@ -130,7 +131,7 @@ class Actions:
     def _wait_long(self) -> None:
         self._simulation.pass_time(self._random.choice((10.5, LOCK_S + 1)))
 
-    # --- sending ------------------------------------------------------------------------------------------------------
+    # --- sending -----------------------------------------------------------------------------------------------------
 
     @property
     def _has_sessions(self) -> bool:
@@ -147,60 +148,66 @@ class Actions:
         self._send_all(process, [self._key()] * self._random.choice((1, 1, 2)))
 
     def _send_several(self, process: Process) -> None:
-        none: list[str | None] = [] if self._has_sessions else [None]
-        self._send_all(process, [self._random.choice([*KEYS, *none]) for _ in range(self._random.randint(2, 5))])
+        keyless: list[str | None] = [] if self._has_sessions else [None]
+        self._send_all(process, [self._random.choice([*KEYS, *keyless]) for _ in range(self._random.randint(2, 5))])
 
     def _send_all(self, process: Process, keys: list[str | None]) -> None:
-        world = self._simulation
-        sending, at_first = world.checker.send_started(keys, process.life), process.stores_accepting_sends()
-        parcel = IncomingBatch()
+        simulation = self._simulation
+        sending, stores_before = simulation.checker.send_started(keys, process.life), process.stores_accepting_sends()
+        batch = IncomingBatch()
         for message in sending.messages:
             payload = self.payload(message)
-            process.namespace.intake.add_to(parcel, payload, 0, world.clock.wall_ms(), process.queue.validation_policy)
+            process.namespace.intake.add_to(
+                batch, payload, 0, simulation.clock.wall_ms(), process.queue.validation_policy
+            )
 
-        def sent(error: ServiceBusError | None) -> None:
-            is_full = isinstance(error, ServerBusy | QuotaExceeded) or world.settings.limits.max_pending_bytes < 10**6
-            is_excused = is_full and world.count > 1  # another process may be full without this one knowing it
-            working = [] if is_excused else [store for store in process.stores_accepting_sends() if store in at_first]
-            world.checker.send_answered(sending, error, working)
+        def on_sent(error: ServiceBusError | None) -> None:
+            is_full = (
+                isinstance(error, ServerBusy | QuotaExceeded) or simulation.settings.limits.max_pending_bytes < 10**6
+            )
+            is_excused = is_full and simulation.count > 1  # this process may not know that another one is full
+            working = (
+                [] if is_excused else [store for store in process.stores_accepting_sends() if store in stores_before]
+            )
+            simulation.checker.send_answered(sending, error, working)
 
         try:
-            process.queue.send(parcel, sent)
+            process.queue.send(batch, on_sent)
         except ServiceBusError as error:
-            sent(error)
+            on_sent(error)
 
     def payload(self, message: Message) -> bytes:
         padding = self._random.randint(0, self._simulation.settings.max_padding)
         if self._has_sessions:
             return make_payload(message.identity, padding, session=message.key)
-        annotated = build(message_annotations={PARTITION_KEY: message.key}) if message.key is not None else b""
-        return annotated + make_payload(message.identity, padding)
+        annotations = build(message_annotations={PARTITION_KEY: message.key}) if message.key is not None else b""
+        return annotations + make_payload(message.identity, padding)
 
-    # --- receiving ----------------------------------------------------------------------------------------------------
+    # --- receiving ---------------------------------------------------------------------------------------------------
 
-    def _come(self, process: Process) -> None:
-        self._enter(process, deletes=False)
+    def _attach(self, process: Process) -> None:
+        self._attach_receiver(process, deletes=False)
 
-    def _come_and_delete(self, process: Process) -> None:
-        self._enter(process, deletes=True)
+    def _attach_deleting(self, process: Process) -> None:
+        self._attach_receiver(process, deletes=True)
 
-    def _enter(self, process: Process, *, deletes: bool) -> None:
+    def _attach_receiver(self, process: Process, *, deletes: bool) -> None:
         if len(self._simulation.receivers) >= MAX_RECEIVERS:
             return
         number = next(self._simulation.numbers)
         if self._has_sessions:
             wanted = self._key() if self._random.random() < 0.5 else None
-            taker: SimulatedReceiver = SimulatedSessionReceiver(process, number, wanted=wanted, deletes=deletes)
+            receiver: SimulatedReceiver = SimulatedSessionReceiver(process, number, wanted=wanted, deletes=deletes)
         else:
-            taker = SimulatedReceiver(process, number, deletes=deletes)
-        if self._random.random() < 0.5 and not taker.is_closed:
-            taker.grant(self._credit())
+            receiver = SimulatedReceiver(process, number, deletes=deletes)
+        if self._random.random() < 0.5 and not receiver.is_closed:
+            receiver.grant(self._credit())
 
-    def _come_to_the_dead(self, process: Process) -> None:
+    def _attach_to_dead_letters(self, process: Process) -> None:
         if len(self._simulation.receivers) < MAX_RECEIVERS:
             SimulatedReceiver(process, next(self._simulation.numbers), sub_queue=SubQueue.DEAD_LETTER)
 
-    def _leave(self) -> None:
+    def _detach(self) -> None:
         if self._simulation.receivers:
             self._random.choice(self._simulation.receivers).leave()
 
@@ -213,33 +220,33 @@ class Actions:
 
     def _drain(self) -> None:
         if self._simulation.receivers:
-            taker = self._random.choice(self._simulation.receivers)
-            taker.credit += self._random.choice((0, 0, 1, 5))
-            taker.drain()
+            receiver = self._random.choice(self._simulation.receivers)
+            receiver.credit += self._random.choice((0, 0, 1, 5))
+            receiver.drain()
 
-    # --- looking ------------------------------------------------------------------------------------------------------
+    # --- browsing ----------------------------------------------------------------------------------------------------
 
-    def _read(self, process: Process) -> None:
+    def _open_browser(self, process: Process) -> None:
         if len(process.browsers) < 2:
-            with suppress(StoreUnavailable):  # of a plain queue, whose process is not there
+            with suppress(StoreUnavailable):  # the owner of a plain queue may not be running
                 SimulatedBrowser(process, next(self._simulation.numbers))
 
-    def _read_on(self, process: Process) -> None:
+    def _grant_browser(self, process: Process) -> None:
         if process.browsers:
             self._random.choice(process.browsers).grant(self._credit())
 
-    def _read_to_the_end(self, process: Process) -> None:
+    def _drain_browser(self, process: Process) -> None:
         if process.browsers:
-            reader = self._random.choice(process.browsers)
-            reader.link.credit += self._credit()
-            reader.drain()
+            browser = self._random.choice(process.browsers)
+            browser.link.credit += self._credit()
+            browser.drain()
 
-    def _stop_reading(self, process: Process) -> None:
+    def _close_browser(self, process: Process) -> None:
         if process.browsers:
             self._random.choice(process.browsers).leave()
 
     def _peek(self, process: Process) -> None:
-        """By way of any process a page of any fragment is seen, in order."""
+        """Peek a page of any fragment through any process, and check its order."""
         number = self._random.randrange(len(process.parts()))
         count = self._random.choice((1, 3, 100))
 
@@ -247,13 +254,17 @@ class Actions:
             if isinstance(page, ServiceBusError):
                 return
             numbers = [read_delivery(payload).sequence for payload in page]
-            if numbers != sorted(set(numbers)) or len(numbers) > count or any(one >> 48 != number for one in numbers):
+            if (
+                numbers != sorted(set(numbers))
+                or len(numbers) > count
+                or any(sequence >> 48 != number for sequence in numbers)
+            ):
                 raise Violation(f"fragment {number}: peeked {numbers}, asked for {count}")
 
         with suppress(StoreUnavailable):
             process.fragments(SubQueue.MAIN)[number].browser.peek(0, count, 100_000, done)
 
-    # --- settling -----------------------------------------------------------------------------------------------------
+    # --- settling ----------------------------------------------------------------------------------------------------
 
     def _complete(self, process: Process) -> None:
         self._settle(process, Disposition.COMPLETE)
@@ -271,62 +282,62 @@ class Actions:
         self._settle(process, Disposition.DEAD_LETTER)
 
     def _settle(self, process: Process, how: Disposition) -> None:
-        """Some of what receivers have; mostly by way of the process through which they have it."""
-        world = self._simulation
-        near = [lock for lock in world.given_locks if lock.receiver.process is process]
-        held = near if near and self._random.random() < 0.8 else world.given_locks
-        if not held:
+        """Settle some locks, mostly through the process of their receivers."""
+        simulation = self._simulation
+        locks_of_process = [lock for lock in simulation.given_locks if lock.receiver.process is process]
+        locks = locks_of_process if locks_of_process and self._random.random() < 0.8 else simulation.given_locks
+        if not locks:
             return
-        chosen = self._random.sample(held, self._random.randint(1, min(6, len(held))))
-        if self._random.random() < 0.9:  # else it is tried once more, some time
-            world.given_locks = [lock for lock in world.given_locks if lock not in chosen]
+        chosen = self._random.sample(locks, self._random.randint(1, min(6, len(locks))))
+        if self._random.random() < 0.9:  # otherwise the locks may be settled once more later
+            simulation.given_locks = [lock for lock in simulation.given_locks if lock not in chosen]
         settle(process, chosen, how)
 
     def _renew(self, process: Process) -> None:
         if self._simulation.given_locks and not self._has_sessions:
             renew(process, self._random.choice(self._simulation.given_locks))
 
-    # --- transactions -------------------------------------------------------------------------------------------------
+    # --- transactions ------------------------------------------------------------------------------------------------
 
-    def _begin(self, process: Process) -> None:
+    def _declare(self, process: Process) -> None:
         if len(process.open_transactions) < 2:
             key = self._key()
             OpenTransaction(process, 0 if self._simulation.checker.is_plain else fragment_of(key.encode()), key)
 
-    def _deal(self, process: Process) -> OpenTransaction | None:
+    def _pick_transaction(self, process: Process) -> OpenTransaction | None:
         return self._random.choice(process.open_transactions) if process.open_transactions else None
 
-    def _deal_in_sends(self, process: Process) -> None:
-        deal = self._deal(process)
-        if deal is not None:
-            deal.send(self._random.choice((1, 1, 2)), self.payload)
+    def _send_in_transaction(self, process: Process) -> None:
+        transaction = self._pick_transaction(process)
+        if transaction is not None:
+            transaction.send(self._random.choice((1, 1, 2)), self.payload)
 
-    def _deal_in_settlements(self, process: Process) -> None:
-        deal, world = self._deal(process), self._simulation
-        if deal is None:
+    def _settle_in_transaction(self, process: Process) -> None:
+        transaction, simulation = self._pick_transaction(process), self._simulation
+        if transaction is None:
             return
 
-        def is_fit(lock: Lock) -> bool:
-            is_near = lock.receiver.process is process and lock.copy.sequence >> 48 == deal.number
-            return is_near and not lock.copy.is_dead and not lock.is_settling and not lock.is_late
+        def is_suitable(lock: Lock) -> bool:
+            is_in_fragment = lock.receiver.process is process and lock.copy.sequence >> 48 == transaction.number
+            return is_in_fragment and not lock.copy.is_dead and not lock.is_settling and not lock.is_late
 
-        fit = [lock for lock in world.given_locks if is_fit(lock)]
-        if fit:
-            chosen = self._random.sample(fit, self._random.randint(1, min(3, len(fit))))
-            world.given_locks = [lock for lock in world.given_locks if lock not in chosen]
-            deal.settle(chosen, self._random.choice(TRANSACTIONAL_SETTLEMENTS))
+        suitable = [lock for lock in simulation.given_locks if is_suitable(lock)]
+        if suitable:
+            chosen = self._random.sample(suitable, self._random.randint(1, min(3, len(suitable))))
+            simulation.given_locks = [lock for lock in simulation.given_locks if lock not in chosen]
+            transaction.settle(chosen, self._random.choice(TRANSACTIONAL_SETTLEMENTS))
 
     def _commit(self, process: Process) -> None:
-        deal = self._deal(process)
-        if deal is not None:
-            deal.commit()
+        transaction = self._pick_transaction(process)
+        if transaction is not None:
+            transaction.commit()
 
     def _roll_back(self, process: Process) -> None:
-        deal = self._deal(process)
-        if deal is not None:
-            deal.roll_back()
+        transaction = self._pick_transaction(process)
+        if transaction is not None:
+            transaction.roll_back()
 
-    # --- failures -----------------------------------------------------------------------------------------------------
+    # --- failures ----------------------------------------------------------------------------------------------------
 
     def _any_store(self, process: Process) -> int:
         return self._random.choice(list(process.stores))
@@ -336,10 +347,10 @@ class Actions:
         self._simulation.checker.store_failures[store] += 1
         process.hang(store)
 
-    def _go_on(self, process: Process) -> None:
-        process.go_on(self._any_store(process))
+    def _resume(self, process: Process) -> None:
+        process.resume(self._any_store(process))
 
-    def _fail(self, process: Process) -> None:
+    def _fail_sync(self, process: Process) -> None:
         store = self._any_store(process)
         self._simulation.checker.store_failures[store] += 1
         process.stores[store].fail_next_sync("input/output error", self._random)
@@ -349,7 +360,7 @@ class Actions:
         if store in process.closed:
             process.reopen(store)
 
-    def _fall_silent(self, process: Process) -> None:
+    def _silence(self, process: Process) -> None:
         self._simulation.make_silent(process)
 
     def _wake(self) -> None:
@@ -357,7 +368,7 @@ class Actions:
         if silent:
             self._simulation.make_responsive(self._random.choice(silent))
 
-    def _die(self) -> None:
+    def _kill(self) -> None:
         if self._simulation.running_processes:
             self._simulation.kill(self._random.choice(self._simulation.running_processes))
 
@@ -371,5 +382,18 @@ class Actions:
 
 
 _SIMULATION_ACTIONS = frozenset(
-    {"work", "look", "look_well", "wait", "wait_long", "leave", "grant", "drain", "wake", "die", "start", "crash"}
+    {
+        "run_steps",
+        "check",
+        "check_settled",
+        "wait",
+        "wait_long",
+        "detach",
+        "grant",
+        "drain",
+        "wake",
+        "kill",
+        "start",
+        "crash",
+    }
 )

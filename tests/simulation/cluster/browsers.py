@@ -1,4 +1,4 @@
-"""Links of the simulation that look and take nothing: those of the server, without a connection."""
+"""Browsing links of the simulation: the server's own links, without a connection."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class SimulatedBrowser:
-    """Sees all messages of all fragments once, in the order of each."""
+    """A browser that must see all messages of all fragments once, in the order of each fragment."""
 
     def __init__(self, process: Process, number: int) -> None:
         self.process = process
         self.number = number
         self.drain_until_s: float | None = None
         self.seen: dict[int, int] = {}
-        """Of each fragment, the highest sequence number."""
+        """Highest sequence number seen, by fragment."""
         self._simulation = process.simulation
         fragments = process.fragments(SubQueue.MAIN)
         self.link, self.browse_link = attach_browser(self._on_message, fragments, process.deferred_calls.append)
@@ -42,21 +42,21 @@ class SimulatedBrowser:
         self.seen[sequence >> 48] = sequence
 
     def check(self) -> None:
-        """What it is told, and when."""
+        """Check that the link has no error, and that its drain completes in time."""
         if self.link.errors and not self._simulation.checker.is_plain:
-            raise Violation(f"{self!r} is told that the entity is gone: {self.link.errors}")
+            raise Violation(f"{self!r} was detached: {self.link.errors}")
         if self.link.errors:
-            self.leave()  # its only fragment was not there
+            self.leave()  # its only fragment was unavailable
         elif not self.link.drain_requested:
             self.drain_until_s = None
         elif self._is_late():
             raise Violation(f"a drain is not answered in time: {self!r}")
 
     def _is_late(self) -> bool:
-        """A drain asks others for no longer than that. Where there are none, it waits for its own disks."""
-        is_shared = any(isinstance(browser, RemoteBrowseCursor) for _, browser in self.browse_link._browsers)  # noqa: SLF001
+        """Whether a drain took too long. Without remote fragments, a drain waits for the disks without limit."""
+        has_remote_fragments = any(isinstance(browser, RemoteBrowseCursor) for _, browser in self.browse_link._browsers)  # noqa: SLF001
         is_over = self.drain_until_s is not None and self.drain_until_s <= self._simulation.clock.monotonic_s()
-        return is_over and is_shared
+        return is_over and has_remote_fragments
 
     def grant(self, credit: int) -> None:
         self.link.credit += credit

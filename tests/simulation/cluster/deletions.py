@@ -1,7 +1,7 @@
-"""Deletions in the simulation: messages that are deleted for receivers, which get them once that is on disk.
+"""Deletions in the simulation: messages deleted for receivers, which get them once the deletion is on disk.
 
-Owns: which messages are on their way so, and which of them a failure has cost: those are received once, or never. All
-other messages must be received.
+Owns: which messages are deleted and not yet delivered, and which of them a failure may have lost: these are received
+once or never. All other messages must be received.
 """
 
 from __future__ import annotations
@@ -41,32 +41,32 @@ class Deletions:
 
     def __init__(self, checker: ClusterChecker) -> None:
         self.has_receivers = False
-        """Somebody has come who receives and deletes."""
+        """Whether a receiver in receive-and-delete mode was ever attached."""
         self._checker = checker
         self._pending: dict[int, _PendingDeletion] = {}
 
     def begin(self, batch: ChangeBatch, disk: MemoryDisk) -> None:
-        """A batch is given to a store, or would have been."""
+        """Record the deletions in a batch that is committed, or that was lost before its commit."""
         rows = _rows(batch)
         kept = {read_record_fields(record)[0] for record in rows.values() if record is not None}
         for key, record in rows.items():
             if record is None and key[_AREA] == _IN_MAIN:
                 identity, _ = read_record_fields(disk.visible[Table.LOG].values[key])
-                if identity not in kept:  # else it becomes a dead letter, or is deferred
+                if identity not in kept:  # otherwise the message is dead-lettered or deferred
                     self._delete(_PendingDeletion(self._checker.messages[identity], disk, key))
 
     def _delete(self, deletion: _PendingDeletion) -> None:
         sequence, message = sequence_of_key(deletion.key), deletion.message
         copy = message.copies.get(sequence)
         if copy is not None and State.COMPLETED in copy.possible_states:
-            return  # its receiver has asked for that
+            return  # its receiver has completed it
         if not self.has_receivers:
             raise Violation(f"{message!r} is deleted, and nobody asked for that")
         message.was_deleted = True
         self._pending[sequence] = deletion
 
     def end(self, batch: ChangeBatch) -> None:
-        """... and is on disk: messages that nobody took are there again."""
+        """Record that a batch is on disk: refused messages in it are stored again."""
         for key, record in _rows(batch).items():
             if (
                 record is not None
@@ -76,55 +76,65 @@ class Deletions:
                 self._checker.messages[read_record_fields(record)[0]].lost.discard(sequence_of_key(key))
 
     def deliver(self, sequence: int) -> None:
-        """A receiver has got a message."""
+        """Record that a receiver has got a message."""
         self._pending.pop(sequence, None)
 
     def mark_possible_losses(self) -> None:
-        """A process died, or was late: it may have been the one that was to deliver the messages, or to take them."""
-        for sequence, place in self._pending.items():
-            place.message.lost.add(sequence)
+        """Mark pending deletions as possibly lost: a process was killed or stalled before it delivered the messages."""
+        for sequence, deletion in self._pending.items():
+            deletion.message.lost.add(sequence)
+
+    def mark_overtaken(self, session: str) -> None:
+        """Allow pending deletions of a session to be delivered, or to come back, after later messages.
+
+        The lock of the receiver for which they were deleted has expired, while its process was silent or they were
+        delayed between processes. The next receiver of the session does not wait for them.
+        """
+        for deletion in self._pending.values():
+            if deletion.message.key == session:
+                deletion.message.was_overtaken = True
 
     def lose(self, disk: MemoryDisk) -> None:
-        """A store failed: what its disk does not hold any more nobody brings back."""
-        for sequence in [sequence for sequence, place in self._pending.items() if place.disk is disk]:
-            place = self._pending.pop(sequence)
-            if place.is_on_disk:
-                place.message.lost.discard(sequence)
+        """Record the failure of a store: deleted messages that are not on its disk any more are lost."""
+        for sequence in [sequence for sequence, deletion in self._pending.items() if deletion.disk is disk]:
+            deletion = self._pending.pop(sequence)
+            if deletion.is_on_disk:
+                deletion.message.lost.discard(sequence)
             else:
-                place.message.lost.add(sequence)
+                deletion.message.lost.add(sequence)
 
 
 class WatchedStore(MemoryStore):
-    """A store that says which messages are deleted, and which come back."""
+    """A store that reports which messages are deleted and restored."""
 
     def __init__(self, disk: MemoryDisk, deletions: Deletions, *, name: str, post_call: PostCall) -> None:
         super().__init__(disk, name=name, post_call=post_call)
         self._deletions = deletions
-        self._gathered: ChangeBatch
-        """The batch that will be given next."""
+        self._next_batch: ChangeBatch
+        """Batch of the next commit."""
 
     def batch(self) -> ChangeBatch:
-        self._gathered = super().batch()
-        return self._gathered
+        self._next_batch = super().batch()
+        return self._next_batch
 
     def commit(self, batch: Batch, on_done: OnResult[None]) -> None:
         assert isinstance(batch, ChangeBatch)
         deletions = self._deletions
         deletions.begin(batch, self.disk)
 
-        def told(error: StoreError | None) -> None:
+        def on_committed(error: StoreError | None) -> None:
             if error is None:
                 deletions.end(batch)
             on_done(error)
 
-        super().commit(batch, told)
+        super().commit(batch, on_committed)
 
     def lose(self) -> None:
-        """It failed, or its process died. Messages may have been taken for receivers in a batch that was not given."""
-        self._deletions.begin(self._gathered, self.disk)
+        """Record that the store or its process failed. The batch that was not committed may contain deletions, too."""
+        self._deletions.begin(self._next_batch, self.disk)
         self._deletions.lose(self.disk)
 
 
 def _rows(batch: ChangeBatch) -> dict[bytes, bytes | None]:
-    """The records that a batch writes, and None for those that it deletes."""
+    """Return the records that a batch writes, and None for those that it deletes."""
     return {key: value for key, value, table in batch.changes if table is Table.LOG and not isinstance(value, tuple)}

@@ -1,4 +1,4 @@
-"""The end of a run: all works again, all are answered, everything is received and completed, and nothing is left."""
+"""Final checks of a run: recover all processes, receive and complete all messages, and check that nothing is left."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ MAX_ROUNDS = 400
 
 def finish(simulation: ClusterSimulation) -> None:
     recover_all(simulation)
-    for seconds in (1.0, 0.3):  # who waits for a silent one is told in time
+    for seconds in (1.0, 0.3):  # requests to a silent process time out
         simulation.pass_time(seconds)
         recover_all(simulation)
     check_settled(simulation)
     simulation.checker.check_answered()
     for process in simulation.running_processes:
-        for deal in list(process.open_transactions):
-            deal.roll_back()
-        for taker in list(process.receivers):
-            taker.leave()
-        for reader in list(process.browsers):
-            reader.leave()
+        for transaction in list(process.open_transactions):
+            transaction.roll_back()
+        for receiver in list(process.receivers):
+            receiver.leave()
+        for browser in list(process.browsers):
+            browser.leave()
     check_settled(simulation)
     simulation.pass_time(LOCK_S + 1)
     recover_all(simulation)
@@ -56,7 +56,7 @@ def finish(simulation: ClusterSimulation) -> None:
 
 
 def recover_all(simulation: ClusterSimulation) -> None:
-    """All are there, and all of their stores work."""
+    """Start all processes, and make all stores work."""
     for _ in range(MAX_ROUNDS):
         for number, process in enumerate(simulation.processes):
             if process is None:
@@ -65,7 +65,7 @@ def recover_all(simulation: ClusterSimulation) -> None:
                 simulation.make_responsive(process)
         for process in simulation.running_processes:
             for store in process.stores:
-                process.go_on(store)
+                process.resume(store)
                 if store in process.closed:
                     process.reopen(store)
         simulation.run_until_idle()
@@ -80,17 +80,17 @@ def _receive_all(simulation: ClusterSimulation, sub_queue: SubQueue) -> None:
     for _ in range(MAX_ROUNDS):
         process = simulation.random.choice(simulation.running_processes)
         number = next(simulation.numbers)
-        taker = (
+        receiver = (
             SimulatedSessionReceiver(process, number)
             if has_sessions
             else SimulatedReceiver(process, number, sub_queue=sub_queue)
         )
-        taker.grant(1_000)
+        receiver.grant(1_000)
         if not _complete_all(simulation, process):
             check_settled(simulation)
-            taker.leave()
+            receiver.leave()
             return
-        taker.leave()
+        receiver.leave()
     raise Violation("there is always more to receive")
 
 
@@ -100,11 +100,11 @@ def _complete_all(simulation: ClusterSimulation, process: Process) -> bool:
     for _ in range(MAX_ROUNDS):
         simulation.pass_time(0.3)
         recover_all(simulation)
-        held, simulation.given_locks = simulation.given_locks, []
-        if not held and not _has_expired_locks(simulation):
+        locks, simulation.given_locks = simulation.given_locks, []
+        if not locks and not _has_expired_locks(simulation):
             return was_given
-        was_given = was_given or bool(held)
-        settle(process, held, Disposition.COMPLETE)
+        was_given = was_given or bool(locks)
+        settle(process, locks, Disposition.COMPLETE)
         recover_all(simulation)
     raise Violation("there is always more to complete")
 
@@ -117,7 +117,7 @@ def _has_expired_locks(simulation: ClusterSimulation) -> bool:
 
 
 def _all_fragments(simulation: ClusterSimulation) -> list[tuple[Process, SubQueue, Fragment]]:
-    """Return all fragments, each as its owner has it."""
+    """Return all fragments in their owners' processes."""
     return [
         (process, sub_queue, fragment)
         for process in simulation.running_processes
@@ -128,20 +128,20 @@ def _all_fragments(simulation: ClusterSimulation) -> list[tuple[Process, SubQueu
 
 
 def _receive_deferred(simulation: ClusterSimulation) -> None:
-    """What was set aside is found by way of any process, and received from the one that has it."""
+    """Find deferred messages through any process, and receive them from their owners."""
     for number in range(len(simulation.running_processes[0].parts())):
         for sub_queue in (SubQueue.MAIN, SubQueue.DEAD_LETTER):
-            for _ in range(MAX_ROUNDS):  # a store that was to fail may do so only now
-                readings = _find_deferred(simulation, number, sub_queue)
-                if not readings:
+            for _ in range(MAX_ROUNDS):  # a planned store failure may happen only now
+                deliveries = _find_deferred(simulation, number, sub_queue)
+                if not deliveries:
                     break
-                _receive_deferred_messages(simulation, number, sub_queue, readings)
+                _receive_deferred_messages(simulation, number, sub_queue, deliveries)
 
 
 def _find_deferred(simulation: ClusterSimulation, number: int, sub_queue: SubQueue) -> list[DeliveryFields]:
     pages: list[list[bytes] | ServiceBusError] = []
-    near = simulation.random.choice(simulation.running_processes).fragments(sub_queue)[number]
-    near.browser.peek(0, 10_000, 10**9, pages.append, deferred_only=True)
+    fragment = simulation.random.choice(simulation.running_processes).fragments(sub_queue)[number]
+    fragment.browser.peek(0, 10_000, 10**9, pages.append, deferred_only=True)
     recover_all(simulation)
     (page,) = pages
     if isinstance(page, ServiceBusError):
@@ -150,17 +150,17 @@ def _find_deferred(simulation: ClusterSimulation, number: int, sub_queue: SubQue
 
 
 def _receive_deferred_messages(
-    simulation: ClusterSimulation, number: int, sub_queue: SubQueue, readings: list[DeliveryFields]
+    simulation: ClusterSimulation, number: int, sub_queue: SubQueue, deliveries: list[DeliveryFields]
 ) -> None:
     owner = simulation.owner_of(number)
     assert owner is not None
     answers: list[list[tuple[bytes, bytes]] | ServiceBusError] = []
-    sequences = [reading.sequence for reading in readings]
+    sequences = [delivery.sequence for delivery in deliveries]
     owner.fragments(sub_queue)[number].local.deferral.receive(sequences, answers.append, receive_and_delete=True)
     recover_all(simulation)
-    (found,) = answers
-    if isinstance(found, ServiceBusError) and not isinstance(found, StoreUnavailable):
-        raise Violation(f"deferred messages are not received: {found}")
-    is_done = not isinstance(found, ServiceBusError)
-    for reading in readings:
-        simulation.checker.deferred_received(reading, is_dead=sub_queue is SubQueue.DEAD_LETTER, is_done=is_done)
+    (result,) = answers
+    if isinstance(result, ServiceBusError) and not isinstance(result, StoreUnavailable):
+        raise Violation(f"deferred messages are not received: {result}")
+    is_done = not isinstance(result, ServiceBusError)
+    for delivery in deliveries:
+        simulation.checker.deferred_received(delivery, is_dead=sub_queue is SubQueue.DEAD_LETTER, is_done=is_done)

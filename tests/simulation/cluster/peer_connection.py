@@ -1,7 +1,7 @@
-"""The connection of one process to another, over which the first asks the second.
+"""A connection from a process (the caller) to the process that owns some stores.
 
-Owns: the words that are on their way. Each direction keeps its order; when each word arrives is for the world to say.
-What a process said before it died may arrive after that, or some of it.
+Owns: the messages on their way. Each direction keeps its order; the simulation decides when a message arrives.
+Messages that a process sent before it was killed may still arrive, or some of them.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ _encode = msgspec.msgpack.encode
 
 
 class PeerConnection:
-    """One connection."""
+    """A connection between two processes."""
 
     def __init__(self, caller: Process, owner: Process) -> None:
-        """The asker takes it for made; the other one learns of it when it looks."""
+        """Connect: for the caller the connection is open at once; the owner accepts it with its next step."""
         self.caller = caller
         self.owner = owner
         self.peer_server: PeerServer | None = None
-        self.calls: deque[Callable[[], object]] = deque([self._admit])
+        self.calls: deque[Callable[[], object]] = deque([self._accept])
         self.answers: deque[Callable[[], object]] = deque()
         self.is_cut = False
-        """One of the two has died."""
+        """Whether one of the two processes was killed."""
         self.is_over = False
-        """... and the other one has noticed."""
+        """Whether the other process has noticed that."""
         self._peer_client = caller.peer_client(owner.number)
         self._peer_client.on_connected(self._call)
 
@@ -54,32 +54,32 @@ class PeerConnection:
         if not self.is_cut:
             self.answers.append(lambda: self._receive_answer(written))
 
-    def _admit(self) -> None:
+    def _accept(self) -> None:
         self.peer_server = PeerServer(self.owner.namespace, self.send_answer, _refuse)
         self.owner.health.add_peer(self.send_answer)
 
     def _receive_call(self, written: bytes) -> None:
         assert self.peer_server is not None
-        number, word = REQUEST_DECODER.decode(written)
-        self.owner.simulation.trace(f"    {self!r}: {number} {word}")
-        self.peer_server.receive(number, word)
+        number, message = REQUEST_DECODER.decode(written)
+        self.owner.simulation.trace(f"    {self!r}: {number} {message}")
+        self.peer_server.receive(number, message)
 
     def _receive_answer(self, written: bytes) -> None:
-        number, word = REPLY_DECODER.decode(written)
-        self.caller.simulation.trace(f"    {self!r} answers: {number} {word}")
-        self._peer_client.receive(number, word)
+        number, message = REPLY_DECODER.decode(written)
+        self.caller.simulation.trace(f"    {self!r} answers: {number} {message}")
+        self._peer_client.receive(number, message)
 
-    # --- its end ------------------------------------------------------------------------------------------------------
+    # --- end ---------------------------------------------------------------------------------------------------------
 
     def owner_lost(self, random: Random) -> None:
-        """The one that is asked has died."""
+        """Record that the owner was killed."""
         self.is_cut = True
         self.calls.clear()
         _lose_tail(self.answers, random)
         self.answers.append(self._on_owner_lost)
 
     def caller_lost(self, random: Random) -> None:
-        """The one that asks has died."""
+        """Record that the caller was killed."""
         self.is_cut = True
         self.answers.clear()
         _lose_tail(self.calls, random)
@@ -98,7 +98,7 @@ class PeerConnection:
         self.is_over = True
         if self.peer_server is not None:
             self.owner.health.remove_peer(self.send_answer)
-            # what was deleted until now for receivers of the dead one
+            # messages deleted so far for receivers of the killed process
             self.owner.simulation.checker.deletions.mark_possible_losses()
             self.peer_server.close()
 

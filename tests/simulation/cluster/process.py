@@ -1,6 +1,6 @@
-"""One of several processes, from its start to its death: its namespace, its stores, and who is connected to it.
+"""A simulated process from its start to its end: its namespace, its stores, its receivers and browsers.
 
-Owns: what ends with it. Its disks are the world's.
+Owns: everything that is lost with the process. The disks belong to the simulation.
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ QUEUE_ID = 7
 
 
 def run_step(step: Callable[[], object]) -> None:
-    """Do something that waits to be done; or what is taken out of a line by that."""
+    """Run a step; if the step takes a call from a queue, run that call."""
     call = step()
     if callable(call):
         call()
 
 
 class Process:
-    """One life of one process."""
+    """A process from one start to its end."""
 
     def __init__(self, simulation: ClusterSimulation, number: int, life: int) -> None:
-        """It begins with what its disks hold. `life` is a number that no other one has had."""
+        """Start with the content of the disks. `life` is a unique number."""
         self.simulation = simulation
         self.number = number
         self.life = life
         self.is_silent = False
         self.has_overdue_timers = False
-        """It was silent: what was due meanwhile has not been done."""
+        """Whether it was silent, and due timers have not run."""
         self.receivers: list[SimulatedReceiver] = []
         self.browsers: list[SimulatedBrowser] = []
         self.open_transactions: list[OpenTransaction] = []
         self.hanging: set[int] = set()
         self.closed: set[int] = set()
-        """Stores that failed and let go of their disks."""
+        """Stores that have failed and released their disks."""
         self.deferred_calls: deque[Callable[[], object]] = deque()
         self.store_callbacks: dict[int, deque[Callable[[], object]]] = {
             store: deque() for store in simulation.stores_of(number)
@@ -65,7 +65,7 @@ class Process:
             clock=simulation.clock,
             random=Random(simulation.random.getrandbits(32)),
             call_at_turn_end=self.deferred_calls.append,
-            on_failed=self._failed,
+            on_failed=self._on_store_failed,
             limits=simulation.settings.limits,
             store_timeout_s=simulation.settings.timeout_s,
         )
@@ -87,10 +87,10 @@ class Process:
         return f"process {self.number}.{self.life}"
 
     def _add_queue(self) -> Any:  # noqa: ANN401  # plain or partitioned
-        world, times = self.simulation, {"created_ms": 0, "updated_ms": 0}
-        fragments = FRAGMENT_COUNT if world.description.enable_partitioning else 1
-        places = [world.store_of(number) for number in range(fragments)]
-        return self.namespace.add_queue(QUEUE_ID, "orders", world.description, places, **times)
+        simulation, times = self.simulation, {"created_ms": 0, "updated_ms": 0}
+        fragments = FRAGMENT_COUNT if simulation.description.enable_partitioning else 1
+        stores = [simulation.store_of(number) for number in range(fragments)]
+        return self.namespace.add_queue(QUEUE_ID, "orders", simulation.description, stores, **times)
 
     def _load(self) -> None:
         loaded: list[ServiceBusError | None] = []
@@ -101,10 +101,10 @@ class Process:
             raise Violation(f"the queue cannot be loaded: {loaded}")
         self.queue.resume()
 
-    # --- what it has --------------------------------------------------------------------------------------------------
+    # --- content -----------------------------------------------------------------------------------------------------
 
     def peer_client(self, number: int) -> PeerClient:
-        """Another process, as this one knows it."""
+        """Return this process's client of another process."""
         return self._peers.client(number)
 
     @property
@@ -115,8 +115,8 @@ class Process:
         return list(self.queue.parts)
 
     def fragments(self, sub_queue: SubQueue) -> list[FragmentPort]:
-        found: list[FragmentPort] = self.queue.fragments_of(sub_queue)
-        return found
+        fragments: list[FragmentPort] = self.queue.fragments_of(sub_queue)
+        return fragments
 
     def stores_accepting_sends(self) -> list[int]:
         """Return the stores that accept messages, both as known here and in fact: a store being opened accepts none."""
@@ -125,38 +125,44 @@ class Process:
         accepting = [number for number, owner in owners if owner.parts()[number].main.accepts_sends]
         return sorted({self.simulation.store_of(number) for number in accepting})
 
-    # --- its loop -----------------------------------------------------------------------------------------------------
+    # --- event loop --------------------------------------------------------------------------------------------------
 
     def possible_steps(self) -> list[Callable[[], object]]:
-        """All that it may do next, as `do` does it."""
+        """Return the possible next steps, for `run_step`."""
         if self.is_silent:
             return []
-        found: list[Callable[[], object]] = [store.step for store in self.stores.values() if store.has_work]
-        found += [mail.popleft for mail in self.store_callbacks.values() if mail]
+        steps: list[Callable[[], object]] = [store.step for store in self.stores.values() if store.has_work]
+        steps += [callbacks.popleft for callbacks in self.store_callbacks.values() if callbacks]
         if self.deferred_calls:
-            found.append(self.deferred_calls.popleft)
+            steps.append(self.deferred_calls.popleft)
         if self.has_overdue_timers:
-            found.append(self.run_overdue_timers)
-        return found
+            steps.append(self.run_overdue_timers)
+        return steps
 
     def run_overdue_timers(self) -> None:
-        """Do what is due."""
+        """Run all timers that are due."""
         if not self.is_silent:
             self.has_overdue_timers = False
             self.namespace.timers.run_due()
+            self.record_unavailable_stores()
 
-    # --- its stores ---------------------------------------------------------------------------------------------------
+    def record_unavailable_stores(self) -> None:
+        """Count a failure of each store that this process finds unavailable: sends may have been repeated elsewhere."""
+        for store, commit_log in enumerate(self.namespace.stores):
+            self.simulation.checker.store_failures[store] += commit_log.unavailable_reason is not None
+
+    # --- stores ------------------------------------------------------------------------------------------------------
 
     def _open(self, store: int) -> WatchedStore:
         disk, deletions = self.simulation.disks[store], self.simulation.checker.deletions
         return WatchedStore(disk, deletions, name=str(store), post_call=self.store_callbacks[store].append)
 
-    def _failed(self, journal: CommitLog) -> None:
-        store = self.namespace.stores.index(journal)
+    def _on_store_failed(self, commit_log: CommitLog) -> None:
+        store = self.namespace.stores.index(commit_log)
         self.simulation.trace(f"  store {store} failed")
         self.stores[store].lose()
         self.simulation.store_failed(store)
-        journal.store.close(lambda _: self.closed.add(store))
+        commit_log.store.close(lambda _: self.closed.add(store))
 
     def reopen(self, store: int) -> None:
         self.closed.discard(store)
@@ -168,25 +174,25 @@ class Process:
         self.hanging.add(store)
         self.stores[store].hang()
 
-    def go_on(self, store: int) -> None:
+    def resume(self, store: int) -> None:
         self.hanging.discard(store)
         self.stores[store].resume()
 
     @property
     def is_healthy(self) -> bool:
-        """All of its stores work."""
-        journals = self.namespace.stores
+        """Whether all of its stores work."""
+        commit_logs = self.namespace.stores
         return (
             not self.closed
             and not self.hanging
-            and all(journals[store].unavailable_reason is None for store in self.stores)
+            and all(commit_logs[store].unavailable_reason is None for store in self.stores)
         )
 
-    # --- its health ---------------------------------------------------------------------------------------------------
+    # --- health ------------------------------------------------------------------------------------------------------
 
     def _watch_health(self) -> None:
-        def look() -> None:
+        def publish() -> None:
             self.health.publish_changes()
             self._watch_health()
 
-        self.namespace.timers.call_at(self.simulation.clock.monotonic_s() + HEALTH_INTERVAL_S, look)
+        self.namespace.timers.call_at(self.simulation.clock.monotonic_s() + HEALTH_INTERVAL_S, publish)

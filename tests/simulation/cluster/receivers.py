@@ -1,4 +1,4 @@
-"""Receiving links of the simulation, which count credit as `outgoing_link` and `session_link` of the server do."""
+"""Receiving links of the simulation, which count credit like `outgoing_link` and `session_link` of the server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DRAIN_TIMEOUT_S = 0.15
 
 
 class SimulatedReceiver:
-    """A receiver of all fragments of a queue, or of its dead letters."""
+    """A receiver of all fragments of a queue or its dead-letter queue."""
 
     def __init__(
         self, process: Process, number: int, *, deletes: bool = False, sub_queue: SubQueue = SubQueue.MAIN
@@ -34,7 +34,7 @@ class SimulatedReceiver:
         self.reserved = 0
         self.is_closed = False
         self.was_drained_early = False
-        """A drain was over before all that it had lent was back: it may be given what it has no credit for."""
+        """Whether a drain ended before all reserved credit was returned: deliveries may then exceed the credit."""
         self.drain_until_s: float | None = None
         self.session: str | None = None
         self.last_sequence = 0
@@ -45,19 +45,19 @@ class SimulatedReceiver:
         self._attach()
 
     def __hash__(self) -> int:
-        return self.number  # the order in a set is the same in every run
+        return self.number  # so that the order of a set is the same in every run
 
     def __eq__(self, other: object) -> bool:
         return self is other
 
     def __repr__(self) -> str:
-        what = "deleting " * self.receive_and_delete + "dead-letter " * self.is_for_dead_letters
-        return f"{what}receiver {self.number} at {self.process!r}, credit {self.credit} - {self.reserved}"
+        kind = "deleting " * self.receive_and_delete + "dead-letter " * self.is_for_dead_letters
+        return f"{kind}receiver {self.number} at {self.process!r}, credit {self.credit} - {self.reserved}"
 
     def _attach(self) -> None:
         self.gathering.add(self)
 
-    # --- the broker calls these ---------------------------------------------------------------------------------------
+    # --- called by the broker ----------------------------------------------------------------------------------------
 
     @property
     def available_credit(self) -> int:
@@ -84,16 +84,16 @@ class SimulatedReceiver:
         return count
 
     def _record_delivery(self, payload: bytes, tag: bytes) -> None:
-        world = self._simulation
+        simulation = self._simulation
         if self.receive_and_delete:
-            world.trace(f"  {world.checker.message_deleted(self, payload)!r} for {self!r}")
+            simulation.trace(f"  {simulation.checker.message_deleted(self, payload)!r} for {self!r}")
             return
-        lock = world.checker.message_locked(self, payload, tag)
-        lock.is_void = lock.is_lost = not world.knows_lock(lock)
+        lock = simulation.checker.message_locked(self, payload, tag)
+        lock.is_void = lock.is_lost = not simulation.knows_lock(lock)
         if self.gathering.fragment_of_tag(tag).number != lock.copy.sequence >> 48:
             raise Violation(f"the tag of {lock.copy!r} is of another fragment")
-        world.given_locks.append(lock)
-        world.trace(f"  {lock.copy!r} for {self!r}")
+        simulation.given_locks.append(lock)
+        simulation.trace(f"  {lock.copy!r} for {self!r}")
 
     def request_messages(self) -> None:
         if self.credit > 0 and not self.is_closed:
@@ -103,12 +103,12 @@ class SimulatedReceiver:
         pass
 
     def force_detach(self, error: ServiceBusError) -> None:
-        raise Violation(f"{self!r} is told that the entity is gone: {error}")
+        raise Violation(f"{self!r} was detached: {error}")
 
     def on_session_lock_lost(self, error: ServiceBusError) -> None:
         raise Violation(f"{self!r} has no session, and lost one: {error}")
 
-    # --- the client does these ----------------------------------------------------------------------------------------
+    # --- called by the client ----------------------------------------------------------------------------------------
 
     def grant(self, credit: int) -> None:
         self.credit += credit
@@ -120,9 +120,9 @@ class SimulatedReceiver:
 
     def _drained(self) -> None:
         if self.is_closed:
-            raise Violation(f"{self!r} is gone, and told of its drain")
+            raise Violation(f"{self!r} is closed, and its drain was reported")
         if self.drain_until_s is None:
-            return  # of a drain before, whose time is over now
+            return  # the end of an earlier drain
         self._simulation.trace(f"  drained: {self!r}")
         self.drain_until_s = None
         self.credit = 0
@@ -135,22 +135,30 @@ class SimulatedReceiver:
             raise Violation(f"{self!r} has left, and something is reserved for it")
 
     def end(self) -> None:
-        """It is not there any more."""
+        """Mark the receiver as closed, without notice to the broker."""
         self.is_closed = True
         self.drain_until_s = None
         self.process.receivers.remove(self)
 
 
 class SimulatedSessionReceiver(SimulatedReceiver):
-    """A receiver of one session: of that which it names, or of any."""
+    """A receiver of one session: a named one, or any."""
 
     def __init__(self, process: Process, number: int, *, wanted: str | None = None, deletes: bool = False) -> None:
         self.requested_session = wanted
         self.hold: SessionLock | None = None
+        self._is_drain_postponed = False
         super().__init__(process, number, deletes=deletes)
 
     def __repr__(self) -> str:
         return f"{super().__repr__()}, session {self.session or f'wanted: {self.requested_session}'}"
+
+    def drain(self) -> None:
+        """Drain the session; before the session is granted, the drain is postponed, as in the AMQP gateway."""
+        if self.hold is None:
+            self._is_drain_postponed = True
+        else:
+            super().drain()
 
     def _attach(self) -> None:
         fragments = self.gathering.fragments
@@ -185,13 +193,16 @@ class SimulatedSessionReceiver(SimulatedReceiver):
                 self.gathering = MultiFragmentReceiver([fragment])
             else:
                 fragment.dispatcher.cancel_accept(self)
-        self.request_messages()
+        if self._is_drain_postponed:
+            self.drain()
+        else:
+            self.request_messages()
 
     def force_detach(self, error: ServiceBusError) -> None:
         if self.is_closed:
             return
         if not isinstance(error, SessionLockLost) and (self.requested_session is None or self.hold is not None):
-            raise Violation(f"{self!r} is told that the entity is gone: {error}")
+            raise Violation(f"{self!r} was detached: {error}")
         if not isinstance(error, SessionLockLost | SessionCannotBeLocked | StoreUnavailable):
             raise Violation(f"{self!r} does not get its session: {error}")
         self._simulation.trace(f"  {self!r}: {error}")

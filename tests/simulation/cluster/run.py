@@ -1,4 +1,4 @@
-"""One run: everything in it follows from its seed."""
+"""A run of the cluster simulation, determined by its seed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from tests.simulation.patched_constants import patched_constants
 
 
 def run(seed: int, *, processes: int | None = None, is_tracing: bool = False) -> int:
-    """Do random things, then see that nothing is lost. Raises Violation, or whatever the broker raised. The steps."""
+    """Perform random actions, check that no message is lost, and return the number of steps.
+
+    Raises Violation, or any exception of the broker.
+    """
     random = Random(seed)
     settings = Settings(random)
     weights = {
@@ -20,15 +23,15 @@ def run(seed: int, *, processes: int | None = None, is_tracing: bool = False) ->
         for name, weight in (SINGLE_PROCESS_WEIGHTS if processes == 1 else WEIGHTS).items()
     }
     with patched_constants(settings.constants):
-        world = ClusterSimulation(random, settings, processes=processes, is_tracing=is_tracing)
-        actions = Actions(world)
+        simulation = ClusterSimulation(random, settings, processes=processes, is_tracing=is_tracing)
+        actions = Actions(simulation)
         for name in random.choices(list(weights), list(weights.values()), k=settings.steps):
             actions.do(name)
-        world.trace("the end: everything works again, and everything is received")
-        finish(world)
+        simulation.trace("the end: everything works again, and everything is received")
+        finish(simulation)
     return settings.steps
 
 
 def run_single_process(seed: int, *, is_tracing: bool = False) -> int:
-    """The same in one process, which has all fragments of a partitioned queue."""
+    """Run with one process, which owns all fragments of a partitioned queue."""
     return run(seed, processes=1, is_tracing=is_tracing)

@@ -1,4 +1,4 @@
-"""Settlements in the simulation: what is asked by way of a process, and what is told of it."""
+"""Settlements in the simulation: requests through a process, and checks of their outcomes."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 
 def settle(process: Process, locks: list[Lock], how: Disposition) -> None:
-    """What is of one fragment is asked for together."""
+    """Settle locks, with one request for each fragment."""
     groups: dict[tuple[int, bool], list[Lock]] = {}
     for lock in locks:
         groups.setdefault((lock.copy.sequence >> 48, lock.copy.is_dead), []).append(lock)
-    for (number, is_dead), some in groups.items():
+    for (number, is_dead), group in groups.items():
         sub_queue = SubQueue.DEAD_LETTER if is_dead else SubQueue.MAIN
-        _SettlementRequest(process, number, sub_queue, some, how).send()
+        _SettlementRequest(process, number, sub_queue, group, how).send()
 
 
 def renew(process: Process, lock: Lock) -> None:
-    """Let a lock last longer, as a client over HTTP does."""
-    now_ms, world = process.simulation.clock.wall_ms, process.simulation
+    """Renew a lock, as a client over HTTP does."""
+    now_ms, simulation = process.simulation.clock.wall_ms, process.simulation
     was_lost = not lock.may_be_valid(now_ms())
     sub_queue = SubQueue.DEAD_LETTER if lock.copy.is_dead else SubQueue.MAIN
     fragment = process.fragments(sub_queue)[lock.copy.sequence >> 48]
@@ -44,7 +44,7 @@ def renew(process: Process, lock: Lock) -> None:
             lock.until_ms = max(lock.until_ms, outcome)
 
     lock.is_renewed = True
-    world.trace(f"  renewed: {lock.copy!r}")
+    simulation.trace(f"  renewed: {lock.copy!r}")
     try:
         fragment.settlement.renew_lock(numbers[0], renewed)
     except ServiceBusError as error:
@@ -52,7 +52,7 @@ def renew(process: Process, lock: Lock) -> None:
 
 
 class _SettlementRequest:
-    """Some locks that are to be ended."""
+    """A request to settle several locks."""
 
     def __init__(self, process: Process, number: int, sub_queue: SubQueue, locks: list[Lock], how: Disposition) -> None:
         self._checker = process.simulation.checker
@@ -68,10 +68,10 @@ class _SettlementRequest:
         settlement, numbers = self._fragment.settlement, self._numbers
         for lock in self._locks:
             lock.request_count += 1
-        answer = partial(self._on_done, [])
-        lost: list[int] = answer.args[0]
+        on_done = partial(self._on_done, [])
+        lost: list[int] = on_done.args[0]
         try:
-            lost += settlement.settle(self._how, numbers, answer, {})
+            lost += settlement.settle(self._how, numbers, on_done, {})
         except ServiceBusError as error:
             self._trace(f"  refused: {error}")
             return
@@ -82,7 +82,7 @@ class _SettlementRequest:
         self._check_lost(lost)
 
     def _on_done(self, lost: list[int], error: ServiceBusError | None) -> None:
-        """What was not lost at once is settled, or why it is not."""
+        """Check the outcome for the locks that were not reported as lost at once."""
         if isinstance(error, SomeLocksLost):
             self._check_lost(error.lock_numbers)
             lost = error.lock_numbers

@@ -1,6 +1,6 @@
-"""Several processes that have a namespace together, their disks, and what is on its way between them.
+"""A simulated namespace of several processes, with their disks and the messages between them.
 
-Owns: which of them live, and what happens next. Nothing in it happens by itself.
+Owns: the running processes, and the order of events. Only `actions` make anything happen.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from tests.simulation.cluster.receivers import SimulatedReceiver
 
 MAX_STEPS = 40_000
-"""Calls, words and store steps until nothing is left to do: more is a loop without end."""
+"""Limit of calls, peer messages and store steps until the simulation is idle: more means an endless loop."""
 LOCK_S = 60.0
 
 
 class ClusterSimulation:
     def __init__(self, random: Random, settings: Settings, *, processes: int | None, is_tracing: bool) -> None:
-        """With so many `processes`; a queue of one alone is partitioned, over several disks. None: two or three."""
+        """Start `processes` (None: two or three). A single process has a partitioned queue, on several disks."""
         self.random = random
         self.settings = settings
         self.is_tracing = is_tracing
@@ -42,18 +42,21 @@ class ClusterSimulation:
         self.count = processes or random.choice((2, 2, 3))
         disks = (self.count, 4, 2 * self.count) if self.count > 1 else (1, 2, 4, 4)
         self.disks = [MemoryDisk() for _ in range(random.choice(disks))]
-        few = random.random() < 0.2
+        dead_letters_often = random.random() < 0.2
         self.description = QueueDescription(
             enable_partitioning=random.random() < 0.75 or self.count == 1,
             requires_session=random.random() < 0.4 and self.count > 1,
-            max_delivery_count=3 if few else 1_000_000,
+            max_delivery_count=3 if dead_letters_often else 1_000_000,
         )
         self._plain_store = random.randrange(len(self.disks))
         self.checker = ClusterChecker(len(self.disks), self.clock.wall_ms, self.store_of)
-        self.checker.dead_letters_often, self.checker.is_plain = few, not self.description.enable_partitioning
+        self.checker.dead_letters_often, self.checker.is_plain = (
+            dead_letters_often,
+            not self.description.enable_partitioning,
+        )
         self.checker.is_single_process = self.count == 1
         self.given_locks: list[Lock] = []
-        """What receivers were given and have not settled."""
+        """Locks given to receivers and not settled."""
         self.numbers = count(1)
         self.processes: list[Process | None] = [None] * self.count
         self.connections: list[PeerConnection] = []
@@ -64,7 +67,7 @@ class ClusterSimulation:
         if self.is_tracing:
             sys.stdout.write(f"{self.clock.monotonic_s():10.3f}  {line}\n")
 
-    # --- where things are ---------------------------------------------------------------------------------------------
+    # --- lookups -----------------------------------------------------------------------------------------------------
 
     def stores_of(self, process: int) -> list[int]:
         return list(range(process, len(self.disks), self.count))
@@ -82,17 +85,24 @@ class ClusterSimulation:
 
     @property
     def receivers(self) -> list[SimulatedReceiver]:
-        return [taker for process in self.responsive_processes for taker in process.receivers]
+        return [receiver for process in self.responsive_processes for receiver in process.receivers]
 
     def owner_of(self, fragment: int) -> Process | None:
         return self.processes[self.store_of(fragment) % self.count]
 
     def connection(self, caller: Process, owner: Process) -> PeerConnection | None:
-        return next((wire for wire in self.connections if wire.caller is caller and wire.owner is owner), None)
+        return next(
+            (
+                connection
+                for connection in self.connections
+                if connection.caller is caller and connection.owner is owner
+            ),
+            None,
+        )
 
     @property
     def is_complete(self) -> bool:
-        """All are there and speak to each other, and all of their stores work."""
+        """Whether all processes are running, responsive and connected, and all stores work."""
         return (
             len(self.responsive_processes) == self.count
             and not self._missing_connections()
@@ -100,7 +110,7 @@ class ClusterSimulation:
         )
 
     def knows_lock(self, lock: Lock) -> bool:
-        """The one that gave it has not died since, nor has its store failed."""
+        """Whether the owner still has a lock, that is, neither its process nor its store has failed since."""
         number = lock.copy.sequence >> 48
         owner = self.owner_of(number)
         if owner is None:
@@ -109,33 +119,33 @@ class ClusterSimulation:
         return fragment.lock_numbers([lock.tag]) != [0]
 
     def knows_session(self, session: str, until_ms: int) -> bool:
-        """The one that gave it until then has not died since."""
+        """Whether the owner still has a session lock, that is, its process has not been killed since."""
         number = fragment_of(session.encode()) if self.description.enable_partitioning else 0
         owner = self.owner_of(number)
         sessions = owner.fragments(SubQueue.MAIN)[number].local.sessions if owner is not None else None
         hold = sessions.session_locks.get(session.encode()) if sessions is not None else None
         return hold is not None and hold.locked_until_ms == until_ms
 
-    # --- processes that die -------------------------------------------------------------------------------------------
+    # --- failing processes -------------------------------------------------------------------------------------------
 
     def start(self, number: int) -> None:
         self.processes[number] = process = Process(self, number, next(self.numbers))
-        self.trace(f"  {process!r} is there")
+        self.trace(f"  {process!r} is started")
 
     def kill(self, process: Process) -> None:
-        """Nothing is left of it but its disks, and of what was not synced a part."""
+        """Kill a process; its disks keep the synced writes and a random part of the unsynced ones."""
         self._drop_process(process)
-        for wire in self.connections:
-            if wire.is_cut and process in (wire.caller, wire.owner):
-                wire.both_lost()
-            elif wire.owner is process:
-                wire.owner_lost(self.random)
-            elif wire.caller is process:
-                wire.caller_lost(self.random)
+        for connection in self.connections:
+            if connection.is_cut and process in (connection.caller, connection.owner):
+                connection.both_lost()
+            elif connection.owner is process:
+                connection.owner_lost(self.random)
+            elif connection.caller is process:
+                connection.caller_lost(self.random)
         self._remove_closed_connections()
 
     def crash(self) -> None:
-        """Power is cut for all of them."""
+        """Cut the power of all processes."""
         for process in self.running_processes:
             self._drop_process(process)
         self.connections.clear()
@@ -143,24 +153,24 @@ class ClusterSimulation:
             self.start(0)
 
     def _drop_process(self, process: Process) -> None:
-        ledger = self.checker
+        checker = self.checker
         self.record_incident()
         self.processes[process.number] = None
         for number, store in process.stores.items():
             self.disks[number].crash(self.random)
             store.lose()
-        ledger.owner_lost(list(process.stores))
-        ledger.process_lost(process.life)
-        for taker in list(process.receivers):
-            taker.end()
-        for deal in list(process.open_transactions):
-            deal.process_lost()
+        checker.owner_lost(list(process.stores))
+        checker.process_lost(process.life)
+        for receiver in list(process.receivers):
+            receiver.end()
+        for transaction in list(process.open_transactions):
+            transaction.process_lost()
         self.given_locks = [
             lock for lock in self.given_locks if lock.receiver.process is not process or self.random.random() < 0.5
         ]
 
     def record_incident(self) -> None:
-        """What was on its way may be counted as delivered; who received and deleted may not get it."""
+        """Record a failure: messages on their way may be counted as delivered, and deleted messages may be lost."""
         self.checker.incidents += 1
         self.checker.deletions.mark_possible_losses()
 
@@ -176,21 +186,21 @@ class ClusterSimulation:
     def store_failed(self, store: int) -> None:
         self.checker.store_lost(store)
         for process in self.running_processes:
-            for taker in process.receivers:
-                taker.last_sequence = 0
+            for receiver in process.receivers:
+                receiver.last_sequence = 0
 
-    # --- the loop -----------------------------------------------------------------------------------------------------
+    # --- event loop --------------------------------------------------------------------------------------------------
 
     def step(self) -> bool:
-        """Do one thing of all that wait to be done, whichever comes. False if nothing does."""
+        """Run a random one of the pending calls, store steps and peer messages. Return False if there are none."""
         choices: list[Callable[[], object]] = []
         for process in self.responsive_processes:
             choices += process.possible_steps()
-        for wire in self.connections:
-            if wire.calls and wire.owner in self.responsive_processes:
-                choices.append(wire.calls.popleft)
-            if wire.answers and wire.caller in self.responsive_processes:
-                choices.append(wire.answers.popleft)
+        for connection in self.connections:
+            if connection.calls and connection.owner in self.responsive_processes:
+                choices.append(connection.calls.popleft)
+            if connection.answers and connection.caller in self.responsive_processes:
+                choices.append(connection.answers.popleft)
         choices += [lambda pair=pair: self._connect(*pair) for pair in self._missing_connections()]  # type: ignore[misc]
         if not choices:
             return False
@@ -205,28 +215,28 @@ class ClusterSimulation:
         raise Violation(f"still busy after {MAX_STEPS} steps")
 
     def _missing_connections(self) -> list[tuple[Process, Process]]:
-        """Who may find whom now."""
+        """Return pairs of processes that can connect now."""
         return [
-            (asker, asked)
-            for asker in self.responsive_processes
-            for asked in self.running_processes
-            if asker is not asked and not asker.peer_client(asked.number).is_connected
+            (caller, owner)
+            for caller in self.responsive_processes
+            for owner in self.running_processes
+            if caller is not owner and not caller.peer_client(owner.number).is_connected
         ]
 
     def _connect(self, caller: Process, owner: Process) -> None:
         self.trace(f"  {caller!r} finds {owner!r}")
         for store in owner.stores:
-            self.checker.store_failures[store] += 1  # until now nothing could be sent there
+            self.checker.store_failures[store] += 1  # until now no send could reach it
         self.connections.append(PeerConnection(caller, owner))
 
     def _remove_closed_connections(self) -> None:
-        if any(wire.is_over for wire in self.connections):
-            self.connections = [wire for wire in self.connections if not wire.is_over]
+        if any(connection.is_over for connection in self.connections):
+            self.connections = [connection for connection in self.connections if not connection.is_over]
 
     @property
     def pending_messages(self) -> int:
-        """How many are on their way."""
-        return sum([len(wire.calls) + len(wire.answers) for wire in self.connections])
+        """Number of messages on their way between processes."""
+        return sum([len(connection.calls) + len(connection.answers) for connection in self.connections])
 
     def pass_time(self, seconds: float) -> None:
         if seconds >= LOCK_S and self.pending_messages:
@@ -237,15 +247,12 @@ class ClusterSimulation:
         for process in processes:
             process.run_overdue_timers()
         for process in self.running_processes:
-            for store, journal in enumerate(process.namespace.stores):
-                self.checker.store_failures[store] += (
-                    journal.unavailable_reason is not None
-                )  # what it was asked took too long
-        for reader in [
-            one for process in self.responsive_processes if not process.has_overdue_timers for one in process.browsers
+            process.record_unavailable_stores()
+        for browser in [
+            each for process in self.responsive_processes if not process.has_overdue_timers for each in process.browsers
         ]:
-            reader.check()
-        for taker in self.receivers:
-            is_late = taker.drain_until_s is not None and taker.drain_until_s <= self.clock.monotonic_s()
-            if is_late and not taker.process.has_overdue_timers:
-                raise Violation(f"a drain is not answered in time: {taker!r}")
+            browser.check()
+        for receiver in self.receivers:
+            is_late = receiver.drain_until_s is not None and receiver.drain_until_s <= self.clock.monotonic_s()
+            if is_late and not receiver.process.has_overdue_timers:
+                raise Violation(f"a drain is not answered in time: {receiver!r}")

@@ -1,4 +1,4 @@
-"""The simulation finds what it is there to find: each fault planted between processes comes out."""
+"""The simulation finds each fault that is planted in the communication between processes."""
 
 from __future__ import annotations
 
@@ -22,79 +22,79 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 ENOUGH = 400
-"""Runs in which a fault must show."""
+"""Number of runs within which a fault must be found."""
 
 Patch = pytest.MonkeyPatch
 
 
-def found(signs: tuple[str, ...]) -> str:
-    """What the first run says that finds one of these signs; if none does, what the last one said."""
-    said = "nothing"
+def first_fault(texts: tuple[str, ...]) -> str:
+    """Return the first fault that contains one of the texts, or else the last fault that was found."""
+    fault = "nothing"
     for seed in range(ENOUGH):
         try:
             run(seed)
-        except Exception as error:  # noqa: BLE001  # a fault may show as anything
-            said = describe_error(error)
-            if any(sign in said for sign in signs):
+        except Exception as error:  # noqa: BLE001  # a fault may cause any exception
+            fault = describe_error(error)
+            if any(text in fault for text in texts):
                 break
-    return said
+    return fault
 
 
-def nobody_is_told_that_there_is_something(patch: Patch) -> None:
+def remote_consumers_get_no_offers(patch: Patch) -> None:
     patch.setattr(RemoteConsumer, "available_credit", property(lambda self: self._credit))
 
 
-def nobody_is_fed_when_a_process_is_well_again(patch: Patch) -> None:
+def no_dispatch_after_a_process_has_recovered(patch: Patch) -> None:
     patch.setattr(PeerClient, "_request_messages", lambda _: None)
 
 
-def nothing_is_written_off(patch: Patch) -> None:
+def reservations_never_expire(patch: Patch) -> None:
     patch.setattr(CreditReservation, "_expire", lambda *_: None)
 
 
-def what_is_not_taken_is_forgotten(patch: Patch) -> None:
+def refused_messages_are_not_returned(patch: Patch) -> None:
     patch.setattr(CreditReservation, "_return_messages", lambda *_: None)
 
 
-def what_is_lent_to_one_that_died_stays_lent(patch: Patch) -> None:
+def credit_reserved_for_a_dead_process_is_kept(patch: Patch) -> None:
     patch.setattr(CreditReservation, "on_peer_lost", lambda _: None)
 
 
-def who_waits_for_one_that_died_is_not_told(patch: Patch) -> None:
+def requests_to_a_dead_process_never_fail(patch: Patch) -> None:
     patch.setattr(PeerClient, "_fail_requests", lambda *_: None)
 
 
-def nobody_comes_again_to_one_that_was_started_again(patch: Patch) -> None:
+def consumers_do_not_attach_to_a_restarted_process(patch: Patch) -> None:
     patch.setattr(CreditReservation, "on_peer_connected", lambda _: None)
 
 
-def receivers_of_a_process_that_died_stay(patch: Patch) -> None:
+def receivers_of_a_dead_process_stay(patch: Patch) -> None:
     patch.setattr(PeerServer, "close", lambda _: None)
 
 
-def what_a_receiver_that_left_has_not_seen_is_forgotten(patch: Patch) -> None:
+def undelivered_messages_of_a_detached_receiver_are_forgotten(patch: Patch) -> None:
     leave = RemoteConsumer.detach
     patch.setattr(RemoteConsumer, "detach", lambda self, _seen=None: leave(self))
 
 
-def what_was_deleted_for_one_who_left_is_forgotten(patch: Patch) -> None:
+def messages_deleted_for_a_detached_receiver_are_forgotten(patch: Patch) -> None:
     patch.setattr(Fragment, "restore_deleted", lambda _fragment, _items, answer: answer(None))
 
 
-def a_transaction_goes_on_with_another_life(patch: Patch) -> None:
+def a_transaction_continues_after_a_restart(patch: Patch) -> None:
     patch.setattr(RemoteTransaction, "_check_same_connection", lambda _: None)
 
 
-def nobody_hears_of_stores(patch: Patch) -> None:
+def store_health_is_not_published(patch: Patch) -> None:
     patch.setattr(HealthPublisher, "publish_changes", lambda _: None)
 
 
-def more_is_claimed_than_is_lent(patch: Patch) -> None:
+def more_messages_are_claimed_than_credit_is_reserved(patch: Patch) -> None:
     claim = RemoteConsumer.grant_credit
     patch.setattr(RemoteConsumer, "grant_credit", lambda self, count: claim(self, count + 1))
 
 
-def later_sends_overtake_a_batch_that_is_checked(patch: Patch) -> None:
+def later_sends_overtake_a_batch_under_duplicate_check(patch: Patch) -> None:
     enter = SendOrder.enqueue
 
     def overtake(order: SendOrder, turn: QueuedSend) -> None:
@@ -106,28 +106,28 @@ def later_sends_overtake_a_batch_that_is_checked(patch: Patch) -> None:
     patch.setattr(SendOrder, "enqueue", overtake)
 
 
-def what_one_store_does_not_take_is_refused(patch: Patch) -> None:
+def sends_refused_by_one_store_are_not_sent_to_another(patch: Patch) -> None:
     patch.setattr(partitioner, "_TRY_OTHER_FRAGMENT", ())
 
 
-# What is said of each: that another thing is found is no sign that this one is.
+# Texts of the expected violations: another violation does not prove that this fault was found.
 FAULTS: dict[Callable[[Patch], None], tuple[str, ...]] = {
-    nobody_is_told_that_there_is_something: ("which waits",),
-    nobody_is_fed_when_a_process_is_well_again: ("which waits",),
-    what_is_not_taken_is_forgotten: ("is lost", "comes after"),
-    what_was_deleted_for_one_who_left_is_forgotten: ("is lost",),
-    what_is_lent_to_one_that_died_stays_lent: ("which waits",),
-    who_waits_for_one_that_died_is_not_told: ("waits for",),
-    nobody_comes_again_to_one_that_was_started_again: ("which waits",),
-    nobody_hears_of_stores: ("believes of store",),
-    more_is_claimed_than_is_lent: ("are reserved", "are given back"),
-    later_sends_overtake_a_batch_that_is_checked: ("was stored out of turn",),
-    what_one_store_does_not_take_is_refused: ("worked all the time",),
+    remote_consumers_get_no_offers: ("which waits",),
+    no_dispatch_after_a_process_has_recovered: ("which waits",),
+    refused_messages_are_not_returned: ("is lost", "comes after"),
+    messages_deleted_for_a_detached_receiver_are_forgotten: ("is lost",),
+    credit_reserved_for_a_dead_process_is_kept: ("which waits",),
+    requests_to_a_dead_process_never_fail: ("waits for",),
+    consumers_do_not_attach_to_a_restarted_process: ("which waits",),
+    store_health_is_not_published: ("believes of store",),
+    more_messages_are_claimed_than_credit_is_reserved: ("are reserved", "are given back"),
+    later_sends_overtake_a_batch_under_duplicate_check: ("was stored out of turn",),
+    sends_refused_by_one_store_are_not_sent_to_another: ("worked all the time",),
 }
 
 
 @pytest.mark.parametrize("plant", FAULTS, ids=lambda plant: plant.__name__)
 def test_a_planted_fault_is_found(plant: Callable[[Patch], None], monkeypatch: Patch) -> None:
     plant(monkeypatch)
-    said = found(FAULTS[plant])
-    assert any(sign in said for sign in FAULTS[plant]), said
+    fault = first_fault(FAULTS[plant])
+    assert any(text in fault for text in FAULTS[plant]), fault

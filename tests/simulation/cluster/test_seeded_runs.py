@@ -1,4 +1,4 @@
-"""A fixed range of seeds on several processes: nothing is lost, nobody gets what another has, and nobody starves."""
+"""A fixed range of seeds on several processes: no message is lost or locked twice, and no receiver starves."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ PLANTED = """
 from twinbus.broker.remote.remote_consumer import RemoteConsumer
 RemoteConsumer.available_credit = property(lambda self: self._credit)
 """
-"""A receiver of another process is not told that there is something for it."""
+"""Planted fault: a receiver in another process gets no offer of messages."""
 
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_seeds_find_nothing(part: int) -> None:
-    found = [outcome for seed in range(part * EACH, (part + 1) * EACH) if (outcome := run_seed(run, seed)).fault]
-    assert not found, f"once more: python -m {MODULE} --seed {found[0].seed} --runs 1 --trace"
+    failed = [outcome for seed in range(part * EACH, (part + 1) * EACH) if (outcome := run_seed(run, seed)).fault]
+    assert not failed, f"once more: python -m {MODULE} --seed {failed[0].seed} --runs 1 --trace"
 
 
 def test_a_seed_means_the_same_steps_in_every_process() -> None:

@@ -1,4 +1,4 @@
-"""Transactions of clients of the simulation."""
+"""Client transactions of the simulation."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class OpenTransaction:
-    """One that is not discharged yet."""
+    """A transaction that is not discharged yet."""
 
     def __init__(self, process: Process, number: int, key: str) -> None:
-        """On one fragment of the queue, to which a key leads."""
+        """Declare a transaction on fragment `number`, to which `key` maps."""
         self.process = process
         self.number = number
         self._key = key
@@ -31,7 +31,7 @@ class OpenTransaction:
 
     def send(self, count: int, make: Callable[[Message], bytes]) -> None:
         sending = self.process.simulation.checker.send_started([self._key] * count, self.process.life)
-        sending.is_answered = True  # by the answer to the whole
+        sending.is_answered = True  # the outcome is that of the transaction
         for message in sending.messages:
             message.transaction = self.expected
             try:
@@ -56,7 +56,7 @@ class OpenTransaction:
 
     def _on_settled(self, is_done: bool) -> None:  # noqa: FBT001
         if is_done and not self.expected.settlements:
-            raise Violation(f"{self.expected!r} settles nothing, and it is told that it did")
+            raise Violation(f"{self.expected!r} settles nothing, but a settlement was reported")
 
     def commit(self) -> None:
         self.process.open_transactions.remove(self)
@@ -78,6 +78,6 @@ class OpenTransaction:
         self.transaction.roll_back()
 
     def process_lost(self) -> None:
-        """Its process has died: nobody commits it."""
+        """Record the loss of its process: the transaction is never committed."""
         self.process.open_transactions.remove(self)
         self.expected.ended(is_done=False)

@@ -1,4 +1,4 @@
-"""Many runs, in several processes: what the command prints."""
+"""The command of the pair simulation: many runs in several processes, and their summary."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def print_line(line: str = "") -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit status: 1 if a problem was found."""
+    """Run the command, and return its exit status: 1 if a problem was found."""
     options = _parser().parse_args(arguments)
     if options.replay is not None:
         return _replay(options.replay)
@@ -35,12 +35,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog=PROG, description="Simulates outages of a pair of namespaces, and looks for broken promises."
+        prog=PROG, description="Simulate outages of a pair of namespaces, and look for violated guarantees."
     )
-    parser.add_argument("--outages", type=int, default=1_000, help="at least so many, in as many runs (default: 1000)")
-    parser.add_argument("--seed", type=int, default=0, help="of the first run; the next has the next number")
-    parser.add_argument("--processes", type=int, default=2, help="(default: 2)")
-    parser.add_argument("--replay", type=int, metavar="SEED", help="one run only: print everything that happens")
+    parser.add_argument(
+        "--outages",
+        type=int,
+        default=1_000,
+        help="minimum number of outages, in as many runs as needed (default: 1000)",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first run; the next runs use the next numbers")
+    parser.add_argument("--processes", type=int, default=2, help="number of processes (default: 2)")
+    parser.add_argument("--replay", type=int, metavar="SEED", help="run one seed, and print its log")
     return parser
 
 
@@ -75,7 +80,7 @@ def _run_seeds(options: argparse.Namespace) -> int:
                 f"{now - started:,.0f} s: {total.outages:,} outages in {runs:,} runs, {rate}, {len(failed)} failed"
             )
         if total.outages >= options.outages:
-            break  # runs under way in other processes are discarded
+            break  # runs in progress in other processes are discarded
     _summarise(total, runs, failed, kinds, time.monotonic() - started)
     return 1 if failed else 0
 
@@ -90,16 +95,16 @@ def _results(seed: int, processes: int) -> Iterator[Result]:
 
 
 def _run_without_log(seed: int) -> Result:
-    """A run without its log, which nobody prints."""
+    """Run one seed, and drop its log, which is not printed."""
     result = run(seed)
     result.log = []
     return result
 
 
 def _print_problems(result: Result, kinds: Counter[str]) -> None:
-    found = Counter(kind for kind, _ in result.problems)
-    kinds.update(found)
-    print_line(f"FOUND by seed {result.seed}: {', '.join(f'{count} {kind}' for kind, count in found.items())}")
+    counts = Counter(kind for kind, _ in result.problems)
+    kinds.update(counts)
+    print_line(f"FOUND by seed {result.seed}: {', '.join(f'{count} {kind}' for kind, count in counts.items())}")
     shown: Counter[str] = Counter()
     for kind, text in result.problems:
         if shown.total() < PROBLEMS_SHOWN and not shown[kind]:
@@ -108,7 +113,7 @@ def _print_problems(result: Result, kinds: Counter[str]) -> None:
     print_line(f"  once more: {PROG} --replay {result.seed}")
 
 
-def _summarise(total: Result, runs: int, failed: list[int], kinds: Counter[str], took_s: float) -> None:
+def _summarise(total: Result, runs: int, failed: list[int], kinds: Counter[str], duration_s: float) -> None:
     print_line()
     for title, counts in (("outage", total.faults), ("path, or answer to a sender", total.paths)):
         print_line(f"{title:<40} {'count':>12}")
@@ -120,6 +125,6 @@ def _summarise(total: Result, runs: int, failed: list[int], kinds: Counter[str],
         for name, count in sorted(kinds.items()):
             print_line(f"{name:<40} {count:>12,}")
         print_line()
-    rate = total.outages / max(took_s, 0.001)
-    print_line(f"{total.virtual_s / 3600:,.1f} simulated hours in {took_s:,.0f} s, {rate:,.0f} outages/s")
+    rate = total.outages / max(duration_s, 0.001)
+    print_line(f"{total.virtual_s / 3600:,.1f} simulated hours in {duration_s:,.0f} s, {rate:,.0f} outages/s")
     print_line(f"{total.outages:,} outages in {runs:,} runs from seed {total.seed}: {len(failed)} failed")

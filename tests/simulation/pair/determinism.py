@@ -1,4 +1,4 @@
-"""What makes a run repeatable: all chance and all time that the pairing code meets come from the seed."""
+"""Deterministic runs: all randomness and all time in the pairing code come from the seed."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SET_MEMBER_CLASSES: Final = (Peer, ClientEntity, IncomingLink, OutgoingLink, RequestLink)
-"""Classes whose objects are kept in sets: in the order of their hashes, which by default is that of their addresses."""
+"""Classes with objects in sets, whose order depends on their hashes: by default these depend on addresses."""
 
 
 @contextmanager
 def deterministic(source: random.Random) -> Iterator[None]:
-    """Take ids, secrets and random choices from `source`, and let work take no time that anybody measures.
+    """Take ids, secrets and random choices from `source`, and make measured work take no time.
 
-    Secrets matter: the length of a token depends on its characters, and with it where a cut after so many bytes hits.
+    Secrets matter: the length of a token depends on its characters, and therefore the place of a cut after N bytes.
     """
     replaced: list[tuple[Any, str, Any]] = [
         (uuid, "uuid4", lambda: uuid.UUID(int=source.getrandbits(128), version=4)),
         (secrets, "token_bytes", lambda size=32: source.randbytes(size)),
-        (random, "SystemRandom", lambda: random.Random(source.getrandbits(64))),  # of a simulation
+        (random, "SystemRandom", lambda: random.Random(source.getrandbits(64))),  # randomness of a simulation
         (peer_input, "time", SimpleNamespace(monotonic=lambda: 0.0)),
     ]
     numbers = _StableNumbers()
-    replaced += [(kind, "__hash__", lambda one: numbers.of(one)) for kind in SET_MEMBER_CLASSES]  # noqa: PLW0108  # not a method of it
+    replaced += [(kind, "__hash__", lambda instance: numbers.of(instance)) for kind in SET_MEMBER_CLASSES]  # noqa: PLW0108  # a bound method would not get the instance
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced]
     for owner, name, value in replaced:
         setattr(owner, name, value)
@@ -48,12 +48,12 @@ def deterministic(source: random.Random) -> Iterator[None]:
 
 
 class _StableNumbers:
-    """Gives objects numbers, in the order in which it is first asked; each keeps its own."""
+    """Numbers objects in the order of their first use; an object keeps its number."""
 
     def __init__(self) -> None:
         self._numbered: dict[int, tuple[int, object]] = {}
-        """By their addresses, with the objects themselves: while one is here, no other has its address."""
+        """Numbers by address. The objects are kept, so that no other object gets the same address."""
 
-    def of(self, one: object) -> int:
-        number, _ = self._numbered.setdefault(id(one), (len(self._numbered), one))
+    def of(self, instance: object) -> int:
+        number, _ = self._numbered.setdefault(id(instance), (len(self._numbered), instance))
         return number

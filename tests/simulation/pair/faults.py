@@ -1,12 +1,12 @@
-"""The outages of a simulation: what can go wrong, and how it ends.
+"""Outages of the pair simulation.
 
-Each kind is a coroutine that makes something fail and returns what mends it, or None where there is nothing to mend. A
-kind first claims what it needs; two outages of the same thing at the same time would undo each other. `a/b` is a part
-of `a`.
+Each kind of outage is a coroutine that injects a fault and returns a coroutine function that restores service, or None
+if nothing has to be restored. A fault first claims its targets, because two outages of the same target would undo each
+other. `a/b` is a part of target `a`.
 
-Owns: the kinds, and which are on.
+Owns: the kinds of outages, and the active outages.
 """
-# ruff: noqa: ASYNC110  # time is virtual: to look again costs nothing
+# ruff: noqa: ASYNC110  # time is virtual: polling costs nothing
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ if TYPE_CHECKING:
     from tests.simulation.pair.simulation import PairSimulation
     from twinbus.testing import InMemoryNamespace
 
-    Mend: TypeAlias = Callable[[], Awaitable[None]]
+    Restore: TypeAlias = Callable[[], Awaitable[None]]
 
 MAX_LATENCY_S: Final = 3.0
 RESTORE_PAUSE_S: Final = 0.5
 ADMIN_LIMIT_S: Final = 20.0
 DURATIONS_S: Final = {(0.01, 1.0): 3, (1.0, 8.0): 3, (8.0, 30.0): 2, (20.0, 90.0): 1}
-"""Ranges, and how often each is drawn."""
+"""Ranges of durations, and their frequencies."""
 
 
 class AlreadyFaulty(Exception):
-    """What an outage needs has another one already."""
+    """The target has another outage already."""
 
 
 class FaultScheduler:
-    """All of one run."""
+    """All outages of a run."""
 
     def __init__(self, simulation: PairSimulation, random: Random) -> None:
         self._simulation = simulation
@@ -49,40 +49,40 @@ class FaultScheduler:
         self._claims: dict[str, None] = {}
         self._ending_tasks: dict[asyncio.Task[None], None] = {}
         self.count = 0
-        """Outages with traffic under them."""
+        """Number of outages with sends in progress."""
 
     @property
     def active(self) -> int:
         return len(self._ending_tasks)
 
     async def begin(self) -> None:
-        """Make one, with sends on their way; it ends by itself."""
-        world, random = self._simulation, self._random
-        world.traffic.wake_all()
-        await asyncio.sleep(random.choice((0.0, 2.1, 4.2, 8.4)) * world.settings.latency_s)
+        """Begin a random outage with sends in progress; it ends by itself."""
+        simulation, random = self._simulation, self._random
+        simulation.traffic.wake_all()
+        await asyncio.sleep(random.choice((0.0, 2.1, 4.2, 8.4)) * simulation.settings.latency_s)
         kinds = [
             name
             for name in FAULT_KINDS
-            if not world.settings.only_fault_kinds or name in world.settings.only_fault_kinds
+            if not simulation.settings.only_fault_kinds or name in simulation.settings.only_fault_kinds
         ]
         weights = [FAULT_KINDS[name].weight for name in kinds]
         for _ in range(20):
             kind = random.choices(kinds, weights)[0]
             claims: list[str] = []
             try:
-                mend = await FAULT_KINDS[kind].inject(_FaultContext(self, world, random, claims))
+                restore = await FAULT_KINDS[kind].inject(_FaultContext(self, simulation, random, claims))
             except AlreadyFaulty:
                 self._release_claims(claims)
                 continue
             break
         else:
             return
-        world.faults[kind] += 1
-        world.trace(f"OUTAGE {kind} {' '.join(claims)}")
+        simulation.faults[kind] += 1
+        simulation.trace(f"OUTAGE {kind} {' '.join(claims)}")
         duration_s = self._duration_s()
-        before = world.checker.call_count
-        was_busy = bool(world.checker.pending_calls)
-        task = asyncio.ensure_future(self._end(kind, mend, claims, duration_s, before, was_busy=was_busy))
+        before = simulation.checker.call_count
+        was_busy = bool(simulation.checker.pending_calls)
+        task = asyncio.ensure_future(self._end(kind, restore, claims, duration_s, before, was_busy=was_busy))
         self._ending_tasks[task] = None
         task.add_done_callback(self._ended)
 
@@ -97,27 +97,27 @@ class FaultScheduler:
         return random.uniform(least, most)
 
     async def _end(
-        self, kind: str, restore: Mend | None, claims: list[str], duration_s: float, before: int, *, was_busy: bool
+        self, kind: str, restore: Restore | None, claims: list[str], duration_s: float, before: int, *, was_busy: bool
     ) -> None:
-        world = self._simulation
+        simulation = self._simulation
         if restore is not None:
             await asyncio.sleep(duration_s / 2)
-            world.traffic.wake_all()
+            simulation.traffic.wake_all()
             await asyncio.sleep(duration_s / 2)
             await restore()
-            world.trace(f"MENDED {kind} {' '.join(claims)}")
+            simulation.trace(f"MENDED {kind} {' '.join(claims)}")
         self._release_claims(claims)
-        self.count += was_busy or world.checker.call_count > before or bool(world.checker.pending_calls)
+        self.count += was_busy or simulation.checker.call_count > before or bool(simulation.checker.pending_calls)
 
     async def wait(self) -> None:
-        """Until all are over."""
+        """Wait until all outages are over."""
         while self._ending_tasks:
             await asyncio.wait(list(self._ending_tasks))
 
     def claim_target(self, name: str) -> None:
-        """Taken if an outage has it, a part of it, or what it is a part of."""
-        for one in self._claims:
-            if f"{one}/".startswith(f"{name}/") or f"{name}/".startswith(f"{one}/"):
+        """Claim a target. Raises AlreadyFaulty if the target, a part of it, or the whole has an outage."""
+        for claimed in self._claims:
+            if f"{claimed}/".startswith(f"{name}/") or f"{name}/".startswith(f"{claimed}/"):
                 raise AlreadyFaulty(name)
         self._claims[name] = None
 
@@ -127,7 +127,7 @@ class FaultScheduler:
 
 
 class _FaultContext:
-    """What a kind of outage works with."""
+    """Targets and randomness for a fault."""
 
     def __init__(self, outages: FaultScheduler, simulation: PairSimulation, random: Random, claims: list[str]) -> None:
         self.simulation = simulation
@@ -141,7 +141,7 @@ class _FaultContext:
             self._claims.append(name)
 
     def namespace(self, part: str) -> InMemoryNamespace:
-        """A namespace that runs; the primary has more outages than the secondary."""
+        """Claim part of a running namespace; the primary has more outages than the secondary."""
         namespace = self.simulation.primary if self.random.random() < 0.65 else self.simulation.secondary
         self.claim(f"{namespace.name}/{part}")
         if not namespace.is_running:
@@ -163,7 +163,7 @@ class _FaultContext:
         return plan
 
     def route(self) -> tuple[str, str | None]:
-        """A namespace, and perhaps the only program that is cut off from it."""
+        """Claim the network of a namespace, for all programs or for one; return the host and the program's host."""
         namespace = self.simulation.primary if self.random.random() < 0.65 else self.simulation.secondary
         if self.random.random() < 0.35:
             self.claim(f"{namespace.name}/network")
@@ -175,49 +175,49 @@ class _FaultContext:
         return namespace.host, program.host
 
 
-# --- the network ------------------------------------------------------------------------------------------------------
+# --- network --------------------------------------------------------------------------------------------------------
 
 
-def _restoring(context: _FaultContext, host: str, peer: str | None, *, cuts: bool = False) -> Mend:
-    async def mend() -> None:
+def _restoring(context: _FaultContext, host: str, peer: str | None, *, cuts: bool = False) -> Restore:
+    async def restore() -> None:
         if cuts:
             context.simulation.network.cut(host, peer=peer)
         context.simulation.network.restore(host, peer=peer)
 
-    return mend
+    return restore
 
 
-async def _refused(context: _FaultContext) -> Mend:
+async def _refused(context: _FaultContext) -> Restore:
     host, peer = context.route()
     context.simulation.network.refuse(host, peer=peer)
     return _restoring(context, host, peer)
 
 
-async def _partition(context: _FaultContext) -> Mend:
+async def _partition(context: _FaultContext) -> Restore:
     host, peer = context.route()
     context.simulation.network.hang(host, peer=peer)
     return _restoring(context, host, peer, cuts=context.random.random() < 0.5)
 
 
-async def _lost_answers(context: _FaultContext) -> Mend:
+async def _lost_answers(context: _FaultContext) -> Restore:
     host, peer = context.route()
     context.simulation.network.hang(host, peer=peer, direction=Direction.FROM)
     return _restoring(context, host, peer, cuts=context.random.random() < 0.7)
 
 
-async def _lost_requests(context: _FaultContext) -> Mend:
+async def _lost_requests(context: _FaultContext) -> Restore:
     host, peer = context.route()
     context.simulation.network.hang(host, peer=peer, direction=Direction.TO)
     return _restoring(context, host, peer, cuts=context.random.random() < 0.5)
 
 
-async def _cut(context: _FaultContext) -> Mend | None:
+async def _cut(context: _FaultContext) -> Restore | None:
     host, peer = context.route()
     context.simulation.network.cut(host, peer=peer)
     return None
 
 
-async def _cut_after(context: _FaultContext) -> Mend:
+async def _cut_after(context: _FaultContext) -> Restore:
     host, peer = context.route()
     size = round(10 ** context.random.uniform(0, 5))
     direction = context.random.choice((Direction.TO, Direction.FROM))
@@ -225,23 +225,23 @@ async def _cut_after(context: _FaultContext) -> Mend:
     return _restoring(context, host, peer)
 
 
-async def _slow(context: _FaultContext) -> Mend:
+async def _slow(context: _FaultContext) -> Restore:
     host, peer = context.route()
     context.simulation.network.slow(host, context.random.uniform(0.05, MAX_LATENCY_S), peer=peer)
     return _restoring(context, host, peer)
 
 
-# --- processes and machines -------------------------------------------------------------------------------------------
+# --- processes and machines -----------------------------------------------------------------------------------------
 
 
-async def _namespace_killed(context: _FaultContext) -> Mend:
+async def _namespace_killed(context: _FaultContext) -> Restore:
     namespace = context.namespace("process")
     namespace.kill()
     return lambda: _start(namespace)
 
 
 async def _start(namespace: InMemoryNamespace) -> None:
-    """Start it; again, as long as its disks do not let it."""
+    """Start a namespace, with retries as long as its disks fail."""
     while not namespace.is_running:
         try:
             await namespace.start()
@@ -249,53 +249,53 @@ async def _start(namespace: InMemoryNamespace) -> None:
             await asyncio.sleep(RESTORE_PAUSE_S)
 
 
-async def _namespace_restarted(context: _FaultContext) -> Mend:
+async def _namespace_restarted(context: _FaultContext) -> Restore:
     namespace = context.namespace("process")
     await namespace.stop()
     return lambda: _start(namespace)
 
 
-async def _namespace_frozen(context: _FaultContext) -> Mend:
+async def _namespace_frozen(context: _FaultContext) -> Restore:
     namespace = context.namespace("process")
     context.simulation.loop.freeze(namespace.host)
 
-    async def mend() -> None:
+    async def restore() -> None:
         context.simulation.loop.thaw(namespace.host)
 
-    return mend
+    return restore
 
 
-async def _program_killed(context: _FaultContext) -> Mend:
+async def _program_killed(context: _FaultContext) -> Restore:
     program = context.program("process")
     program.crash(is_power_cut=context.random.random() < 0.5)
 
-    async def mend() -> None:
+    async def restore() -> None:
         program.start()
 
-    return mend
+    return restore
 
 
-async def _program_restarted(context: _FaultContext) -> Mend:
+async def _program_restarted(context: _FaultContext) -> Restore:
     program = context.program("process")
     await program.stop()
 
-    async def mend() -> None:
+    async def restore() -> None:
         program.start()
 
-    return mend
+    return restore
 
 
-async def _program_frozen(context: _FaultContext) -> Mend:
+async def _program_frozen(context: _FaultContext) -> Restore:
     program = context.program("process")
     program.freeze()
 
-    async def mend() -> None:
+    async def restore() -> None:
         program.unfreeze()
 
-    return mend
+    return restore
 
 
-async def _clock_set(context: _FaultContext) -> Mend:
+async def _clock_set(context: _FaultContext) -> Restore:
     owners: list[InMemoryNamespace | Program] = [*context.simulation.namespaces, *context.simulation.programs]
     owner = context.random.choice(owners)
     context.claim(f"{owner.name}/clock")
@@ -303,34 +303,34 @@ async def _clock_set(context: _FaultContext) -> Mend:
     context.simulation.remember_secondary_clock()
     owner.clock.set_wall_ms(owner.clock.wall_ms() + by_ms)
 
-    async def mend() -> None:
+    async def restore() -> None:
         context.simulation.remember_secondary_clock()
         owner.clock.set_wall_ms(owner.clock.wall_ms() - by_ms)
 
-    return mend
+    return restore
 
 
-# --- what administrators do -------------------------------------------------------------------------------------------
+# --- administration -------------------------------------------------------------------------------------------------
 
 
-async def _key_revoked(context: _FaultContext) -> Mend:
+async def _key_revoked(context: _FaultContext) -> Restore:
     namespace = context.namespace("key")
     namespace.outage.revoke_key()
 
-    async def mend() -> None:
+    async def restore() -> None:
         namespace.outage.give_key_back()
 
-    return mend
+    return restore
 
 
-async def _admin(simulation: PairSimulation, work: Callable[[], Awaitable[object]]) -> None:
-    """Do what an administrator does: again, until it has worked."""
+async def _admin(simulation: PairSimulation, operation: Callable[[], Awaitable[object]]) -> None:
+    """Perform an administrative operation, with retries until it succeeds."""
     while True:
         while not simulation.primary.is_running:
             await asyncio.sleep(RESTORE_PAUSE_S)
         try:
             async with asyncio.timeout(ADMIN_LIMIT_S):
-                await work()
+                await operation()
         except (ServiceBusError, TimeoutError, RuntimeError):
             await asyncio.sleep(RESTORE_PAUSE_S)
         else:
@@ -341,108 +341,108 @@ async def _set_status(simulation: PairSimulation, plan: EntityPlan, status: str)
     await _admin(simulation, lambda: simulation.primary.set_status(plan.path, status))
 
 
-async def _entity_disabled(context: _FaultContext) -> Mend:
+async def _entity_disabled(context: _FaultContext) -> Restore:
     plan = context.entity()
     await _set_status(context.simulation, plan, context.random.choice(("Disabled", "SendDisabled")))
     return lambda: _set_status(context.simulation, plan, "Active")
 
 
-async def _entity_deleted(context: _FaultContext) -> Mend:
-    """Delete an entity once nothing is sent to it any more: what had arrived by then has been looked at."""
-    plan, world = context.entity(), context.simulation
-    await _set_status(world, plan, "SendDisabled")
+async def _entity_deleted(context: _FaultContext) -> Restore:
+    """Delete an entity after disabling sends and collecting the messages that have arrived."""
+    plan, simulation = context.entity(), context.simulation
+    await _set_status(simulation, plan, "SendDisabled")
     await asyncio.sleep(1.0)
 
     async def delete() -> None:
         try:
-            await world.collect_arrivals(plan)
-            world.mark_scheduled_deleted(plan)
-            await world.primary.entities.delete(plan.path)
+            await simulation.collect_arrivals(plan)
+            simulation.mark_scheduled_deleted(plan)
+            await simulation.primary.entities.delete(plan.path)
         except EntityNotFound:
             return
 
-    await _admin(world, delete)
-    world.incarnations[plan.path] += 1
-    return lambda: _admin(world, lambda: world.create(plan))
+    await _admin(simulation, delete)
+    simulation.incarnations[plan.path] += 1
+    return lambda: _admin(simulation, lambda: simulation.create(plan))
 
 
-async def _entity_full(context: _FaultContext) -> Mend:
+async def _entity_full(context: _FaultContext) -> Restore:
     plan = context.entity()
     context.simulation.primary.outage.full(plan.path)
 
-    async def mend() -> None:
+    async def restore() -> None:
         context.simulation.primary.outage.no_longer(plan.path)
 
-    return mend
+    return restore
 
 
-async def _entity_busy(context: _FaultContext) -> Mend:
+async def _entity_busy(context: _FaultContext) -> Restore:
     plan = context.entity()
     context.simulation.primary.outage.busy(plan.path)
 
-    async def mend() -> None:
+    async def restore() -> None:
         context.simulation.primary.outage.no_longer(plan.path)
 
-    return mend
+    return restore
 
 
-async def _backlog_disabled(context: _FaultContext) -> Mend:
-    world = context.simulation
-    path = context.random.choice(world.backlog_paths)
-    context.claim(f"{world.secondary.name}/entity/{path}")
+async def _backlog_disabled(context: _FaultContext) -> Restore:
+    simulation = context.simulation
+    path = context.random.choice(simulation.backlog_paths)
+    context.claim(f"{simulation.secondary.name}/entity/{path}")
     status = context.random.choice(("Disabled", "SendDisabled", "ReceiveDisabled"))
-    if not world.secondary.is_running:
+    if not simulation.secondary.is_running:
         raise AlreadyFaulty(path)
     try:
-        await world.secondary.set_status(path, status)
+        await simulation.secondary.set_status(path, status)
     except ServiceBusError:
         raise AlreadyFaulty(path) from None
 
-    async def mend() -> None:
+    async def restore() -> None:
         while True:
             try:
-                await world.secondary.set_status(path, "Active")
+                await simulation.secondary.set_status(path, "Active")
             except (ServiceBusError, RuntimeError):
                 await asyncio.sleep(RESTORE_PAUSE_S)
             else:
                 return
 
-    return mend
+    return restore
 
 
-# --- disks ------------------------------------------------------------------------------------------------------------
+# --- disks ----------------------------------------------------------------------------------------------------------
 
 
-def _restoring_disks(namespace: InMemoryNamespace) -> Mend:
-    async def mend() -> None:
+def _restoring_disks(namespace: InMemoryNamespace) -> Restore:
+    async def restore() -> None:
         namespace.outage.restore_disks()
 
-    return mend
+    return restore
 
 
-async def _disk_full(context: _FaultContext) -> Mend:
+async def _disk_full(context: _FaultContext) -> Restore:
     namespace = context.namespace("disk")
     namespace.outage.fill_disk()
     return _restoring_disks(namespace)
 
 
-async def _store_failed(context: _FaultContext) -> Mend:
+async def _store_failed(context: _FaultContext) -> Restore:
     namespace = context.namespace("disk")
     namespace.outage.fail_store(context.random.randrange(context.simulation.settings.stores))
     return _restoring_disks(namespace)
 
 
-async def _store_hanging(context: _FaultContext) -> Mend:
+async def _store_hanging(context: _FaultContext) -> Restore:
     namespace = context.namespace("disk")
     namespace.outage.hang_store(context.random.randrange(context.simulation.settings.stores))
     return _restoring_disks(namespace)
 
 
 class FaultKind(NamedTuple):
-    """One kind of outage."""
+    """A kind of outage."""
 
     weight: float
-    inject: Callable[[_FaultContext], Awaitable[Mend | None]]
+    inject: Callable[[_FaultContext], Awaitable[Restore | None]]
 
 
 FAULT_KINDS: Final[dict[str, FaultKind]] = {

@@ -1,12 +1,12 @@
-"""The judgement at the end of a run: everything that is there is given to the ledger, with what excuses it.
+"""Final checks of a run: pass all found copies to the checker.
 
-The promises are those of `tests.support.delivery_checker.pair_checker`; their kinds are written in capitals here. A
-message may be dead-lettered
-in a backlog queue because its time to live is over: that time runs while it is parked if `deduct_parked_time` is on.
+The guarantees are those of `tests.support.delivery_checker.pair_checker`; the kinds of problems are in capitals here. A
+message may be dead-lettered in a backlog queue because it has expired: its time to live also runs while it is parked if
+`deduct_parked_time` is on.
 
-Other problems are found while a run lasts: DIED (a task or callback raised), ERROR (a send raised something that is no
-ServiceBusError), LATE (a send outlasted its time-out), STUCK (messages were not drained, or a program not closed,
-within a bounded time after the last outage).
+Other problems are found during a run: DIED (a task or callback raised), ERROR (a send raised another exception than
+ServiceBusError), LATE (a send outlasted its time-out), STUCK (messages were not drained, or a program was not closed,
+in time after the last outage).
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ if TYPE_CHECKING:
 
 
 def check_all(simulation: PairSimulation) -> None:
-    """Find all problems in what is there in the end."""
-    ledger = simulation.checker
-    for letter in ledger.messages_sent.values():
-        letter.record.may_be_missing = letter.may_be_deleted or _is_pending(simulation, letter)
-        if letter.outcome is Outcome.PENDING:
-            simulation.add_problem("STUCK", f"the send of {letter} has not ended")
-    for copies in ledger.found_copies.values():
+    """Report all problems with the copies that were found."""
+    checker = simulation.checker
+    for message in checker.messages_sent.values():
+        message.record.may_be_missing = message.may_be_deleted or _is_pending(simulation, message)
+        if message.outcome is Outcome.PENDING:
+            simulation.add_problem("STUCK", f"the send of {message} has not ended")
+    for copies in checker.found_copies.values():
         for copy in copies:
             _find(simulation, copy)
-    for problem in ledger.finish():
+    for problem in checker.finish():
         kind, _, text = problem.partition(": ")
         simulation.add_problem(kind.upper(), text)
-    ledger.path_counts["extra copies"] += ledger.duplicates.total()
-    ledger.path_counts["marks on the only copy"] += ledger.marked_single_count
-    ledger.path_counts["order compared"] += ledger.order_checks
+    checker.path_counts["extra copies"] += checker.duplicates.total()
+    checker.path_counts["marks on the only copy"] += checker.marked_single_count
+    checker.path_counts["order compared"] += checker.order_checks
 
 
 def _find(simulation: PairSimulation, copy: FoundCopy) -> None:
-    ledger, letter = simulation.checker, simulation.checker.messages_sent.get(copy.id)
-    ledger.path_counts["arrived from a backlog queue"] += copy.parked_at_ms is not None
+    checker, message = simulation.checker, simulation.checker.messages_sent.get(copy.id)
+    checker.path_counts["arrived from a backlog queue"] += copy.parked_at_ms is not None
     if copy.found_in == "parked":
-        ledger.found_parked(copy.id, copy.entity, is_marked_duplicate=copy.is_marked_duplicate)
+        checker.found_parked(copy.id, copy.entity, is_marked_duplicate=copy.is_marked_duplicate)
     elif copy.found_in in ("backlog", "refused"):
-        ledger.path_counts["dead-lettered or put aside"] += 1
-        is_excused = copy.found_in == "backlog" and letter is not None and _has_expired(simulation, letter, copy)
-        ledger.found_dead_lettered(
+        checker.path_counts["dead-lettered or put aside"] += 1
+        is_excused = copy.found_in == "backlog" and message is not None and _has_expired(simulation, message, copy)
+        checker.found_dead_lettered(
             copy.id,
             copy.entity,
             copy.reason,
@@ -55,7 +55,7 @@ def _find(simulation: PairSimulation, copy: FoundCopy) -> None:
         )
     else:
         incarnation, sequence_number = copy.order
-        ledger.found_at_destination(
+        checker.found_at_destination(
             copy.id,
             copy.entity,
             sequence_number,
@@ -68,15 +68,15 @@ def _find(simulation: PairSimulation, copy: FoundCopy) -> None:
 
 
 def _is_pending(simulation: PairSimulation, message: SimulatedMessage) -> bool:
-    """A topic holds it, for its subscription to get it later: it was scheduled by a clock that was far ahead."""
+    """Whether a topic still holds a message, which was scheduled by a clock that was far ahead."""
     plan = next(plan for plan in simulation.settings.entities if plan.path == message.path)
     return plan.is_topic and message.due_ms is not None and message.due_ms > simulation.primary.clock.wall_ms()
 
 
 def _has_expired(simulation: PairSimulation, message: SimulatedMessage, copy: FoundCopy) -> bool:
-    """Whether its time can have been over while it was parked, by the one clock that counts: the secondary's."""
+    """Whether a message can have expired while it was parked, on the secondary's clock."""
     if message.ttl_s is None or not simulation.settings.deducts_parked_time or not copy.reason.startswith("TTLExpired"):
         return False
-    # No sender knows when a backlog queue stored a message that it did not confirm.
+    # If the backlog queue has not confirmed a message, the sender does not know when it was stored.
     parked_ms = message.parked_at_ms or message.send_began_ms
     return max(message.due_ms or 0, parked_ms) + 1000 * message.ttl_s <= simulation.latest_secondary_ms

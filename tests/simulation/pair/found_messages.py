@@ -1,4 +1,4 @@
-"""Where messages are found in the end: at their destinations, in dead-letter queues, and in what a spool put aside."""
+"""Find messages at the end of a run: at destinations, in backlog and dead-letter queues, and refused by the spool."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DEAD_LETTERS: Final = "$DeadLetterQueue"
 
 
 async def find_arrivals(simulation: PairSimulation, plan: EntityPlan, incarnation: int) -> list[FoundCopy]:
-    """All messages that an entity of the primary holds. One that expires meanwhile is found once."""
+    """Return all messages of an entity in the primary. A message that expires meanwhile is returned once."""
     before = _found_copies(
         simulation, await simulation.primary.messages(plan.receive_path), "arrived", plan.receive_path, incarnation
     )
@@ -34,36 +34,41 @@ async def find_arrivals(simulation: PairSimulation, plan: EntityPlan, incarnatio
 
 
 async def find_parked(simulation: PairSimulation) -> list[FoundCopy]:
-    """All messages that are still parked: late, but not lost."""
-    found: list[FoundCopy] = []
+    """Return all messages that are still parked: late, but not lost."""
+    copies: list[FoundCopy] = []
     for path in simulation.backlog_paths:
-        found += _found_copies(simulation, await simulation.secondary.messages(path), "parked", path)
-    return found
+        copies += _found_copies(simulation, await simulation.secondary.messages(path), "parked", path)
+    return copies
 
 
 async def find_dead_letters(simulation: PairSimulation) -> list[FoundCopy]:
-    """All messages that pumps have dead-lettered."""
-    found: list[FoundCopy] = []
+    """Return all messages that pumps have dead-lettered."""
+    copies: list[FoundCopy] = []
     for path in simulation.backlog_paths:
         dead = await simulation.secondary.messages(f"{path}/{DEAD_LETTERS}")
-        found += _found_copies(simulation, dead, "backlog", path)
-    return found
+        copies += _found_copies(simulation, dead, "backlog", path)
+    return copies
 
 
 def find_refused(folder: Path) -> list[FoundCopy]:
-    """All messages that a spool has put aside."""
-    found: list[FoundCopy] = []
+    """Return all messages that a spool has refused."""
+    copies: list[FoundCopy] = []
     for file in sorted(folder.rglob("refused/*.spool")):
         reason = file.with_suffix(".txt").read_text()
         for part in scan(file.read_bytes(), file.name):
             if isinstance(part, FoundRecord):
-                found += [
+                copies += [
                     FoundCopy(
-                        str(one.message_id), "refused", "the spool", (0, 0), part.record.may_have_arrived, reason=reason
+                        str(message.message_id),
+                        "refused",
+                        "the spool",
+                        (0, 0),
+                        part.record.may_have_arrived,
+                        reason=reason,
                     )
-                    for one in messages_of(part.record)
+                    for message in messages_of(part.record)
                 ]
-    return found
+    return copies
 
 
 def _found_copies(
@@ -76,15 +81,15 @@ def _found_copy(
     simulation: PairSimulation, message: BrokeredMessage, where: str, destination: str, incarnation: int
 ) -> FoundCopy:
     name = str(message.message_id)
-    letter = simulation.checker.messages_sent.get(name)
+    sent = simulation.checker.messages_sent.get(name)
     properties = message.properties
     reason = ""
     if where != "arrived":
         reason = f"{message.dead_letter_reason}: {message.dead_letter_error_description}"
     parked_at: dt.datetime | None = properties.get(PARKED_AT)  # type: ignore[assignment]
-    told: tuple[str, ...] = ()
-    if letter is not None and where in ("arrived", "expired"):
-        told = changes(letter, message, deducts=simulation.settings.deducts_parked_time)
+    differences: tuple[str, ...] = ()
+    if sent is not None and where in ("arrived", "expired"):
+        differences = changes(sent, message, deducts=simulation.settings.deducts_parked_time)
     return FoundCopy(
         name,
         where,
@@ -93,5 +98,5 @@ def _found_copy(
         bool(properties.get(DUPLICATE_MARK)),
         None if parked_at is None else milliseconds_of(parked_at),
         reason,
-        told,
+        differences,
     )

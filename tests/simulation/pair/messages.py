@@ -1,7 +1,4 @@
-"""Messages of a simulation, each with what was promised of it.
-
-Owns: what a letter is, and how a message that arrived is compared with it.
-"""
+"""Messages of the pair simulation, and the comparison of received with sent messages."""
 
 from __future__ import annotations
 
@@ -20,24 +17,24 @@ if TYPE_CHECKING:
 DUPLICATE_MARK: Final = "x-ms-possible-duplicate"
 PARKED_AT: Final = "x-ms-parked-at"
 _ADDED_PREFIXES: Final = (DUPLICATE_MARK, "x-ms-parked", "DeadLetter")
-"""How the names of properties begin that say what happened to a message on its way, or at its destination."""
+"""Prefixes of properties that are added to a message on its way or at its destination."""
 
 
 class Outcome(Enum):
-    """What the sender was told."""
+    """Outcome of a send."""
 
     PENDING = "pending"
     RETURNED = "returned"
     REFUSED = "refused"
-    """An error that says: it was not sent."""
+    """Error that says that the message was not sent."""
     UNCERTAIN = "uncertain"
-    """An error that says: it may have been sent."""
+    """Error that says that the message may have been sent."""
     CRASHED = "crashed"
-    """Nothing: the process was killed, or the call was cancelled."""
+    """No outcome: the process was killed, or the call was cancelled."""
 
 
 class OwnFault(Enum):
-    """Why a destination refuses a message for good."""
+    """Reason for which a destination permanently refuses a message."""
 
     TOO_LARGE = "MessageTooLarge"
     NO_SESSION = "no session id where one is required"
@@ -45,34 +42,34 @@ class OwnFault(Enum):
 
 @dataclass(slots=True)
 class SimulatedMessage:
-    """One message."""
+    """A message that is sent."""
 
     id: str
     path: str
     session: str | None
     number: int
-    """Its place among the letters of its flow, in the order in which they were sent."""
+    """Position among the messages of its flow, in the order of their sends."""
     body: bytes
     ttl_s: int | None = None
     due_ms: int | None = None
-    """When it is scheduled for, by the wall clock of the sender."""
+    """Scheduled time on the sender's wall clock."""
     partition_key: str | None = None
     own_fault: OwnFault | None = None
     outcome: Outcome = Outcome.PENDING
     send_began_ms: int = 0
-    """What the secondary's clock showed when its send began."""
+    """Start of its send on the secondary's clock."""
     parked_at_ms: int | None = None
-    """What the secondary's clock showed when it was first parked."""
+    """First parking on the secondary's clock."""
     may_be_deleted: bool = False
-    """It was deleted with its destination, or may have been."""
+    """Whether it may have been deleted with its destination."""
     record: PairMessage = field(init=False)
-    """Of the ledger."""
+    """Record of the delivery checker."""
 
     def __str__(self) -> str:
         return f"{self.id} for '{self.path}' [{self.outcome.value}]"
 
     def to_brokered_message(self) -> BrokeredMessage:
-        """What is sent."""
+        """Return the message to send."""
         return BrokeredMessage(
             self.body,
             message_id=self.id,
@@ -88,40 +85,40 @@ class SimulatedMessage:
 
 @dataclass(frozen=True, slots=True)
 class FoundCopy:
-    """One message as it was found, wherever it ended."""
+    """A message as it was found at the end of a run."""
 
     id: str
     found_in: str
     """`arrived`, `expired` (in the dead letters of its destination), `parked`, `backlog` (in the dead letters of a
     backlog queue), or `refused` (of the spool)."""
     entity: str
-    """The queue or subscription."""
+    """Queue or subscription."""
     order: tuple[int, int]
-    """The incarnation of the entity, and its sequence number there."""
+    """Incarnation of the entity, and the message's sequence number in it."""
     is_marked_duplicate: bool
     parked_at_ms: int | None = None
-    """None: it came directly."""
+    """When it was parked; None if it was sent to the primary directly."""
     reason: str = ""
-    """Why it was dead-lettered or refused."""
+    """Reason of dead-lettering or refusal."""
     changes: tuple[str, ...] = ()
-    """How it differs from what was sent."""
+    """Differences from the sent message."""
 
 
 def changes(message: SimulatedMessage, found: BrokeredMessage, *, deducts: bool) -> tuple[str, ...]:
-    """How a message at its destination differs from what was sent."""
+    """Return the differences between a message at its destination and the sent message."""
     sent = message.to_brokered_message()
-    own = {name: value for name, value in found.properties.items() if not name.startswith(_ADDED_PREFIXES)}
+    own_properties = {name: value for name, value in found.properties.items() if not name.startswith(_ADDED_PREFIXES)}
     pairs: Iterable[tuple[str, object, object]] = (
         ("body", message.body, found.body),
         ("message id", sent.message_id, found.message_id),
         ("session id", sent.session_id, found.session_id),
         ("correlation id", sent.correlation_id, found.correlation_id),
         ("label", sent.label, found.label),
-        ("properties", sent.properties, own),
+        ("properties", sent.properties, own_properties),
     )
-    told = [f"{name} {before!r:.60} became {after!r:.60}" for name, before, after in pairs if before != after]
+    differences = [f"{name} {before!r:.60} became {after!r:.60}" for name, before, after in pairs if before != after]
     if message.partition_key is not None and found.partition_key != message.partition_key:
-        told.append(f"partition key {message.partition_key!r} became {found.partition_key!r}")
+        differences.append(f"partition key {message.partition_key!r} became {found.partition_key!r}")
     is_shorter = (
         deducts
         and PARKED_AT in found.properties
@@ -130,11 +127,11 @@ def changes(message: SimulatedMessage, found: BrokeredMessage, *, deducts: bool)
         and found.time_to_live <= sent.time_to_live
     )
     if sent.time_to_live != found.time_to_live and not is_shorter:
-        told.append(f"time to live {sent.time_to_live} became {found.time_to_live}")
+        differences.append(f"time to live {sent.time_to_live} became {found.time_to_live}")
     due = found.scheduled_enqueue_time_utc
     if due is not None and due != sent.scheduled_enqueue_time_utc:
-        told.append(f"schedule {sent.scheduled_enqueue_time_utc} became {due}")
-    return tuple(told)
+        differences.append(f"schedule {sent.scheduled_enqueue_time_utc} became {due}")
+    return tuple(differences)
 
 
 def _datetime_of(ms: int) -> dt.datetime:

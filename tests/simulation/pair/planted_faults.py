@@ -1,5 +1,5 @@
-"""Faults that are planted in the pairing code: each breaks one promise, and the check of that promise has to see it."""
-# ruff: noqa: ANN401, SLF001  # what is passed on untouched; what is broken is inside
+"""Faults to plant in the pairing code: each violates one guarantee, and the check of that guarantee must find it."""
+# ruff: noqa: ANN401, SLF001  # arguments are passed on unchanged; faults are planted in private methods
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Patch:
-    """Sets attributes for good, where there is no pytest to set them back."""
+    """Sets attributes permanently, without pytest."""
 
     def setattr(self, owner: Any, name: str, value: Any) -> None:
         setattr(owner, name, value)
@@ -59,7 +59,7 @@ def failures_taken_for_success_by_the_pump(patch: Any) -> None:
     patch.setattr(Destination, "_on_failure", lambda self, load, _error: self._on_accepted(load))
 
 
-def doubt_forgotten(patch: Any) -> None:
+def uncertain_sends_reported_as_not_sent(patch: Any) -> None:
     deliver = MessageSender.deliver
 
     async def wrong(self: Any, *arguments: Any, **options: Any) -> None:
@@ -143,7 +143,7 @@ def parking_raises(patch: Any) -> None:
     patch.setattr(paired_sending.SendOperation, "park_whole", wrong)
 
 
-def sends_outlast_their_time(patch: Any) -> None:
+def sends_outlast_their_timeout(patch: Any) -> None:
     dispatch = paired_sender.SendAvailabilitySender._send_encoded
 
     async def wrong(self: Any, *arguments: Any) -> None:
@@ -155,7 +155,7 @@ def sends_outlast_their_time(patch: Any) -> None:
 
 @dataclass(frozen=True)
 class PlantedFault:
-    """A fault, the check that has to see it, and the outages under which it shows soon."""
+    """A fault, the check that must find it, and the outages under which it is found soon."""
 
     apply: Callable[[Any], None]
     check: str
@@ -163,10 +163,10 @@ class PlantedFault:
     entities: tuple[str, ...] = ("orders",)
     has_spool: bool = False
     first: int = 0
-    """The seed to begin with: a fault that needs a rare moment shows late."""
+    """First seed: a fault that needs a rare moment is found late."""
 
     def change(self, settings: Settings) -> None:
-        """A small run, in which little else happens."""
+        """Change the settings to a small run with few other events."""
         settings.outages, settings.most_at_once = 6, 2
         settings.mean_pause_s, settings.mean_gap_s = 3.0, 2.0
         settings.operation_timeout_s, settings.failover_interval_s = 5.0, 0.0
@@ -185,7 +185,7 @@ FAULTS: Final = (
     PlantedFault(
         failures_taken_for_success_by_the_pump, "LOST", ("disk full", "connections refused"), ("orders", "carts")
     ),
-    PlantedFault(doubt_forgotten, "UNTRUTHFUL", ("answers lost",)),
+    PlantedFault(uncertain_sends_reported_as_not_sent, "UNTRUTHFUL", ("answers lost",)),
     PlantedFault(marks_forgotten, "UNMARKED", ("answers lost",)),
     PlantedFault(duplicates_not_detected, "DOUBLED", ("answers lost",), ("once",)),
     PlantedFault(batches_reversed, "ORDER", ("disk full",), ("carts",)),
@@ -195,5 +195,5 @@ FAULTS: Final = (
     PlantedFault(pump_asleep, "STUCK", ("connections refused",)),
     PlantedFault(pings_raise, "DIED", ("disk full",)),
     PlantedFault(parking_raises, "ERROR", ("disk full",)),
-    PlantedFault(sends_outlast_their_time, "LATE", ("connections cut",)),
+    PlantedFault(sends_outlast_their_timeout, "LATE", ("connections cut",)),
 )

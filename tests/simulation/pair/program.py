@@ -1,8 +1,9 @@
-"""A program on the pair: it sends, with a spool or without, or hosts a syphon. It can be stopped, killed and frozen.
+"""A program that uses the pair: a sender (with or without a spool) or a host of a syphon.
 
-Each life of it runs on a host of its own, so that nothing of a life that was killed ever runs again.
+It can be stopped, killed and frozen. Each start runs on a new simulated host, so that nothing of a killed process ever
+runs again.
 
-Owns: the factories and the pairing of the present life. What is sent is the affair of `traffic`.
+Owns: the factories and the pairing of the current process. `traffic` decides what is sent.
 """
 
 from __future__ import annotations
@@ -26,13 +27,15 @@ if TYPE_CHECKING:
     from twinbus.client.pairing import Pairing
 
 CLOSE_LIMIT_S: Final = 60.0
-"""How long an orderly end may take."""
+"""Maximum duration of a clean stop."""
 _START_PAUSE_S: Final = 1.0
-_TLS: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # never used; making one costs more than a whole outage
+_TLS: Final = ssl.SSLContext(
+    ssl.PROTOCOL_TLS_CLIENT
+)  # never used; creating one for each factory would cost more than a whole outage
 
 
 class Program:
-    """One program, through all its lives."""
+    """A program, through all its restarts."""
 
     def __init__(
         self,
@@ -52,7 +55,7 @@ class Program:
         self.primary: MessagingFactory | None = None
         self.is_running = False
         self.frozen_s = 0.0
-        """How long it was frozen, in all."""
+        """Total time that it was frozen."""
         self._hosts_syphon = hosts_syphon
         self._incarnation = 0
         self._manager: NamespaceManager | None = None
@@ -63,13 +66,13 @@ class Program:
 
     @property
     def host(self) -> str:
-        """Where its present life runs."""
+        """Host of the current process."""
         return f"{self.name}-{self._incarnation}"
 
-    # --- its life -----------------------------------------------------------------------------------------------------
+    # --- start and stop------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin a life; `is_paired` when that has succeeded, which it may not while the secondary is down."""
+        """Start a process. `is_paired` is true once it has paired, which may fail while the secondary is down."""
         assert not self.is_running
         self.is_running = True
         self._incarnation += 1
@@ -81,17 +84,17 @@ class Program:
         if not task.cancelled() and (error := task.exception()) is not None:
             self.simulation.add_problem("DIED", f"{self.host} could not start: {error!r}")
 
-    def run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run something on its host."""
+    def run(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run a coroutine on the program's host."""
         with on_host(self.host):
-            return asyncio.ensure_future(work)
+            return asyncio.ensure_future(coroutine)
 
     @property
     def is_paired(self) -> bool:
         return self.pairing is not None
 
     async def _start(self) -> None:
-        world, settings = self.simulation, self.simulation.settings
+        simulation, settings = self.simulation, self.simulation.settings
         options: dict[str, Any] = {
             "operation_timeout": settings.operation_timeout_s,
             "clock": self.clock,
@@ -100,13 +103,13 @@ class Program:
         }
         self._factories = primary, secondary = [
             MessagingFactory.from_connection_string(namespace.connection_string, **options)
-            for namespace in world.namespaces
+            for namespace in simulation.namespaces
         ]
         self._manager = NamespaceManager.from_connection_string(
-            world.secondary.admin_connection_string, **options, retry_policy=RetryPolicy(max_retries=0)
+            simulation.secondary.admin_connection_string, **options, retry_policy=RetryPolicy(max_retries=0)
         )
         if not self._hosts_syphon:
-            primary.events.listen(world.checker.primary_confirmed, {Sent})
+            primary.events.listen(simulation.checker.primary_confirmed, {Sent})
         while True:
             pair = SendAvailabilityPairedNamespaceOptions(
                 secondary_factory=secondary,
@@ -119,35 +122,35 @@ class Program:
             try:
                 pairing = await primary.pair_namespace(pair)
             except ServiceBusError as error:
-                world.trace(f"{self.host} cannot pair: {type(error).__name__}")
+                simulation.trace(f"{self.host} cannot pair: {type(error).__name__}")
                 await asyncio.sleep(_START_PAUSE_S)
             else:
                 break
-        pairing.on_event(world.event_listener(self.host))
+        pairing.on_event(simulation.event_listener(self.host))
         self.primary, self.pairing = primary, pairing
-        world.trace(f"{self.host} is paired")
+        simulation.trace(f"{self.host} is paired")
         if not self._hosts_syphon:
-            self._tasks = world.traffic.start(self)
+            self._tasks = simulation.traffic.start(self)
 
     @property
     def _spool_dir(self) -> Path | None:
         return self.disk.folder if self.disk is not None else None
 
     async def stop(self) -> None:
-        """End in good order: what is being sent fails, or is in time."""
+        """Stop cleanly: sends in progress complete or fail."""
         if not self.is_running:
             return
         self.simulation.check_tasks()
         began_s = self.simulation.loop.time()
         ending = self.run(self._stop())
         await asyncio.wait([ending], timeout=CLOSE_LIMIT_S)
-        took_s = self.simulation.loop.time() - began_s
+        duration_s = self.simulation.loop.time() - began_s
         if not ending.done():
             self.simulation.add_problem("STUCK", f"{self.host} was not closed within {CLOSE_LIMIT_S:g} s")
             self.crash(is_power_cut=False)
             return
         ending.result()
-        self.simulation.trace(f"{self.host} has stopped in {took_s:.1f} s")
+        self.simulation.trace(f"{self.host} has stopped in {duration_s:.1f} s")
         await asyncio.sleep(0)
         self._clear()
 
@@ -167,26 +170,28 @@ class Program:
         if self._manager is not None:
             await self._manager.close()
         while any(not task.done() for task in self._tasks):
-            self.simulation.traffic.wake_all()  # those that pause send once more, and see that all is closed
+            self.simulation.traffic.wake_all()  # pausing flows send once more, and notice that the factory is closed
             await asyncio.sleep(0.1)
 
-    # --- its accidents ------------------------------------------------------------------------------------------------
+    # --- crash and freeze --------------------------------------------------------------------------------------------
 
     def crash(self, *, is_power_cut: bool) -> None:
-        """End at once, as by SIGKILL; with `is_power_cut` nobody is told."""
-        world, host = self.simulation, self.host
-        world.loop.freeze(host)
+        """Kill the process, as with SIGKILL; with `is_power_cut`, peers get no notice."""
+        simulation, host = self.simulation, self.host
+        simulation.loop.freeze(host)
         if is_power_cut:
-            world.network.unplug(host)
+            simulation.network.unplug(host)
         else:
-            world.network.switch_off(host)
-        world.checker.host_crashed(host)
-        world.killed_hosts.append(host)
-        world.killed_tasks.append(asyncio.all_tasks(world.loop))  # they never end, and are not to complain of that
+            simulation.network.switch_off(host)
+        simulation.checker.host_crashed(host)
+        simulation.killed_hosts.append(host)
+        simulation.killed_tasks.append(
+            asyncio.all_tasks(simulation.loop)
+        )  # kept, so that unfinished tasks are not reported
         if self.pairing is not None:
-            world.killed_pairings.append(self.pairing)
+            simulation.killed_pairings.append(self.pairing)
         if self.disk is not None:
-            self.disk.crash(world.loop, host)
+            self.disk.crash(simulation.loop, host)
         self._clear()
 
     def freeze(self) -> None:

@@ -1,13 +1,13 @@
-"""One run: everything in it follows from its seed.
+"""A run of the pair simulation, determined by its seed.
 
     result = run(7)
     result.problems
 
-The storm: outages, one after the other or several at once, while the program sends. Then all is mended, the program
-sends a little more, and what is parked or spooled has DRAIN_LIMIT_S to be brought to the primary. Then everything is
-closed, and `checks` has a look at what is where.
+First there are outages, one after the other or several at once, while the program sends. Then all outages end, the
+program sends a little more, and parked and spooled messages must reach the primary within DRAIN_LIMIT_S. Finally
+everything is closed, and `final_checks` checks where all messages are.
 """
-# ruff: noqa: ASYNC110  # time is virtual: to look again costs nothing
+# ruff: noqa: ASYNC110  # time is virtual: polling costs nothing
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 DRAIN_LIMIT_S: Final = 300.0
-"""How long after the last outage everything parked or spooled may take to arrive."""
+"""Time after the last outage within which all parked and spooled messages must arrive."""
 POLL_INTERVAL_S: Final = 2.0
 START_LIMIT_S: Final = 60.0
 REAL_LIMIT_S: Final = 120.0
 AFTER_FAULTS_S: Final = 3.0
-"""How long is sent after the last outage."""
+"""Duration of the traffic after the last outage."""
 SETTLE_LEAST_S: Final = 1.0
 SETTLE_MOST_S: Final = 70.0
-"""Messages are scheduled for a minute ahead at most."""
+"""Messages are scheduled at most a minute ahead."""
 
 
 @dataclass
 class Result:
-    """What a run found."""
+    """Result of a run."""
 
     seed: int
     outages: int = 0
@@ -67,20 +67,22 @@ class Result:
 
 
 def run(seed: int, *, is_tracing: bool = False, change: Callable[[Settings], None] | None = None) -> Result:
-    """Do what follows from a seed. Whatever is raised is a problem, too.
+    """Run a seed, and return its result. An exception is reported as a problem.
 
-    `is_tracing`: warnings are in the log. `change` may choose other settings than the seed does.
+    With `is_tracing`, the log contains warnings. `change` may modify the settings of the seed.
     """
     result = Result(seed)
     logger = logging.getLogger("twinbus")
-    before = logger.level
-    logger.setLevel(logging.WARNING if is_tracing else logging.ERROR)  # an outage is no news, and formatting it costs
+    previous_level = logger.level
+    logger.setLevel(
+        logging.WARNING if is_tracing else logging.ERROR
+    )  # logs of outages are expected, and formatting them is slow
     was_collecting = gc.isenabled()
-    gc.disable()  # what is collected tells of its death: always at the same moment
-    gc.freeze()  # and only what belongs to the run is looked at
+    gc.disable()  # collection may log; it must happen at the same moment in every run
+    gc.freeze()  # and only look at objects of this run
     try:
         with (
-            deterministic(Random(f"{seed} ids")),  # of a simulation
+            deterministic(Random(f"{seed} ids")),  # randomness of a simulation
             tempfile.TemporaryDirectory(prefix="twinbus-", dir=memory_folder()) as root,
             asyncio.Runner(loop_factory=SimulatedLoop) as runner,
         ):
@@ -95,7 +97,7 @@ def run(seed: int, *, is_tracing: bool = False, change: Callable[[Settings], Non
     except Exception as error:  # noqa: BLE001
         result.problems.append(("FAILED", f"{error!r}\n{traceback.format_exc()}"))
     finally:
-        logger.setLevel(before)
+        logger.setLevel(previous_level)
         gc.unfreeze()
         if was_collecting:
             gc.enable()
@@ -104,25 +106,25 @@ def run(seed: int, *, is_tracing: bool = False, change: Callable[[Settings], Non
 
 
 async def _run(seed: int, settings: Settings, root: Path, result: Result) -> None:
-    world = PairSimulation(seed, settings, root)
-    outages = FaultScheduler(world, Random(f"{seed} outages"))
-    listener = LogListener(world, logging.getLogger("twinbus").level)
+    simulation = PairSimulation(seed, settings, root)
+    outages = FaultScheduler(simulation, Random(f"{seed} outages"))
+    listener = LogListener(simulation, logging.getLogger("twinbus").level)
     logging.getLogger("twinbus").addHandler(listener)
     try:
-        await world.start()
-        await _run_faults(world, outages)
-        await _stop_traffic(world)
-        await _wait_until_drained(world)
-        await _close(world)
-        gc.collect()  # a task that nobody waits for tells of its death only now
-        final_checks.check_all(world)
+        await simulation.start()
+        await _run_faults(simulation, outages)
+        await _stop_traffic(simulation)
+        await _wait_until_drained(simulation)
+        await _close(simulation)
+        gc.collect()  # failed tasks without a waiter are reported now
+        final_checks.check_all(simulation)
     finally:
-        world.is_ending = True
+        simulation.is_ending = True
         logging.getLogger("twinbus").removeHandler(listener)
-        result.outages, result.problems, result.log = outages.count, world.problems, world.log
-        result.faults, result.paths = world.faults, world.checker.path_counts
-        result.virtual_s = world.loop.time() - START_S
-        await _end(world)
+        result.outages, result.problems, result.log = outages.count, simulation.problems, simulation.log
+        result.faults, result.paths = simulation.faults, simulation.checker.path_counts
+        result.virtual_s = simulation.loop.time() - START_S
+        await _end(simulation)
 
 
 async def _end(simulation: PairSimulation) -> None:
@@ -134,7 +136,7 @@ async def _end(simulation: PairSimulation) -> None:
 
 
 async def _run_faults(simulation: PairSimulation, outages: FaultScheduler) -> None:
-    """Make outages while the program sends."""
+    """Inject outages while the program sends."""
     random, settings = simulation.random, simulation.settings
     async with asyncio.timeout(START_LIMIT_S):
         while not simulation.app.is_paired:
@@ -149,25 +151,25 @@ async def _run_faults(simulation: PairSimulation, outages: FaultScheduler) -> No
 
 
 async def _stop_traffic(simulation: PairSimulation) -> None:
-    """All is well now: send a little more, and let all sends end."""
+    """Send a little more after all outages, and wait until all sends have ended."""
     for program in simulation.programs:
         if not program.is_running:
             program.start()
     await asyncio.sleep(AFTER_FAULTS_S)
     simulation.traffic.stop()
     settings = simulation.settings
-    patience_s = 2 * settings.operation_timeout_s + settings.failover_interval_s + 10.0
-    deadline_s = simulation.loop.time() + patience_s
+    timeout_s = 2 * settings.operation_timeout_s + settings.failover_interval_s + 10.0
+    deadline_s = simulation.loop.time() + timeout_s
     while simulation.checker.pending_calls and simulation.loop.time() < deadline_s:
         await asyncio.sleep(0.5)
 
 
 async def _wait_until_drained(simulation: PairSimulation) -> None:
-    """Wait until everything is at its destination."""
+    """Wait until all messages are at their destinations."""
     began_s = simulation.loop.time()
-    while left := await _remaining_messages(simulation):
+    while remaining := await _remaining_messages(simulation):
         if simulation.loop.time() - began_s > DRAIN_LIMIT_S:
-            simulation.add_problem("STUCK", f"{DRAIN_LIMIT_S:g} s after the last outage there is still {left}")
+            simulation.add_problem("STUCK", f"{DRAIN_LIMIT_S:g} s after the last outage there is still {remaining}")
             break
         await asyncio.sleep(POLL_INTERVAL_S)
     simulation.trace("drained")
@@ -175,42 +177,43 @@ async def _wait_until_drained(simulation: PairSimulation) -> None:
 
 
 def _until_settled_s(simulation: PairSimulation) -> float:
-    """Until a store that failed is open again, and all scheduled messages are due."""
+    """Return the time until failed stores are open again and all scheduled messages are due."""
     now_ms = simulation.primary.clock.wall_ms()
     due_ms = max(
-        (letter.due_ms for letter in simulation.checker.messages_sent.values() if letter.due_ms is not None), default=0
+        (message.due_ms for message in simulation.checker.messages_sent.values() if message.due_ms is not None),
+        default=0,
     )
     return min(SETTLE_MOST_S, max(SETTLE_LEAST_S, (due_ms - now_ms) / 1000 + 5.0))
 
 
 async def _remaining_messages(simulation: PairSimulation) -> str:
-    """What is not at its destination yet; nothing: ''."""
-    found = []
+    """Describe what is not at its destination yet; an empty string if nothing is left."""
+    remaining = []
     if not all(program.is_paired for program in simulation.programs):
-        found.append("a program that has not paired")
+        remaining.append("a program that has not paired")
     if any(
-        journal.unavailable_reason is not None
+        commit_log.unavailable_reason is not None
         for namespace in simulation.namespaces
-        for journal in namespace.broker.stores
+        for commit_log in namespace.broker.stores
     ):
-        found.append("a store that is not open again")
+        remaining.append("a store that is not open again")
     for path in simulation.backlog_paths:
         try:
             counts = simulation.secondary.counts(path)
         except ServiceBusError:
-            continue  # nobody could make it yet
+            continue  # the backlog queue was never created
         assert isinstance(counts, QueueRuntime)
         parked = counts.active_count + counts.deferred_count + counts.scheduled_count
         if parked:
-            found.append(f"{parked} in {path}")
+            remaining.append(f"{parked} in {path}")
     pairing = simulation.app.pairing
     if pairing is not None and pairing.spool is not None and not pairing.spool.is_empty:
-        found.append(f"{pairing.spool.status.count} in the spool")
-    return ", ".join(found)
+        remaining.append(f"{pairing.spool.status.count} in the spool")
+    return ", ".join(remaining)
 
 
 async def _close(simulation: PairSimulation) -> None:
-    """End all programs, and write down where all messages are."""
+    """Stop all programs, and record where all messages are."""
     for program in simulation.programs:
         pairing = program.pairing
         if pairing is not None and pairing.syphon is not None:
@@ -232,11 +235,11 @@ async def _close(simulation: PairSimulation) -> None:
 
 
 async def _receive_some(simulation: PairSimulation) -> None:
-    """Receive from an entity as an application does: what was found by peeking is what it gets."""
+    """Receive from an entity as an application does, and compare the messages with those found by peeking."""
     plan = simulation.settings.entities[0]
     if plan.requires_session:
         return
-    there = await simulation.primary.messages(plan.receive_path)
+    existing = await simulation.primary.messages(plan.receive_path)
     received: list[int] = []
     async with MessagingFactory.from_connection_string(
         simulation.primary.connection_string, clock=simulation.primary.clock
@@ -245,9 +248,9 @@ async def _receive_some(simulation: PairSimulation) -> None:
         while batch := await receiver.receive_batch(200, timeout=5):
             received += [message.sequence_number for message in batch]
             await asyncio.gather(*[receiver.complete(message) for message in batch])
-    # Others may expire meanwhile, or are scheduled by a clock that was set to a later time.
-    lasting = {one.sequence_number for one in there if one.time_to_live is None and one.state == "active"}
-    if not lasting.issubset(received) or len(received) > len(there):
+    # Other messages may expire meanwhile, or are scheduled by a clock that was ahead.
+    expected = {found.sequence_number for found in existing if found.time_to_live is None and found.state == "active"}
+    if not expected.issubset(received) or len(received) > len(existing):
         simulation.add_problem(
-            "LOST", f"'{plan.receive_path}' holds {len(there)} messages, and {len(received)} were received"
+            "LOST", f"'{plan.receive_path}' holds {len(existing)} messages, and {len(received)} were received"
         )

@@ -1,4 +1,4 @@
-"""What differs from run to run, drawn from the seed: the pair's options, its entities, its traffic and its outages."""
+"""Random settings of a run: the pair's options, its entities, its traffic and its outages."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ if TYPE_CHECKING:
 
 DAY_MS: Final = 86_400_000
 _DEAD_LETTERING_ON_EXPIRY: Final[dict[str, Any]] = {"dead_lettering_on_expiration": True}
-"""Messages that expire at their destination are still found: they have arrived."""
+"""Messages that expire at their destination are dead-lettered, so that the checker finds them."""
 _DUPLICATE_DETECTION: Final[dict[str, Any]] = {"requires_duplicate_detection": True, "duplicate_window_ms": DAY_MS}
 
 
 @dataclass(frozen=True)
 class EntityPlan:
-    """A queue, or a topic with one subscription, of the primary."""
+    """A queue, or a topic with one subscription, in the primary."""
 
     path: str
     sessions: tuple[str | None, ...]
-    """Of its messages. Each flow has one of its own, so that the order of a session is that of one flow."""
+    """Sessions of its messages, one for each flow, so that the order of a session is the order of a flow."""
     description: dict[str, Any]
     is_topic: bool = False
 
     @property
     def receive_path(self) -> str:
-        """Where its messages are received."""
+        """Path from which its messages are received."""
         return f"{self.path}/Subscriptions/all" if self.is_topic else self.path
 
     @property
@@ -61,12 +61,12 @@ _PARTITIONED_SHARE: Final = 0.3
 
 
 def plan_of(path: str) -> EntityPlan:
-    """An entity by its path."""
+    """Return the entity with a path."""
     return next(plan for plan in ENTITIES if plan.path == path)
 
 
 class Settings:
-    """One run's numbers."""
+    """Settings of one run."""
 
     def __init__(self, random: Random) -> None:
         self.outages = random.randint(16, 32)
@@ -93,14 +93,14 @@ class Settings:
             "syphon_poll": random.choice((20.0, 900.0)),
         }
         self.disk_s = random.choice((0.02, 0.02, 0.5))
-        """How long the spool's disk may take for one thing."""
+        """Maximum duration of a disk operation of the spool."""
         self.spool_max_bytes = random.choice((1 << 30, 1 << 30, 200_000))
         self.mean_pause_s = random.choice((3.0, 10.0, 30.0))
-        """Between two sends of a flow."""
+        """Mean time between two sends of a flow."""
         self.mean_gap_s = random.choice((2.0, 6.0))
-        """Between the beginnings of two outages."""
+        """Mean time between the beginnings of two outages."""
         self.most_at_once = random.choice((1, 2, 3, 4))
         self.withholds = random.random() < 0.6
-        """The secondary can withhold messages; else pumps defer them, as with Azure."""
+        """Whether the secondary can withhold messages; otherwise pumps defer them, as on Azure."""
         self.only_fault_kinds: frozenset[str] = frozenset()
-        """The kinds of outages there are; none: all."""
+        """Kinds of outages to inject (default: all)."""

@@ -1,6 +1,6 @@
-"""All that is in one run: two namespaces, a sending program, two that host syphons, a network, disks and clocks.
+"""A simulated pair: two namespaces, a sending program, two programs with syphons, a network, disks and clocks.
 
-Owns: their making and their end, the log of what happens, and the problems that are found on the way.
+Owns: creating and closing them, the log of the run, and the problems found during the run.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from twinbus.client.pairing import Pairing, PairingEvent
 
 SKEW_MS: Final = 2_000
-"""How far apart the clocks of machines may be at first."""
-_UNREMARKABLE: Final = frozenset({EventKind.MOVED, EventKind.PINGED})
+"""Maximum initial deviation of a machine's clock."""
+_UNLOGGED_EVENTS: Final = frozenset({EventKind.MOVED, EventKind.PINGED})
 
 
 class PairSimulation:
-    """One run's."""
+    """The simulated pair of one run."""
 
     def __init__(self, seed: int, settings: Settings, root: Path) -> None:
         loop = asyncio.get_running_loop()
@@ -44,7 +44,7 @@ class PairSimulation:
         self.network = loop.network
         self.settings = settings
         self._root = f"{root}/"
-        self.random = Random(f"{seed} world")  # of a simulation
+        self.random = Random(f"{seed} world")  # randomness of a simulation
         self.network.latency_s = settings.latency_s
         loop.random, loop.disk_s = Random(f"{seed} disk"), settings.disk_s
         self.log: list[str] = []
@@ -54,7 +54,7 @@ class PairSimulation:
         self.killed_tasks: list[set[asyncio.Task[Any]]] = []
         self.killed_pairings: list[Pairing] = []
         self.incarnations: Counter[str] = Counter()
-        """How often each entity was deleted."""
+        """Number of deletions of each entity."""
         self.is_ending = False
         self.primary = self._namespace("contoso")
         self.secondary = self._namespace("contoso-backup")
@@ -66,8 +66,8 @@ class PairSimulation:
         ]
         self.traffic = Traffic(self, seed)
         self.latest_secondary_ms = 0
-        """The latest time that the secondary's clock has shown."""
-        loop.set_exception_handler(self._failed)
+        """Latest time that the secondary's clock has shown."""
+        loop.set_exception_handler(self._on_loop_error)
 
     def _namespace(self, name: str) -> InMemoryNamespace:
         clock = LoopClock()
@@ -90,7 +90,7 @@ class PairSimulation:
         count = self.settings.pair["backlog_queue_count"]
         return [f"{self.primary.name}/x-servicebus-transfer/{index}" for index in range(count)]
 
-    # --- from start to end --------------------------------------------------------------------------------------------
+    # --- start and end -----------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         for namespace in self.namespaces:
@@ -101,7 +101,7 @@ class PairSimulation:
             program.start()
 
     async def create(self, plan: EntityPlan) -> None:
-        """Make what is missing of an entity of the primary. A topic takes nothing before its subscription can."""
+        """Create the missing parts of an entity in the primary. A topic is disabled until it has a subscription."""
         with contextlib.suppress(EntityAlreadyExists):
             if plan.is_topic:
                 await self.primary.create_topic(plan.path, **plan.description, status="SendDisabled")
@@ -113,34 +113,34 @@ class PairSimulation:
             await self.primary.set_status(plan.path, "Active")
 
     async def collect_arrivals(self, plan: EntityPlan) -> None:
-        """Write down all messages that have arrived at an entity."""
+        """Record all messages that have arrived at an entity."""
         incarnation = self.incarnations[plan.path]
         self.checker.found_copies[plan.path, incarnation] = await find_arrivals(self, plan, incarnation)
 
     def mark_scheduled_deleted(self, plan: EntityPlan) -> None:
-        """A topic is deleted: scheduled messages that it holds, and no subscription yet, are gone with it."""
-        for letter in self.checker.messages_sent.values():
-            if plan.is_topic and letter.path == plan.path and letter.due_ms is not None:
-                letter.may_be_deleted = True
+        """Record that a topic is deleted together with its scheduled messages, which no subscription has got yet."""
+        for message in self.checker.messages_sent.values():
+            if plan.is_topic and message.path == plan.path and message.due_ms is not None:
+                message.may_be_deleted = True
 
     def remember_secondary_clock(self) -> None:
-        """The secondary's clock is about to be set: remember what it shows."""
+        """Record the time of the secondary's clock, before it is changed."""
         self.latest_secondary_ms = max(self.latest_secondary_ms, self.secondary.clock.wall_ms())
 
     def release_killed_processes(self) -> None:
-        """Let go of processes that were killed, so that the loop can end: nothing that they still do counts."""
+        """Release killed processes, so that the loop can end; their further actions have no effect."""
         for host in self.killed_hosts:
             self.network.refuse(host)
             self.loop.thaw(host)
         for pairing in self.killed_pairings:
             if pairing.spool is not None:
                 with contextlib.suppress(OSError, AssertionError):
-                    pairing.spool._files.close()  # noqa: SLF001  # the lock and the file of a process that is no more
+                    pairing.spool._files.close()  # noqa: SLF001  # lock and file of a killed process
 
-    # --- what happens -------------------------------------------------------------------------------------------------
+    # --- log and problems --------------------------------------------------------------------------------------------
 
     def trace(self, line: str) -> None:
-        line = line.replace(self._root, "")  # it has another name in every run
+        line = line.replace(self._root, "")  # the path differs between runs
         self.log.append(f"{self.loop.time() - START_S:10.4f} {line}")
 
     def add_problem(self, kind: str, text: str) -> None:
@@ -149,29 +149,31 @@ class PairSimulation:
             self.trace(f"PROBLEM {kind}: {text}")
 
     def check_tasks(self) -> None:
-        """Tasks that nobody waits for must not fail."""
+        """Report failed tasks whose exception nobody has retrieved."""
         for task in self.loop.failed_tasks():
             self.add_problem("DIED", f"a task has failed, and nobody noticed: {task}")
 
     def event_listener(self, host: str) -> Callable[[PairingEvent], None]:
-        """Who hears of the events of a pairing."""
+        """Return a listener for the events of a pairing."""
 
-        def hear(event: PairingEvent) -> None:
+        def on_event(event: PairingEvent) -> None:
             self.checker.on_event(event)
-            if event.kind not in _UNREMARKABLE:
-                about = event.message_id or event.path or ""
-                self.trace(f"  {host}: {event.kind.value} {about} {event.backlog_queue or ''} {event.reason or '':.90}")
+            if event.kind not in _UNLOGGED_EVENTS:
+                subject = event.message_id or event.path or ""
+                self.trace(
+                    f"  {host}: {event.kind.value} {subject} {event.backlog_queue or ''} {event.reason or '':.90}"
+                )
 
-        return hear
+        return on_event
 
-    def _failed(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """A task or a callback has died: nobody may rely on the loop to hide that."""
+    def _on_loop_error(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Report an exception of a task or callback."""
         error = context.get("exception")
         self.add_problem("DIED", f"{context.get('message')}: {error!r}")
 
 
 class LogListener(logging.Handler):
-    """Hears what is logged: errors with a traceback are faults of ours, all else is only told."""
+    """Log handler that reports records with a traceback as problems, and adds other records to the run's log."""
 
     def __init__(self, simulation: PairSimulation, level: int) -> None:
         super().__init__(level)

@@ -1,9 +1,9 @@
-"""The disk of a spool, in virtual time: work takes a while, and a power cut tears what was being written.
+"""The disk of a spool in virtual time: operations take time, and a power cut tears the write in progress.
 
-Real files are written, in a folder in memory where the system has one. A crash leaves what was written out, a random
-part of what was being written, and a new folder for the next process: the old one is no longer anybody's.
+The spool writes real files, in a memory file system if there is one. A crash keeps completed writes and a random part
+of the write in progress, and copies them to a new folder for the next process. The old folder is not used any more.
 
-Owns: the loop's executors, and the folders.
+Owns: the executors of the loop, and the folders.
 """
 
 from __future__ import annotations
@@ -40,77 +40,75 @@ class _ExecutorJob:
 
 
 class SimulatedLoop(FakeTimeLoop):
-    """Calls on a spool's thread take virtual time; all others are made at once."""
+    """An event loop in which calls on a spool's thread take virtual time; other calls run at once."""
 
     def __init__(self) -> None:
         super().__init__()
         self.take_time(LOOP_TURN_S)
         self.random: Random | None = None
         self.disk_s = 0.0
-        """How long a disk may take for one thing."""
-        self._working: dict[object, deque[_ExecutorJob]] = {}
+        """Maximum duration of a disk operation."""
+        self._jobs: dict[object, deque[_ExecutorJob]] = {}
         self._tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
         self.set_task_factory(self._make_task)
 
-    def _make_task(self, _loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:  # noqa: ANN401
-        task = asyncio.Task(work, loop=self, **options)
+    def _make_task(self, _loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:  # noqa: ANN401
+        task = asyncio.Task(coroutine, loop=self, **options)
         self._tasks.add(task)
         return task
 
     def failed_tasks(self) -> list[str]:
-        """Tasks that have failed and that nobody has asked why. Cancelling them, as a close does, would hide it."""
+        """Return failed tasks with unretrieved exceptions. Cancelling them, as a close does, would hide these."""
         failed = [task for task in self._tasks if task.done() and not task.cancelled() and task._log_traceback]  # noqa: SLF001
         return sorted(f"{task.get_name()} {task.get_coro()}: {task.exception()!r}" for task in failed)
 
     def run_in_executor(self, executor: object, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]  # noqa: ANN401
         if self.random is None or not isinstance(executor, ThreadPoolExecutor):
             return super().run_in_executor(executor, func, *args)
-        work = _ExecutorJob(current_host(), lambda: func(*args), self.create_future())
-        line = self._working.setdefault(executor, deque())
-        line.append(work)
-        if len(line) == 1:
-            self.call_later(self.random.uniform(0, self.disk_s), self._run_job, line)
-        return work.answer
+        job = _ExecutorJob(current_host(), lambda: func(*args), self.create_future())
+        jobs = self._jobs.setdefault(executor, deque())
+        jobs.append(job)
+        if len(jobs) == 1:
+            self.call_later(self.random.uniform(0, self.disk_s), self._run_job, jobs)
+        return job.answer
 
-    def _run_job(self, job: deque[_ExecutorJob]) -> None:
-        """Make a call; the answer takes a while, too: a crash may come between."""
-        work = job[0]
-        work.is_done = True
-        result, error = _result_of(work.call)
+    def _run_job(self, jobs: deque[_ExecutorJob]) -> None:
+        """Run the next job; its result is delivered later, so that a crash may come between."""
+        job = jobs[0]
+        job.is_done = True
+        result, error = _result_of(job.call)
         assert self.random is not None
-        self.call_later(self.random.uniform(0, self.disk_s), self._finish_job, job, result, error)
+        self.call_later(self.random.uniform(0, self.disk_s), self._finish_job, jobs, result, error)
 
-    def _finish_job(self, job: deque[_ExecutorJob], result: object, error: Exception | None) -> None:
-        work = job.popleft()
-        if not work.answer.done():
+    def _finish_job(self, jobs: deque[_ExecutorJob], result: object, error: Exception | None) -> None:
+        job = jobs.popleft()
+        if not job.answer.done():
             if error is None:
-                work.answer.set_result(result)
+                job.answer.set_result(result)
             else:
-                work.answer.set_exception(error)
-        if job:
+                job.answer.set_exception(error)
+        if jobs:
             assert self.random is not None
-            self.call_later(self.random.uniform(0, self.disk_s), self._run_job, job)
+            self.call_later(self.random.uniform(0, self.disk_s), self._run_job, jobs)
 
     def interrupted_jobs(self, host: str) -> list[Callable[[], Any]]:
-        """What a process that is no more was about to do on its disk; it is forgotten."""
-        found = [
-            line[0].call for line in self._working.values() if line and line[0].host == host and not line[0].is_done
-        ]
-        for line in self._working.values():
-            if line and line[0].host == host:
-                line.clear()
-        return found
+        """Return the disk operations that a killed process had not begun, and remove all of its jobs."""
+        calls = [jobs[0].call for jobs in self._jobs.values() if jobs and jobs[0].host == host and not jobs[0].is_done]
+        for jobs in self._jobs.values():
+            if jobs and jobs[0].host == host:
+                jobs.clear()
+        return calls
 
 
 def _result_of(call: Callable[[], Any]) -> tuple[object, Exception | None]:
     try:
         return call(), None
-    except Exception as error:  # noqa: BLE001  # whoever waits for the answer has it
+    except Exception as error:  # noqa: BLE001  # the caller gets the exception
         return None, error
 
 
 class SpoolDisk:
-    """The folders of one program's spool, one after the other."""
+    """The folders of a program's spool: a new one after each crash."""
 
     def __init__(self, root: Path, random: Random) -> None:
         self._root = root
@@ -120,11 +118,11 @@ class SpoolDisk:
 
     @property
     def folder(self) -> Path:
-        """The one in use."""
+        """Current folder."""
         return self._root / str(self._number)
 
     def crash(self, loop: SimulatedLoop, host: str) -> None:
-        """The process is gone, perhaps with the machine: what was being written is there in part, or not at all."""
+        """Crash the process or machine: the write in progress survives in part or not at all."""
         for call in loop.interrupted_jobs(host):
             if self._random.random() < 0.5:
                 self._tear_write(call)
@@ -146,6 +144,6 @@ class SpoolDisk:
 
 
 def memory_folder() -> Path | None:
-    """Where files are kept in memory; None: where temporary files are."""
-    shared = Path("/dev/shm")  # noqa: S108  # a folder of its own is made in it
+    """Return a folder in memory, or None to use the default temporary folder."""
+    shared = Path("/dev/shm")  # noqa: S108  # a private folder is created in it
     return shared if os.access(shared, os.W_OK) else None

@@ -1,4 +1,4 @@
-"""The command says which seed failed and how to repeat it, and a seed means the same in every process."""
+"""The command prints which seed failed and how to repeat it, and a seed gives the same run in every process."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ def test_a_seed_means_the_same_in_every_process() -> None:
 
 
 def test_a_run_that_fails_says_how_to_repeat_it() -> None:
-    ran = run_python("-c", PLANTED, "--outages", "10", "--seed", "2", "--processes", "1")
-    assert ran.returncode == 1, ran.stderr
-    seed, *_ = [line.split()[3][:-1] for line in ran.stdout.splitlines() if line.startswith("FOUND by seed")]
-    assert f"once more: python -m {MODULE} --replay {seed}" in ran.stdout
-    again = run_python("-c", PLANTED, "--replay", seed)
-    assert again.returncode == 1
-    assert "CHANGED: " in again.stdout
+    first_run = run_python("-c", PLANTED, "--outages", "10", "--seed", "2", "--processes", "1")
+    assert first_run.returncode == 1, first_run.stderr
+    seed, *_ = [line.split()[3][:-1] for line in first_run.stdout.splitlines() if line.startswith("FOUND by seed")]
+    assert f"once more: python -m {MODULE} --replay {seed}" in first_run.stdout
+    second_run = run_python("-c", PLANTED, "--replay", seed)
+    assert second_run.returncode == 1
+    assert "CHANGED: " in second_run.stdout
 
 
-def test_runs_that_find_nothing_say_so_with_their_outages_and_paths() -> None:
-    ran = run_python("-m", MODULE, "--outages", "5", "--seed", "2", "--processes", "2")
-    *lines, last = ran.stdout.splitlines()
+def test_runs_without_problems_report_their_outages_and_paths() -> None:
+    completed = run_python("-m", MODULE, "--outages", "5", "--seed", "2", "--processes", "2")
+    *lines, last = completed.stdout.splitlines()
     assert "runs from seed 2: 0 failed" in last
     counts = {
         name.strip(): int(count.replace(",", ""))
-        for name, _, count in (one.rpartition(" ") for one in lines[1:] if one[-1:].isdigit())
+        for name, _, count in (line.rpartition(" ") for line in lines[1:] if line[-1:].isdigit())
     }
     assert sum(counts.get(kind, 0) for kind in FAULT_KINDS) >= 5
     assert counts["sends returned"] >= counts["sent to the primary"] > 0

@@ -1,4 +1,4 @@
-"""The simulation finds what it is there to find: each fault planted in the pairing code is seen by the right check."""
+"""The simulation finds each fault that is planted in the pairing code, with the right check."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.simulation.pair.planted_faults import FAULTS, PlantedFault
 from tests.simulation.pair.run import run
 
 ENOUGH = 12
-"""Small runs in which a fault must show. That whole runs find nothing without one is the test of seeded runs."""
+"""Number of small runs within which a fault must be found. test_seeded_runs.py runs without planted faults."""
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.apply.__name__)

@@ -1,4 +1,4 @@
-"""A fixed range of short runs: nothing is lost, every extra copy is marked, every error is true, order holds."""
+"""A fixed range of short runs: no message is lost, every extra copy is marked, errors are true, order is kept."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PARTS = 3
 
 
 def shorten(settings: Settings) -> None:
-    """So that many seeds take little time: a quarter of the outages."""
+    """Reduce the outages to a quarter, so that many seeds take little time."""
     settings.outages //= 4
 
 

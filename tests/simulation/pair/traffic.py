@@ -1,6 +1,6 @@
-"""What the sending program sends: flows of messages, each in order, one send after the other.
+"""The traffic of the sending program: flows of messages, each with one send after the other.
 
-Owns: the flows, which outlive the program: its next life goes on where the last one ended.
+Owns: the flows, which outlive the program: after a restart they continue where they ended.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from twinbus.client.clients import QueueClient, TopicClient
 
 SLACK_S: Final = 5.0
-"""How much later than its time-out a send may end: the spool gets a second in any case."""
+"""How much longer than its time-out a send may take: the spool always gets a second."""
 _BATCH_PROBABILITY: Final = 0.2
 _LARGE_BATCH_PROBABILITY: Final = 0.005
 _SCHEDULED_PROBABILITY: Final = 0.08
@@ -34,7 +34,7 @@ _CANCELLED_PROBABILITY: Final = 0.03
 
 
 class Flow:
-    """The messages of one session for one entity, or some without a session."""
+    """Messages of one session for one entity, or messages without a session."""
 
     def __init__(self, simulation: PairSimulation, plan: EntityPlan, session: str | None, random: Random) -> None:
         self.plan = plan
@@ -45,15 +45,15 @@ class Flow:
         self._wake = asyncio.Event()
 
     def wake(self) -> None:
-        """Send now."""
+        """End the current pause, so that the flow sends now."""
         self._wake.set()
 
     async def run(self, program: Program) -> None:
-        """Send until the traffic is over, or the program is."""
+        """Send until the traffic ends or the program closes its factory."""
         factory = program.primary
         assert factory is not None
-        make = factory.create_topic_client if self.plan.is_topic else factory.create_queue_client
-        client: QueueClient | TopicClient = make(self.plan.path)
+        create_client = factory.create_topic_client if self.plan.is_topic else factory.create_queue_client
+        client: QueueClient | TopicClient = create_client(self.plan.path)
         traffic, is_open = self._simulation.traffic, True
         while is_open and not traffic.is_over:
             await self._pause()
@@ -69,51 +69,51 @@ class Flow:
             return
 
     async def _send(self, program: Program, client: QueueClient | TopicClient) -> bool:
-        """False where nothing can be sent any more: the program has closed its factory."""
-        world, random = self._simulation, self._random
-        letters = self._make_messages(program)
-        limit_s = world.settings.operation_timeout_s
-        sending = SendCall(self.plan, letters, program.host, world.loop.time(), limit_s)
-        stood_still_s = program.frozen_s
+        """Send one message or a batch. Return False if the program has closed its factory."""
+        simulation, random = self._simulation, self._random
+        messages = self._make_messages(program)
+        limit_s = simulation.settings.operation_timeout_s
+        sending = SendCall(self.plan, messages, program.host, simulation.loop.time(), limit_s)
+        frozen_before_s = program.frozen_s
         is_cancelled = random.random() < _CANCELLED_PROBABILITY
-        world.trace(f"{program.host} sends {', '.join(letter.id for letter in letters)} to {self.plan.path}")
-        world.checker.begin_call(sending)
-        messages = [letter.to_brokered_message() for letter in letters]
+        simulation.trace(f"{program.host} sends {', '.join(message.id for message in messages)} to {self.plan.path}")
+        simulation.checker.begin_call(sending)
+        brokered_messages = [message.to_brokered_message() for message in messages]
         try:
             async with asyncio.timeout(random.uniform(0.0, limit_s) if is_cancelled else None):
-                if len(messages) > 1:
-                    await client.send_batch(messages)
+                if len(brokered_messages) > 1:
+                    await client.send_batch(brokered_messages)
                 else:
-                    await client.send(messages[0])
+                    await client.send(brokered_messages[0])
         except TimeoutError as error:
-            world.checker.call_crashed(sending, "the call was cancelled")
+            simulation.checker.call_crashed(sending, "the call was cancelled")
             if not is_cancelled:
-                world.add_problem("ERROR", f"a send of {letters[0]} raised {error!r}")
+                simulation.add_problem("ERROR", f"a send of {messages[0]} raised {error!r}")
         except ServiceBusError as error:
-            world.checker.call_failed(sending, error)
-            world.trace(f"  {letters[0].id}: {letters[0].outcome.value}: {type(error).__name__}")
+            simulation.checker.call_failed(sending, error)
+            simulation.trace(f"  {messages[0].id}: {messages[0].outcome.value}: {type(error).__name__}")
             if isinstance(error, ObjectClosed | FactoryFaulted):
                 return False
-        except Exception as error:  # noqa: BLE001  # a send promises no other errors
-            world.checker.call_failed(sending, error)
-            world.add_problem("ERROR", f"a send of {letters[0]} raised {error!r}")
+        except Exception as error:  # noqa: BLE001  # sends must raise no other errors
+            simulation.checker.call_failed(sending, error)
+            simulation.add_problem("ERROR", f"a send of {messages[0]} raised {error!r}")
         else:
-            world.checker.call_returned(sending)
-            world.trace(f"  {letters[0].id}: returned")
-        self._check_time(sending, program.frozen_s - stood_still_s)
+            simulation.checker.call_returned(sending)
+            simulation.trace(f"  {messages[0].id}: returned")
+        self._check_time(sending, program.frozen_s - frozen_before_s)
         return True
 
-    def _check_time(self, sending: SendCall, stood_still_s: float) -> None:
-        """A send ends within its time-out; one that is held may wait for the failover interval before that begins."""
-        world, settings = self._simulation, self._simulation.settings
+    def _check_time(self, sending: SendCall, frozen_s: float) -> None:
+        """Check that a send ended within its time-out; a held send may first wait for the failover interval."""
+        simulation, settings = self._simulation, self._simulation.settings
         held_s = settings.failover_interval_s + settings.operation_timeout_s if settings.holds_sends else 0.0
-        took_s = world.loop.time() - sending.began_s
-        if took_s > sending.limit_s + held_s + stood_still_s + SLACK_S:
-            world.add_problem(
-                "LATE", f"the send of {sending.messages[0]} took {took_s:.1f} s, and had {sending.limit_s:g} s"
+        duration_s = simulation.loop.time() - sending.began_s
+        if duration_s > sending.limit_s + held_s + frozen_s + SLACK_S:
+            simulation.add_problem(
+                "LATE", f"the send of {sending.messages[0]} took {duration_s:.1f} s, and had {sending.limit_s:g} s"
             )
 
-    # --- messages -----------------------------------------------------------------------------------------------------
+    # --- messages ----------------------------------------------------------------------------------------------------
 
     def _make_messages(self, program: Program) -> list[SimulatedMessage]:
         kind = self._random.random()
@@ -127,22 +127,22 @@ class Flow:
         random, plan = self._random, self.plan
         self._number += 1
         name = f"{plan.path}/{self.session or '-'}/{self._number}"
-        letter = SimulatedMessage(name, plan.path, self.session, self._number, name.encode() + b"." * padding)
+        message = SimulatedMessage(name, plan.path, self.session, self._number, name.encode() + b"." * padding)
         if self.session is None and plan.is_partitioned and random.random() < 0.5:
-            letter.partition_key = f"key-{random.randint(0, 40)}"
+            message.partition_key = f"key-{random.randint(0, 40)}"
         if random.random() < _SHORT_TTL_PROBABILITY:
-            letter.ttl_s = random.randint(10, 120)
+            message.ttl_s = random.randint(10, 120)
         if not is_single:
-            return letter
+            return message
         chance = random.random()
         if chance < _SCHEDULED_PROBABILITY:
-            letter.due_ms = program.clock.wall_ms() + random.randint(5_000, 60_000)
+            message.due_ms = program.clock.wall_ms() + random.randint(5_000, 60_000)
         elif chance < _SCHEDULED_PROBABILITY + _FAULTY_PROBABILITY:
-            self._add_fault(letter)
-        return letter
+            self._add_fault(message)
+        return message
 
     def _add_fault(self, message: SimulatedMessage) -> None:
-        """Give it a fault of its own, where the entity has a rule that it can break."""
+        """Make a message faulty, if the entity has a limit that it can violate."""
         if self.plan.requires_session:
             message.session, message.own_fault = None, OwnFault.NO_SESSION
         elif self.plan.max_message_kb < 16:
@@ -151,18 +151,18 @@ class Flow:
 
 
 class Traffic:
-    """All flows."""
+    """All flows of a run."""
 
     def __init__(self, simulation: PairSimulation, seed: int) -> None:
         self.is_over = False
         self._flows = [
-            Flow(simulation, plan, session, Random(f"{seed} {plan.path} {session}"))  # of a simulation
+            Flow(simulation, plan, session, Random(f"{seed} {plan.path} {session}"))  # randomness of a simulation
             for plan in simulation.settings.entities
             for session in plan.sessions
         ]
 
     def start(self, program: Program) -> list[asyncio.Task[None]]:
-        """Send from a program's new life."""
+        """Start all flows in a program, after its start or restart."""
         with on_host(program.host):
             return [asyncio.ensure_future(flow.run(program)) for flow in self._flows]
 

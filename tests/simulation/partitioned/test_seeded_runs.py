@@ -1,4 +1,4 @@
-"""A fixed range of seeds on a partitioned queue: nothing that was accepted is lost, and what works goes on working."""
+"""A fixed range of seeds on a partitioned queue: no accepted message is lost, and available stores stay available."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ PLANTED = """
 from twinbus.broker.intake import partitioner
 partitioner._TRY_OTHER_FRAGMENT = ()
 """
-"""A message without a key is not sent to another fragment where one does not take it."""
+"""Planted fault: a message without a key is not sent to another fragment if one refuses it."""
 
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_seeds_find_nothing(part: int) -> None:
-    found = [
+    failed = [
         outcome
         for seed in range(part * EACH, (part + 1) * EACH)
         if (outcome := run_seed(run_single_process, seed)).fault
     ]
-    assert not found, f"once more: python -m {MODULE} --seed {found[0].seed} --runs 1 --trace"
+    assert not failed, f"once more: python -m {MODULE} --seed {failed[0].seed} --runs 1 --trace"
 
 
 def test_a_seed_means_the_same_steps_in_every_process() -> None:

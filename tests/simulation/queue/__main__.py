@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[3] / "src"))  # compiled files have their limits built in: a run sets them
+sys.path.insert(
+    0, str(Path(__file__).parents[3] / "src")
+)  # runs change limits, which are constants in compiled modules
 
 from tests.simulation.queue.run import run
 from tests.simulation.queue.state_machine import run_machine
@@ -16,17 +18,17 @@ EXAMPLES = 100
 
 
 def machine(steps: int) -> int:
-    """Hypothesis says itself what it found, and how few steps are needed for it."""
-    taken = 0
-    while taken < steps:
-        taken += run_machine(EXAMPLES)
-        print_line(f"{taken:,} steps that hypothesis chose: nothing found")
+    """Run the state machine. Hypothesis prints the fault that it finds, and the shortest sequence of steps."""
+    steps_taken = 0
+    while steps_taken < steps:
+        steps_taken += run_machine(EXAMPLES)
+        print_line(f"{steps_taken:,} steps chosen by Hypothesis: nothing found")
     return 0
 
 
 def main() -> int:
-    parser = make_parser(PROG, "Compares a queue with a plain description of what a queue should do.")
-    parser.add_argument("--machine", action="store_true", help="let hypothesis choose the steps, --steps of them")
+    parser = make_parser(PROG, "Compare a queue with a reference model.")
+    parser.add_argument("--machine", action="store_true", help="let Hypothesis choose the steps (--steps of them)")
     options = parser.parse_args()
     if options.machine:
         return machine(options.steps or 1)

@@ -1,4 +1,4 @@
-"""All that can be done to a queue, each thing with random details."""
+"""All random actions of the queue simulation."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ DAY_MS = 86_400_000
 
 
 class Actions(RemovalActions, ReceiveActions, SettlementActions, BrowseActions):
-    """... and time, and trouble."""
+    """All actions: those of the base classes, and actions on time, description, store and process."""
 
-    def work(self) -> None:
+    def run_step(self) -> None:
         self._simulation.step()
 
-    def rest(self) -> None:
+    def check(self) -> None:
         self._simulation.check_when_idle()
 
     def wait(self) -> None:
@@ -35,7 +35,7 @@ class Actions(RemovalActions, ReceiveActions, SettlementActions, BrowseActions):
             self._simulation.clock.wall_ms() + self._random.choice((-DAY_MS, DAY_MS, -1_500, 60_000))
         )
 
-    def describe(self) -> None:
+    def update(self) -> None:
         description = replace(
             self._model.description,
             lock_duration_ms=self._random.choice(LOCKS_MS),
@@ -48,23 +48,23 @@ class Actions(RemovalActions, ReceiveActions, SettlementActions, BrowseActions):
         self._simulation.namespace.update_queue(PATH, description, updated_ms=0)
 
     def disable(self) -> None:
-        """For a moment nobody may receive."""
-        world, description = self._simulation, self._model.description
-        world.is_disabled = True
-        world.namespace.update_queue(PATH, replace(description, status="ReceiveDisabled"), updated_ms=0)
-        world.is_disabled = False
-        if self._model.receivers or self._model.session_holds or world.browsing_links:
+        """Disable receiving for a moment: all receivers and browsers must be detached."""
+        simulation, description = self._simulation, self._model.description
+        simulation.is_disabled = True
+        simulation.namespace.update_queue(PATH, replace(description, status="ReceiveDisabled"), updated_ms=0)
+        simulation.is_disabled = False
+        if self._model.receivers or self._model.session_holds or simulation.browsing_links:
             raise Violation(f"there are still {self._model.receivers}")
-        world.namespace.update_queue(PATH, description, updated_ms=0)
+        simulation.namespace.update_queue(PATH, description, updated_ms=0)
 
     def hang(self) -> None:
         self._simulation.store.hang()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         if self._simulation.store.is_hanging:
             self._simulation.store.resume()
 
-    def fail(self) -> None:
+    def fail_sync(self) -> None:
         self._simulation.store.fail_next_sync("input/output error", self._random)
 
     def reopen(self) -> None:
@@ -75,7 +75,7 @@ class Actions(RemovalActions, ReceiveActions, SettlementActions, BrowseActions):
         self._simulation.crash()
 
     def restart(self) -> None:
-        """The process is started again, when nothing is going on."""
+        """Restart the process when it is idle."""
         self._simulation.run_until_idle()
         if self._simulation.is_working:
             self._simulation.crash()

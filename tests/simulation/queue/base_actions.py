@@ -1,4 +1,4 @@
-"""What all actions have in common: chance, and that whoever asks is answered."""
+"""Base class of actions: random choices, and checks that every operation completes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class BaseActions:
 
     def do(self, name: str, random: Random | None = None) -> None:
         self._random = random or self._simulation.random
-        if name != "work":
+        if name != "run_step":
             self._model.step += 1
             self._simulation.trace(name)
         getattr(self, name)()
@@ -45,7 +45,7 @@ class BaseActions:
         return self._random.sample(list(items), min(len(items), self._random.randint(1, most)))
 
     def _sample_numbers(self, existing: dict[int, Message], highest: int) -> list[int]:
-        """Of messages that are there, and now and then one that may not be."""
+        """Return sequence numbers of some messages, and sometimes one that may not exist."""
         numbers = self._sample(list(existing))
         if self._random.random() < 0.15:
             numbers.append(self._random.randint(1, highest + 2))
@@ -58,13 +58,13 @@ class BaseActions:
         return self._simulation.fragment(area)
 
     def _call(self, operation: Operation, call: Callable[[], object]) -> bool:
-        """False if it was refused, which only happens where the store does not work."""
+        """Make a call; return False if it is refused, which is correct only while the store does not work."""
         try:
             call()
         except StoreUnavailable as error:
             self._trace(f"refused: {error}")
             if (
-                self._simulation.journal.unavailable_reason is None
+                self._simulation.commit_log.unavailable_reason is None
                 and self._fragment(MAIN).is_loaded
                 and (self._fragment(DEAD).is_loaded)
             ):
@@ -74,7 +74,7 @@ class BaseActions:
         return True
 
     def _is_unavailable(self, operation: Operation, error: ServiceBusError | None) -> bool:
-        """It is not known what became of it: it may yet happen, until the store is lost or at rest."""
+        """Whether the outcome of an operation is unknown: it may still happen until the store is lost or idle."""
         operation.is_answered = True
         if isinstance(error, StoreUnavailable):
             self._trace(f"{operation.kind}: unavailable")
@@ -86,10 +86,10 @@ class BaseActions:
         return False
 
     def _choose_session_holder(self) -> Receiver | None:
-        """Someone who has a session."""
+        """Return a receiver that holds a session."""
         return self._choose([hold.receiver for hold in self._model.session_holds.values()])
 
 
 def is_at(message: Message, area: str, kind: str, numbers: list[int]) -> bool:
-    place = message.location
-    return place is not None and (place.area, place.kind) == (area, kind) and place.number in numbers
+    location = message.location
+    return location is not None and (location.area, location.kind) == (area, kind) and location.number in numbers

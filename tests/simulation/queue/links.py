@@ -1,4 +1,4 @@
-"""Who uses the queue: receivers, which count as the links of the server do, and those who only look."""
+"""Links of the queue simulation: receivers, which count credit like the links of the server, and browsing links."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Receiver:
-    """A link that receives; of a session, if it has one or waits for one."""
+    """A receiving link, which may hold a session or wait for one."""
 
     def __init__(self, simulation: QueueSimulation, area: str, number: int, *, deletes: bool) -> None:
         self.area = area
@@ -29,7 +29,7 @@ class Receiver:
         self.reserved = 0
         self.session: bytes | None = None
         self.requested_session: bytes | None = None
-        """The session that it asks for; None if any."""
+        """Requested session; None for any."""
         self.is_waiting = False
         self.drain_until_s: float | None = None
         self._simulation = simulation
@@ -37,21 +37,21 @@ class Receiver:
         self._model.receivers.append(self)
 
     def __hash__(self) -> int:
-        return self.number  # the order in a set is the same in every process
+        return self.number  # so that the order of a set is the same in every process
 
     def __eq__(self, other: object) -> bool:
         return self is other
 
     def __repr__(self) -> str:
-        what = "deleting receiver" if self.receive_and_delete else "receiver"
-        of = f"session {self.session!r}" if self.session is not None else self.area
-        return f"{what} {self.number} of {of} (credit {self.credit}, {self.reserved} reserved)"
+        name = "deleting receiver" if self.receive_and_delete else "receiver"
+        source = f"session {self.session!r}" if self.session is not None else self.area
+        return f"{name} {self.number} of {source} (credit {self.credit}, {self.reserved} reserved)"
 
     @property
     def fragment(self) -> Fragment:
         return self._simulation.fragment(self.area)
 
-    # --- the broker calls these ---------------------------------------------------------------------------------------
+    # --- called by the broker ----------------------------------------------------------------------------------------
 
     @property
     def available_credit(self) -> int:
@@ -81,7 +81,7 @@ class Receiver:
             for payload, _ in deliveries[:count]:
                 self._record_deleted(payload)
         else:
-            if count > self.available_credit or self._simulation.journal.unavailable_reason is not None:
+            if count > self.available_credit or self._simulation.commit_log.unavailable_reason is not None:
                 raise Violation(f"{self!r} was given {count}")
             for payload, tag in deliveries:
                 self._record_locked(payload, tag)
@@ -94,7 +94,7 @@ class Receiver:
 
     def force_detach(self, error: ServiceBusError) -> None:
         if not self._simulation.is_disabled:
-            raise Violation(f"{self!r} was told {error}")
+            raise Violation(f"{self!r} was detached with {error}")
         if self._has_sessions:
             self.mark_gone()
             self._release_session()
@@ -106,7 +106,7 @@ class Receiver:
         if self.session is None or (
             self.session in model.session_holds and model.session_holds[self.session].receiver is self
         ):
-            raise Violation(f"{self!r} has not lost its session, and is told so")
+            raise Violation(f"{self!r} was notified of a lost session that it still holds")
         self._simulation.trace(f"  {self!r} has lost its session")
         self.mark_gone()
 
@@ -128,25 +128,25 @@ class Receiver:
         self.session, self.is_waiting = hold.session_id, False
         self.grant(0)
 
-    # --- what it gets -------------------------------------------------------------------------------------------------
+    # --- deliveries --------------------------------------------------------------------------------------------------
 
     def _find_message(self, payload: bytes) -> Message:
-        reading = read_delivery(payload)
-        message = self._model.messages.get(reading.identity)
-        if message is None or reading.delivered != message.delivery_count:
-            raise Violation(f"{self!r} was given {reading}: {message}")
+        delivery = read_delivery(payload)
+        message = self._model.messages.get(delivery.identity)
+        if message is None or delivery.delivered != message.delivery_count:
+            raise Violation(f"{self!r} was given {delivery}: {message}")
         return message
 
     def _record_locked(self, payload: bytes, tag: bytes) -> None:
-        """Under a lock."""
-        model, message, reading = self._model, self._find_message(payload), read_delivery(payload)
+        """Check and record a delivery under a lock."""
+        model, message, delivery = self._model, self._find_message(payload), read_delivery(payload)
         message.clear_release()
-        if message.visible_location != Location(self.area, ACTIVE, reading.number) or not message.is_idle:
+        if message.visible_location != Location(self.area, ACTIVE, delivery.number) or not message.is_idle:
             raise Violation(f"{self!r} was given {message}")
         if model.is_expired(message):
             raise Violation(f"{self!r} was given {message}, which has expired")
         if self._simulation.is_full(self.area):
-            raise Violation(f"{self!r} was given {message}, and too many are out")
+            raise Violation(f"{self!r} was given {message} above the limit of locked messages")
         deadline_s = model.clock.monotonic_s() + model.description.lock_duration_ms / 1000
         until_ms, session = model.clock.wall_ms() + model.description.lock_duration_ms, None
         if self._has_sessions:
@@ -154,23 +154,23 @@ class Receiver:
             if hold is None or hold.receiver is not self or message.session != self.session:
                 raise Violation(f"{self!r} was given {message} of {message.session!r}, which is not its session")
             deadline_s, until_ms, session = NEVER_S, hold.until_ms, self.session
-        if reading.until_ms != until_ms:
-            raise Violation(f"{self!r} was given {message} until {reading.until_ms}, not {until_ms}")
+        if delivery.until_ms != until_ms:
+            raise Violation(f"{self!r} was given {message} until {delivery.until_ms}, not {until_ms}")
         self._check_order(message)
         message.lock = Lock(message, message.visible_location, tag, deadline_s, session)
         self._simulation.locks.append(message.lock)
 
     def _check_order(self, message: Message) -> None:
         before = [
-            one
-            for one in self._simulation.available_for(self)
-            if one.location and message.location and one.location < message.location
+            other
+            for other in self._simulation.available_for(self)
+            if other.location and message.location and other.location < message.location
         ]
         if len(before) > self._model.reserved_count(self.area):
             raise Violation(f"{self!r} was given {message}, and before it there is {before}")
 
     def _record_deleted(self, payload: bytes) -> None:
-        """Deleted already."""
+        """Check and record a delivery in receive-and-delete mode."""
         message = self._find_message(payload)
         if not message.is_deleted_for_receiver or (self._has_sessions and message.session != self.session):
             raise Violation(f"{self!r} was given {message}")
@@ -180,7 +180,7 @@ class Receiver:
     def _has_sessions(self) -> bool:
         return self.area == MAIN and self._model.description.requires_session
 
-    # --- what it does -------------------------------------------------------------------------------------------------
+    # --- requests ----------------------------------------------------------------------------------------------------
 
     def grant(self, credit: int) -> None:
         self.credit += credit
@@ -208,7 +208,7 @@ class Receiver:
         self.credit = 0
 
     def mark_gone(self) -> None:
-        """It is over; not yet told to the broker."""
+        """Mark the link as closed, without notice to the broker."""
         self.is_closed = True
         self.is_waiting = False
         self.drain_until_s = None
@@ -218,7 +218,7 @@ class Receiver:
                 self._model.leaving_receivers.append(self)
 
     def leave(self) -> None:
-        """The link ends: of a session, what it had is free at once."""
+        """Detach the link, which frees the messages of its session at once."""
         self.mark_gone()
         self._release_session()
         self.fragment.dispatcher.remove(self)
@@ -238,7 +238,7 @@ class Receiver:
 
 
 class BrowsingLink:
-    """A link that looks."""
+    """A browsing link."""
 
     def __init__(self, simulation: QueueSimulation, area: str, first: int, last: int) -> None:
         self.area = area
@@ -256,26 +256,26 @@ class BrowsingLink:
     def deliver_browsed(self, deliveries: list[Delivery]) -> int:
         shown = deliveries[: self.available_credit]
         for payload, _ in shown:
-            reading = read_delivery(payload)
-            if not self.first <= reading.number <= self.last or (self.seen and self.seen[-1] >= reading.number):
-                raise Violation(f"{reading} is shown, after {self.seen[-5:]}")
-            if reading.number > self._simulation.model.highest[self.area]:
-                raise Violation(f"{reading} is shown, which is not on disk")
-            self.seen.append(reading.number)
+            delivery = read_delivery(payload)
+            if not self.first <= delivery.number <= self.last or (self.seen and self.seen[-1] >= delivery.number):
+                raise Violation(f"{delivery} is shown, after {self.seen[-5:]}")
+            if delivery.number > self._simulation.model.highest[self.area]:
+                raise Violation(f"{delivery} is shown, which is not on disk")
+            self.seen.append(delivery.number)
         self.available_credit -= len(shown)
         return len(shown)
 
     def force_detach(self, error: ServiceBusError) -> None:
         if not self._simulation.is_disabled:
-            raise Violation(f"someone who looks was told {error}")
+            raise Violation(f"a browsing link was detached with {error}")
         self._simulation.browsing_links.remove(self)
 
     def check(self) -> None:
-        """All that there is was seen, where nothing is going on."""
+        """Check, when idle, that all messages in its range were delivered."""
         if self.available_credit <= 0:
             return
         for message in self._simulation.model.messages_at(self.area, ACTIVE):
             assert message.location is not None
             number = message.location.number
             if self.first <= number <= self.last and number not in self.seen and not message.was_restored:
-                raise Violation(f"{message} was not shown to who looks from {self.first} to {self.last}")
+                raise Violation(f"{message} was not shown to the browsing link from {self.first} to {self.last}")

@@ -1,4 +1,4 @@
-"""What is sent here: small real messages, which can be told apart from any copy of their bytes, and read back."""
+"""Messages of the queue simulation: small real messages whose last bytes identify them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PING = build(properties=Properties(message_id="ping", content_type=PING_CONTENT_
 
 
 class SentMessage(NamedTuple):
-    """A message, as its sender knows it."""
+    """A message as its sender knows it."""
 
     identity: int
     message_id: str
@@ -29,7 +29,7 @@ class SentMessage(NamedTuple):
     due_ms: int | None = None
 
     def encode(self, padding: int = 0) -> bytes:
-        """As it goes on the wire; the last eight bytes say which it is."""
+        """Return the encoded message; its last eight bytes are its identity."""
         return build(
             header=Header(ttl=self.ttl_ms) if self.ttl_ms is not None else None,
             message_annotations={SCHEDULED_TIME: Timestamp(self.due_ms)} if self.due_ms is not None else None,
@@ -39,18 +39,18 @@ class SentMessage(NamedTuple):
 
 
 class DeliveryFields(NamedTuple):
-    """What a delivery says."""
+    """Fields read from a delivery."""
 
     identity: int
     number: int
     delivered: int
-    """How often before."""
+    """Delivery count."""
     until_ms: int
-    """When its lock ends; 0 without one."""
+    """When its lock ends; 0 without a lock."""
 
 
 def read_delivery(payload: bytes) -> DeliveryFields:
-    """From its bytes, which begin with a header."""
+    """Read the fields of a delivery, which begins with a header section."""
     count_at = _HEADER_AT + payload[_HEADER_AT - 1] - _COUNT.size
     at = payload.index(_SEQUENCE_NUMBER) + len(_SEQUENCE_NUMBER)
     until_at = payload.find(_LOCKED_UNTIL)
@@ -61,13 +61,13 @@ def read_delivery(payload: bytes) -> DeliveryFields:
 
 
 def identity_of(record_or_payload: bytes) -> int:
-    """Which message it is."""
+    """Return the identity of the message in a record or payload."""
     identity: int = _NUMBER.unpack_from(record_or_payload, len(record_or_payload) - 8)[0]
     return identity
 
 
 def properties_of_record(record: bytes) -> dict[str, object]:
-    """Its application properties."""
-    found = Message(parse_record(record).bare_message).application_properties
-    assert isinstance(found, dict)
-    return {str(key): value for key, value in found.items()}
+    """Return the application properties of a record."""
+    properties = Message(parse_record(record).bare_message).application_properties
+    assert isinstance(properties, dict)
+    return {str(key): value for key, value in properties.items()}

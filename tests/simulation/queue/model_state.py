@@ -1,4 +1,4 @@
-"""What the model speaks of: messages and their places, locks, sessions that someone has, and what was asked for."""
+"""State of the reference model: messages and their locations, locks, sessions, operations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Violation(AssertionError):
-    """The queue did what no queue should do, or did not what it should."""
+    """The queue does not behave like the reference model."""
 
 
 MAIN, DEAD = "main", "dead"
@@ -22,7 +22,7 @@ NEVER_S = float("inf")
 
 
 class Location(NamedTuple):
-    """Where a message is."""
+    """Location of a message."""
 
     area: str
     kind: str
@@ -31,31 +31,31 @@ class Location(NamedTuple):
 
 @dataclass(eq=False)
 class Operation:
-    """Something that was asked for, or that has to happen; until it is known to be over."""
+    """A requested or expected operation, until it is known to be over."""
 
     kind: str
     wall_lo_ms: int
     wall_hi_ms: int
     identities: list[int] = field(default_factory=list)
     applies_to: Callable[[Message], bool] = lambda _: False
-    """Of one that takes whatever is there: this message is meant."""
+    """For operations without fixed messages: whether a message is affected."""
     properties: dict[str, object] = field(default_factory=dict)
     affected: list[int] = field(default_factory=list)
-    """Identities that it was the reason for, on disk."""
+    """Identities of messages whose changes on disk this operation explains."""
     batch: int = 0
-    """In which it reached the disk."""
+    """Batch in which it reached the disk."""
     is_answered: bool = False
     is_shared: bool = False
-    """Another one was asked to do the same: which of them did is not known."""
+    """Whether another operation may have caused the same changes."""
     is_exact: bool = False
-    """Nothing else was going on when it was asked for."""
+    """Whether the queue was idle when the operation began."""
     step: int = 0
-    """How many things had been done before."""
+    """Number of actions before it."""
 
 
 @dataclass(eq=False)
 class SessionHold:
-    """A session that a receiver has."""
+    """A session held by a receiver."""
 
     session: bytes
     receiver: Receiver
@@ -65,7 +65,7 @@ class SessionHold:
 
 @dataclass(eq=False)
 class Lock:
-    """A message that a receiver has."""
+    """A message locked by a receiver."""
 
     message: Message
     location: Location
@@ -76,34 +76,34 @@ class Lock:
 
 @dataclass(eq=False)
 class Message:
-    """One message, from being sent to its end."""
+    """A message that was sent."""
 
     sent: SentMessage
     ttl_ms: int | None
-    """How long it lives, as its sender and the queue say."""
+    """Time to live, from the sender and the queue."""
     location: Location | None = None
     visible_location: Location | None = None
     delivery_count: int = 0
-    """Deliveries that were counted."""
+    """Expected delivery count."""
     due_ms: int = 0
     enqueued_ms: int = 0
     size: int = 0
     properties: dict[str, object] = field(default_factory=dict)
     lock: Lock | None = None
     pending_operation: Operation | None = None
-    """What is being done to it."""
+    """Operation that is changing the message."""
     is_deleted_for_receiver: bool = False
-    """It was deleted for a receiver, who has yet to get it."""
+    """Whether it was deleted for a receiver that has not got it yet."""
     may_be_deleted: bool = False
-    """... or for another reason."""
+    """Whether it may have been deleted for another reason."""
     was_due: bool = False
-    """Its time was over at some moment since it is where it is."""
+    """Whether it was due or expired at some moment since it is at its location."""
     due_since_s: float | None = None
-    """Since when its time is over."""
+    """Since when it is due or expired."""
     idle_since_s: float = 0.0
-    """Since when nobody has it."""
+    """Since when it is not locked."""
     was_restored: bool = False
-    """It was deleted, and came back."""
+    """Whether it was deleted and stored again."""
 
     @property
     def identity(self) -> int:
@@ -115,7 +115,7 @@ class Message:
 
     @property
     def is_idle(self) -> bool:
-        """Nobody has it, and nothing is being done to it."""
+        """Whether it is neither locked nor being changed."""
         return (
             self.lock is None
             and self.pending_operation is None
@@ -125,11 +125,11 @@ class Message:
 
     @property
     def is_busy(self) -> bool:
-        """Something is being done to it for sure; of several that are given back some are there before the last."""
+        """Whether it is certainly being changed; released messages may be available before the release completes."""
         return self.pending_operation is not None and self.pending_operation.kind != "release"
 
     def clear_release(self) -> None:
-        """It was given back: something else is done to it now."""
+        """End a pending release, because another change follows."""
         if self.pending_operation is not None and self.pending_operation.kind == "release":
             self.pending_operation = None
 
@@ -151,12 +151,12 @@ class Message:
 
 @dataclass
 class RememberedId:
-    """An id that was sent."""
+    """A message id for duplicate detection."""
 
     earliest_ms: int
     sent_by_ms: int
-    """Between these two, by the wall clock."""
+    """The id was sent between these two wall-clock times."""
     latest_ms: int
-    """The latest time that the wall clock has shown since."""
+    """Latest wall-clock time since then."""
     shortest_ms: int
-    """The shortest window that the queue has had since."""
+    """Shortest duplicate window since then."""

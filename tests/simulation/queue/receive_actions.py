@@ -1,4 +1,4 @@
-"""Receivers that come, take and go; and sessions, which belong to one of them at a time."""
+"""Actions that attach and detach receivers, and that accept and use sessions."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ class ReceiveActions(BaseActions):
         self._next_receiver += 1
         return receiver
 
-    def come(self) -> None:
-        shelf = self._choose_area()
-        if self._simulation.has_sessions(shelf):
+    def attach(self) -> None:
+        area = self._choose_area()
+        if self._simulation.has_sessions(area):
             return
-        receiver = self._receiver(shelf)
+        receiver = self._receiver(area)
         self._trace(repr(receiver))
-        line = receiver.fragment.dispatcher
-        assert isinstance(line, Dispatcher)
-        line.add(receiver)
+        dispatcher = receiver.fragment.dispatcher
+        assert isinstance(dispatcher, Dispatcher)
+        dispatcher.add(receiver)
         if self._random.random() < 0.7:
             receiver.grant(self._random.choice((1, 3, 10, 100)))
 
     def _pick_receiver(self) -> Receiver | None:
-        return self._choose([one for one in self._model.receivers if not one.is_waiting])
+        return self._choose([receiver for receiver in self._model.receivers if not receiver.is_waiting])
 
     def grant(self) -> None:
         receiver = self._pick_receiver()
@@ -43,13 +43,13 @@ class ReceiveActions(BaseActions):
             receiver.credit += self._random.choice((0, 1, 3, 10))
             receiver.drain()
 
-    def leave(self) -> None:
+    def detach(self) -> None:
         receiver = self._choose(self._model.receivers)
         if receiver is not None:
             self._trace(repr(receiver))
             receiver.leave()
 
-    # --- sessions -----------------------------------------------------------------------------------------------------
+    # --- sessions ----------------------------------------------------------------------------------------------------
 
     def accept_named(self) -> None:
         self._accept(self._random.choice(SESSIONS).encode())
@@ -63,18 +63,20 @@ class ReceiveActions(BaseActions):
             return
         is_free, is_contested = (
             session not in self._model.session_holds,
-            any(one.is_waiting for one in self._model.receivers),
+            any(other.is_waiting for other in self._model.receivers),
         )
         receiver = self._receiver(MAIN)
         receiver.requested_session, receiver.is_waiting = session, session is None
         self._trace(f"{receiver!r} wants {session!r}")
-        deed = self._model.begin_operation("accept")
+        operation = self._model.begin_operation("accept")
         try:
             if session is None:
-                is_asked = self._call(deed, lambda: sessions.accept_any_session(receiver, receiver.session_granted))
+                is_asked = self._call(
+                    operation, lambda: sessions.accept_any_session(receiver, receiver.session_granted)
+                )
             else:
                 is_asked = self._call(
-                    deed, lambda: sessions.accept_session(receiver, session, receiver.session_granted)
+                    operation, lambda: sessions.accept_session(receiver, session, receiver.session_granted)
                 )
         except SessionCannotBeLocked:
             if is_free and not is_contested:
@@ -83,7 +85,7 @@ class ReceiveActions(BaseActions):
         else:
             if is_asked and session is not None and (not is_free or receiver.session != session):
                 raise Violation(f"session {session!r} was accepted: {receiver!r}")
-        self._model.end_operation(deed)
+        self._model.end_operation(operation)
         if not is_asked:
             receiver.mark_gone()
         elif self._random.random() < 0.7:
@@ -91,8 +93,8 @@ class ReceiveActions(BaseActions):
             if receiver.session is not None:
                 receiver.grant(0)
 
-    def give_up(self) -> None:
-        receiver = self._choose([one for one in self._model.receivers if one.is_waiting])
+    def cancel_accept(self) -> None:
+        receiver = self._choose([other for other in self._model.receivers if other.is_waiting])
         sessions = self._fragment(MAIN).sessions
         if receiver is None or sessions is None:
             return
@@ -108,14 +110,14 @@ class ReceiveActions(BaseActions):
         session = receiver.session if self._random.random() < 0.8 else self._random.choice(SESSIONS).encode()
         hold = self._model.session_holds.get(session)
         try:
-            found = sessions.find_lock(session, receiver)
+            lock = sessions.find_lock(session, receiver)
         except SessionLockLost:
             if hold is not None and hold.receiver is receiver:
                 raise Violation(f"{receiver!r} has {session!r}, and cannot renew it") from None
             return
         if hold is None or hold.receiver is not receiver:
             raise Violation(f"{receiver!r} has not {session!r}, and renews it")
-        until_ms, duration_ms = sessions.renew(found), self._model.description.lock_duration_ms
+        until_ms, duration_ms = sessions.renew(lock), self._model.description.lock_duration_ms
         if until_ms != self._simulation.clock.wall_ms() + duration_ms:
             raise Violation(f"{session!r} is renewed until {until_ms}")
         hold.until_ms, hold.deadline_s = until_ms, self._simulation.clock.monotonic_s() + duration_ms / 1000
@@ -125,62 +127,62 @@ class ReceiveActions(BaseActions):
         if receiver is None or receiver.session is None:
             return
         session, state = receiver.session, self._random.choice((None, b"", b"%d" % model.step))
-        deed, possible = model.begin_operation("set state"), model.states.setdefault(session, [None])
+        operation, possible = model.begin_operation("set state"), model.states.setdefault(session, [None])
         self._trace(f"{session!r}: {state!r}")
 
         def answered(error: ServiceBusError | None) -> None:
-            if self._is_unavailable(deed, error):
+            if self._is_unavailable(operation, error):
                 return
-            now = model.states[session]
-            if mark in now:
-                del now[: now.index(mark)]
-            model.end_operation(deed)
+            states = model.states[session]
+            if mark in states:
+                del states[: states.index(mark)]
+            model.end_operation(operation)
 
         mark = _MarkedState(state) if state is not None else None
-        if self._call(deed, lambda: self._fragment(MAIN).session_states.set(session, state, answered)):
+        if self._call(operation, lambda: self._fragment(MAIN).session_states.set(session, state, answered)):
             model.states[session] = [*possible, mark]
 
     def get_state(self) -> None:
         model, session = self._model, self._random.choice(SESSIONS).encode()
         if self._fragment(MAIN).sessions is None:
             return
-        deed, possible = model.begin_operation("get state"), list(model.states.get(session, [None]))
+        operation, possible = model.begin_operation("get state"), list(model.states.get(session, [None]))
 
         def got(state: bytes | ServiceBusError | None) -> None:
             if isinstance(state, ServiceBusError):
-                self._is_unavailable(deed, state)
+                self._is_unavailable(operation, state)
                 return
-            now = [*possible, *model.states.get(session, [None])]
-            if state not in now:
-                raise Violation(f"session {session!r} remembers {state!r}, not {now}")
-            model.end_operation(deed)
+            expected = [*possible, *model.states.get(session, [None])]
+            if state not in expected:
+                raise Violation(f"session {session!r} remembers {state!r}, not {expected}")
+            model.end_operation(operation)
 
-        self._call(deed, lambda: self._fragment(MAIN).session_states.get(session, got))
+        self._call(operation, lambda: self._fragment(MAIN).session_states.get(session, got))
 
     def list_sessions(self) -> None:
         model, random = self._model, self._random
         if self._fragment(MAIN).sessions is None:
             return
         skip, top = random.choice((0, 0, 1, 2)), random.choice((1, 2, 100))
-        there = {one.session for one in model.messages_at(MAIN, ACTIVE) if one.session is not None}
-        there |= {session for session, possible in model.states.items() if possible[-1] is not None}
-        everything = sorted(there, key=lambda session: (len(session), session))
-        deed = model.begin_operation("list sessions")
+        existing = {message.session for message in model.messages_at(MAIN, ACTIVE) if message.session is not None}
+        existing |= {session for session, possible in model.states.items() if possible[-1] is not None}
+        everything = sorted(existing, key=lambda session: (len(session), session))
+        operation = model.begin_operation("list sessions")
 
-        def listed(found: list[bytes] | ServiceBusError) -> None:
-            if isinstance(found, ServiceBusError):
-                self._is_unavailable(deed, found)
+        def listed(sessions: list[bytes] | ServiceBusError) -> None:
+            if isinstance(sessions, ServiceBusError):
+                self._is_unavailable(operation, sessions)
                 return
-            if found != sorted(set(found), key=lambda session: (len(session), session)) or len(found) > top:
-                raise Violation(f"sessions are listed as {found}")
-            if model.is_undisturbed(deed) and skip == 0 and found != everything[:top]:
-                raise Violation(f"sessions are listed as {found}, and there are {everything}")
-            model.end_operation(deed)
+            if sessions != sorted(set(sessions), key=lambda session: (len(session), session)) or len(sessions) > top:
+                raise Violation(f"sessions are listed as {sessions}")
+            if model.is_undisturbed(operation) and skip == 0 and sessions != everything[:top]:
+                raise Violation(f"sessions are listed as {sessions}, and there are {everything}")
+            model.end_operation(operation)
 
-        self._call(deed, lambda: self._fragment(MAIN).session_states.list_all(skip, top, listed))
+        self._call(operation, lambda: self._fragment(MAIN).session_states.list_all(skip, top, listed))
 
 
 class _MarkedState(bytes):
-    """A state that is unlike an equal one that was set before."""
+    """A state that is distinct from an equal state that was set earlier."""
 
     __slots__ = ()

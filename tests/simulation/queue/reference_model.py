@@ -1,11 +1,11 @@
-"""What a queue should do, in lists and dicts.
+"""Reference model of a queue, in lists and dicts.
 
-Owns: every message that was ever sent, where it is, who has it, and what was asked to be done with it. The model does
-not say in advance what the broker will do when: it is shown every batch that reaches the disk, message by message, and
-says whether there was a reason for that; and when nothing is going on any more it says what should have happened.
+Owns: all messages that were sent, their locations, locks and pending operations. The model does not predict when the
+broker does something: it checks every batch that reaches the disk, message by message, for a reason. When the queue is
+idle, it checks that everything has happened that should have.
 
-A message is in one place at most: active, deferred or scheduled in the queue, or active or deferred among the dead
-letters. `place` is where the disk has it, `shown` where the broker knows it to be: it is told a little later.
+A message has at most one location: active, deferred or scheduled in the queue, or active or deferred in the dead-letter
+queue. `location` is the location on disk, `visible_location` the location that the broker knows, slightly later.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ReferenceModel:
         self.by_location: dict[Location, Message] = {}
         self.session_holds: dict[bytes, SessionHold] = {}
         self.states: dict[bytes, list[bytes | None]] = {}
-        """What a session may remember: the last that was confirmed, and what was set since."""
+        """Possible states of a session: the last confirmed state, and the states set since."""
         self.remembered: dict[str, list[RememberedId]] = {}
         self.operations: list[Operation] = []
         self.receivers: list[Receiver] = []
@@ -56,23 +56,23 @@ class ReferenceModel:
         self.latest_ms = 0
         self.step = 0
         self.is_idle: Callable[[], bool] = lambda: False
-        """Nothing is going on; told by the world."""
+        """Whether the queue is idle; set by the simulation."""
         self.trace: Callable[[str], None] = lambda _: None
         self.max_delivery_counts = {description.max_delivery_count}
-        """Delivery counts at which messages may be dead-lettered: more than one while a change is under way."""
+        """Possible max delivery counts: more than one while the description changes."""
         self.dead_lettering_options = {description.dead_lettering_on_expiration}
         self.defaults_ms = {description.default_time_to_live_ms}
         self.duplicate_windows_ms = {description.duplicate_window_ms}
         self.wall_times_ms = {clock.wall_ms()}
         self.latest_wall_ms = clock.wall_ms()
         self.recent_wall_ms = clock.wall_ms()
-        """The latest time that the wall clock has shown since something began that is not over."""
+        """Latest wall-clock time since the queue was last idle."""
         self.leaving_receivers: list[Receiver] = []
-        """Who is gone, and has messages deleted for it."""
+        """Closed receivers for which messages are still being deleted."""
         self._batches = 0
         self._moves: dict[int, list[tuple[Message, Location | None]]] = {}
 
-    # --- what is asked ------------------------------------------------------------------------------------------------
+    # --- operations --------------------------------------------------------------------------------------------------
 
     def begin_operation(
         self,
@@ -82,32 +82,32 @@ class ReferenceModel:
         covers: Callable[[Message], bool] | None = None,
         properties: dict[str, object] | None = None,
     ) -> Operation:
-        """Something is asked for."""
+        """Record a requested operation."""
         now_ms = self.clock.wall_ms()
-        deed = Operation(kind, now_ms, now_ms, list(identities), properties=properties or {}, step=self.step)
+        operation = Operation(kind, now_ms, now_ms, list(identities), properties=properties or {}, step=self.step)
         if covers is not None:
-            deed.applies_to = covers
-        deed.is_exact = self.is_idle() and not self.operations
-        self.operations.append(deed)
-        return deed
+            operation.applies_to = covers
+        operation.is_exact = self.is_idle() and not self.operations
+        self.operations.append(operation)
+        return operation
 
     def end_operation(self, operation: Operation) -> None:
-        """It was answered that it is done; or it never began."""
+        """Record that an operation is done, or never began."""
         operation.is_answered = True
         if operation in self.operations:
             self.operations.remove(operation)
 
     def is_undisturbed(self, operation: Operation) -> bool:
-        """Nothing else was done meanwhile: what should be there is known."""
+        """Whether no other action ran since the operation began, so that its exact outcome is known."""
         return operation.is_exact and operation.step == self.step
 
     def pending(self, *kinds: str) -> Iterator[Operation]:
-        for deed in self.operations:
-            if deed.kind in kinds:
-                yield deed
+        for operation in self.operations:
+            if operation.kind in kinds:
+                yield operation
 
     def add_message(self, sent: SentMessage) -> Message:
-        """A message is being sent."""
+        """Record a message that is being sent."""
         default_ms = self.description.default_time_to_live_ms
         ttl_ms = min(sent.ttl_ms if sent.ttl_ms is not None else FOREVER_MS, default_ms)
         message = Message(sent, ttl_ms if ttl_ms < FOREVER_MS else None)
@@ -115,9 +115,11 @@ class ReferenceModel:
         return message
 
     def messages_at(self, area: str, kind: str) -> list[Message]:
-        """What is there, in order."""
-        found = [message for place, message in self.by_location.items() if place.area == area and place.kind == kind]
-        return sorted(found, key=lambda message: message.location or ())
+        """Return the messages of an area and kind, in order."""
+        messages = [
+            message for location, message in self.by_location.items() if location.area == area and location.kind == kind
+        ]
+        return sorted(messages, key=lambda message: message.location or ())
 
     def is_expired(self, message: Message) -> bool:
         return bool(message.due_ms) and message.due_ms <= self.clock.wall_ms()
@@ -125,35 +127,40 @@ class ReferenceModel:
     def holds_lock(self, lock: Lock) -> bool:
         return lock.message.lock is lock and lock.deadline_s > self.clock.monotonic_s()
 
-    # --- time ---------------------------------------------------------------------------------------------------------
+    # --- time --------------------------------------------------------------------------------------------------------
 
     def clock_changed(self) -> list[SessionHold]:
-        """Time has passed, or the wall clock was set. Returns who has lost a session."""
+        """Record that time has passed or the wall clock was set, and return the expired session locks."""
         now_s, now_ms = self.clock.monotonic_s(), self.clock.wall_ms()
         self.wall_times_ms.add(now_ms)
         self.latest_wall_ms = max(self.latest_wall_ms, now_ms)
         self.recent_wall_ms = max(self.recent_wall_ms, now_ms)
-        for deed in self.operations:
-            deed.wall_lo_ms, deed.wall_hi_ms = min(deed.wall_lo_ms, now_ms), max(deed.wall_hi_ms, now_ms)
+        for operation in self.operations:
+            operation.wall_lo_ms, operation.wall_hi_ms = (
+                min(operation.wall_lo_ms, now_ms),
+                max(operation.wall_hi_ms, now_ms),
+            )
         for ids in self.remembered.values():
-            for one in ids:
-                one.latest_ms = max(one.latest_ms, now_ms)
+            for remembered_id in ids:
+                remembered_id.latest_ms = max(remembered_id.latest_ms, now_ms)
         lost = [hold for hold in self.session_holds.values() if hold.deadline_s <= now_s]
         for hold in lost:
             del self.session_holds[hold.session]
-        gone = {hold.session for hold in lost}
+        lost_sessions = {hold.session for hold in lost}
         for message in self.by_location.values():
             self._update_due(message)
             lock = message.lock
-            if lock is not None and (lock.deadline_s <= now_s or (lock.session is not None and lock.session in gone)):
+            if lock is not None and (
+                lock.deadline_s <= now_s or (lock.session is not None and lock.session in lost_sessions)
+            ):
                 message.lock = None
                 message.pending_operation = Operation("expire", now_ms, now_ms)
         return lost
 
     def _update_due(self, message: Message) -> None:
-        is_over = self.is_expired(message) and message.location is not None and message.location.kind != DEFERRED
-        message.was_due = message.was_due or is_over
-        if not is_over:
+        is_due = self.is_expired(message) and message.location is not None and message.location.kind != DEFERRED
+        message.was_due = message.was_due or is_due
+        if not is_due:
             message.due_since_s = None
         elif message.due_since_s is None:
             message.due_since_s = self.clock.monotonic_s()
@@ -165,11 +172,11 @@ class ReferenceModel:
         self.defaults_ms.add(description.default_time_to_live_ms)
         self.duplicate_windows_ms.add(description.duplicate_window_ms)
         for ids in self.remembered.values():
-            for one in ids:
-                one.shortest_ms = min(one.shortest_ms, description.duplicate_window_ms)
+            for remembered_id in ids:
+                remembered_id.shortest_ms = min(remembered_id.shortest_ms, description.duplicate_window_ms)
 
     def became_idle(self) -> None:
-        """Nothing is going on any more: what was not done will not be done."""
+        """Record that the queue is idle: pending operations will not happen any more."""
         self.operations.clear()
         self.max_delivery_counts = {self.description.max_delivery_count}
         self.dead_lettering_options = {self.description.dead_lettering_on_expiration}
@@ -179,10 +186,10 @@ class ReferenceModel:
         self.leaving_receivers.clear()
         self._moves.clear()
 
-    # --- losses -------------------------------------------------------------------------------------------------------
+    # --- losses ------------------------------------------------------------------------------------------------------
 
     def memory_lost(self, *, is_restart: bool) -> None:
-        """The store failed, or the whole process: what the disk holds is what there is."""
+        """Record the loss of the store or the process: only the content of the disk remains."""
         now_s = self.clock.monotonic_s()
         self.operations.clear()
         self.leaving_receivers.clear()
@@ -202,23 +209,26 @@ class ReferenceModel:
             self.session_holds.clear()
             self.receivers.clear()
 
-    # --- what reaches the disk ----------------------------------------------------------------------------------------
+    # --- batches on disk ---------------------------------------------------------------------------------------------
 
     def batch_synced(self, batch: int, rows: dict[Location, tuple[bytes | None, bytes | None]]) -> None:
-        """A batch is on disk: what was at these places before, and what is there now."""
+        """Check a batch that was synced; `rows` has the old and the new record of each location."""
         self._batches += 1
         before: dict[int, Location] = {}
         after: dict[int, tuple[Location, bytes]] = {}
-        for place, (old, new) in rows.items():
+        for location, (old, new) in rows.items():
             if old is not None:
-                before[identity_of(old)] = place
+                before[identity_of(old)] = location
             if new is not None:
                 identity = identity_of(new)
                 if identity in after:
-                    raise Violation(f"{identity} is at {after[identity][0]} and at {place}")
-                after[identity] = (place, new)
+                    raise Violation(f"{identity} is at {after[identity][0]} and at {location}")
+                after[identity] = (location, new)
         moves = self._moves[batch] = []
-        for identity in sorted({*before, *after}, key=lambda one: after[one][0].number if one in after else 0):
+        for identity in sorted(
+            {*before, *after},
+            key=lambda identity_of_row: after[identity_of_row][0].number if identity_of_row in after else 0,
+        ):
             message = self.messages.get(identity)
             if message is None:
                 raise Violation(f"nobody has sent {identity}")
@@ -228,45 +238,49 @@ class ReferenceModel:
             moves.append((message, message.location))
 
     def batch_visible(self, batch: int) -> None:
-        """The broker is about to hear that it is."""
-        for message, place in self._moves.pop(batch, ()):
-            message.visible_location = place
+        """Record that the broker is about to learn that a batch is synced."""
+        for message, location in self._moves.pop(batch, ()):
+            message.visible_location = location
             message.pending_operation = None
             message.idle_since_s = self.clock.monotonic_s()
 
     def _apply_move(self, message: Message, location: Location | None, record: bytes | None) -> None:
-        was = message.location
+        previous = message.location
         message.clear_release()
-        self.trace(f"    on disk: {message.identity} from {was and tuple(was)} to {location and tuple(location)}")
+        self.trace(
+            f"    on disk: {message.identity} from {previous and tuple(previous)} to {location and tuple(location)}"
+        )
         if location is None or record is None:
             self._check_deletion(message)
             message.location = None
         else:
-            self._check_location(message, was, location, record)
+            self._check_location(message, previous, location, record)
             message.location = location
-        if was is not None and self.by_location.get(was) is message:
-            del self.by_location[was]
+        if previous is not None and self.by_location.get(previous) is message:
+            del self.by_location[previous]
         if location is not None:
             self.by_location[location] = message
-            if was != location:
+            if previous != location:
                 message.was_due = 0 < message.due_ms <= self.recent_wall_ms and location.kind != DEFERRED
                 message.due_since_s = None
             self._update_due(message)
 
     def _check_deletion(self, message: Message) -> None:
-        """It is deleted."""
-        place, busy = message.location, message.pending_operation
-        assert place is not None
-        if busy is not None:
-            if busy.kind not in ("complete", "take deferred"):
+        """Check that a deleted message has a reason to be deleted."""
+        location, operation = message.location, message.pending_operation
+        assert location is not None
+        if operation is not None:
+            if operation.kind not in ("complete", "take deferred"):
                 raise Violation(f"{message} is deleted")
-            busy.affected.append(message.identity)
+            operation.affected.append(message.identity)
             return
         if message.lock is not None:
             raise Violation(f"{message} is deleted, and someone has it")
         reasons = self._matching_operations(message, "remove", "cancel", "take deferred")
-        is_expired = place == (MAIN, ACTIVE, place.number) and message.was_due and False in self.dead_lettering_options
-        is_received = place.kind == ACTIVE and self._is_reserved(place.area, message)
+        is_expired = (
+            location == (MAIN, ACTIVE, location.number) and message.was_due and False in self.dead_lettering_options
+        )
+        is_received = location.kind == ACTIVE and self._is_reserved(location.area, message)
         if is_received:
             message.is_deleted_for_receiver = True
             message.may_be_deleted = bool(reasons) or is_expired
@@ -274,7 +288,7 @@ class ReferenceModel:
             raise Violation(f"{message} is deleted, and nobody asked for that")
 
     def _update_ttl(self, message: Message, location: Location, alarm_ms: int) -> None:
-        """It lives no longer than the queue says: than it said when this was decided, if that has changed."""
+        """Limit the time to live of a message by the queue's default, which may have changed since."""
         own_ms = message.ttl_ms if message.ttl_ms is not None else FOREVER_MS
         for default_ms in sorted(self.defaults_ms):
             ttl_ms = min(own_ms, default_ms)
@@ -285,12 +299,12 @@ class ReferenceModel:
                 return
 
     def _matching_operations(self, message: Message, *kinds: str) -> list[Operation]:
-        """Those who may have done it."""
-        found = [deed for deed in self.pending(*kinds) if deed.applies_to(message)]
-        for deed in found:
-            deed.affected.append(message.identity)
-            deed.is_shared = deed.is_shared or len(found) > 1
-        return found
+        """Return the pending operations that may have changed a message."""
+        matching = [operation for operation in self.pending(*kinds) if operation.applies_to(message)]
+        for operation in matching:
+            operation.affected.append(message.identity)
+            operation.is_shared = operation.is_shared or len(matching) > 1
+        return matching
 
     def _is_reserved(self, area: str, message: Message) -> bool:
         return any(
@@ -301,7 +315,7 @@ class ReferenceModel:
         )
 
     def reserved_count(self, area: str) -> int:
-        """How many messages may be on their way to someone who deletes."""
+        """Return how many messages may be on their way to receivers in receive-and-delete mode."""
         return sum(receiver.reserved for receiver in self.receivers + self.leaving_receivers if receiver.area == area)
 
     def _check_location(self, message: Message, before: Location | None, location: Location, record: bytes) -> None:
@@ -330,13 +344,13 @@ class ReferenceModel:
             raise Violation(f"{message} is stored with {properties_of_record(record)}, not {message.properties}")
 
     def _check_new_number(self, message: Message, location: Location) -> None:
-        """It gets a number that none had before."""
+        """Check that a sequence number is higher than all before."""
         if location.number <= self.highest[location.area]:
             raise Violation(f"{message} gets the number {location.number}, and there was {self.highest[location.area]}")
         self.highest[location.area] = location.number
 
     def _check_enqueued(self, message: Message, location: Location, record: bytes) -> None:
-        """It is new in the queue: when it was enqueued, and when it expires or is due."""
+        """Check enqueued time, expiry and due time of a message that is new in the queue."""
         parts = parse_record(record)
         if parts.enqueued_ms < self.latest_ms or parts.enqueued_ms not in self.wall_times_ms:
             raise Violation(f"{message} seems enqueued at {parts.enqueued_ms}, and {self.latest_ms} was before")
@@ -351,33 +365,43 @@ class ReferenceModel:
             raise Violation(f"{message} expires at {parts.due_ms}, and lives {message.ttl_ms} ms")
 
     def _check_arrival(self, message: Message, location: Location, record: bytes) -> None:
-        """It was not there before."""
-        if message.is_deleted_for_receiver:  # a receiver did not take it
+        """Check a message that was not stored before."""
+        if message.is_deleted_for_receiver:  # its receiver refused it
             message.is_deleted_for_receiver = message.may_be_deleted = False
             message.was_restored = True
             return
-        deed = next((deed for deed in self.pending("send") if message.identity in deed.identities), None)
-        if deed is None or message.identity in deed.affected or location.area != MAIN or location.kind == DEFERRED:
+        operation = next(
+            (operation for operation in self.pending("send") if message.identity in operation.identities), None
+        )
+        if (
+            operation is None
+            or message.identity in operation.affected
+            or location.area != MAIN
+            or location.kind == DEFERRED
+        ):
             raise Violation(f"{message} appears at {location}")
         due_ms = message.sent.due_ms
-        if location.kind != (SCHEDULED if due_ms is not None and due_ms > deed.wall_lo_ms else ACTIVE) and (
-            deed.wall_lo_ms == deed.wall_hi_ms
+        if location.kind != (SCHEDULED if due_ms is not None and due_ms > operation.wall_lo_ms else ACTIVE) and (
+            operation.wall_lo_ms == operation.wall_hi_ms
         ):
             raise Violation(f"{message} is {location.kind}, and is due at {due_ms}")
-        if deed.affected and deed.batch != self._batches:
+        if operation.affected and operation.batch != self._batches:
             raise Violation(f"{message} was sent with others, and is stored apart from them")
-        deed.affected.append(message.identity)
-        deed.batch = self._batches
+        operation.affected.append(message.identity)
+        operation.batch = self._batches
         self._check_new_number(message, location)
         self._check_enqueued(message, location, record)
         if self.description.requires_duplicate_detection:
-            self._remember_id(message, deed)
+            self._remember_id(message, operation)
 
     def _remember_id(self, message: Message, operation: Operation) -> None:
         ids = self.remembered.setdefault(message.sent.message_id, [])
-        for one in ids:
-            if max(one.latest_ms, operation.wall_hi_ms) - one.earliest_ms < one.shortest_ms:
-                raise Violation(f"{message} is stored, and its id was sent at {one.earliest_ms}")
+        for remembered_id in ids:
+            if (
+                max(remembered_id.latest_ms, operation.wall_hi_ms) - remembered_id.earliest_ms
+                < remembered_id.shortest_ms
+            ):
+                raise Violation(f"{message} is stored, and its id was sent at {remembered_id.earliest_ms}")
         ids.append(
             RememberedId(
                 operation.wall_lo_ms, operation.wall_hi_ms, operation.wall_hi_ms, min(self.duplicate_windows_ms)
@@ -385,9 +409,11 @@ class ReferenceModel:
         )
 
     def is_duplicate(self, message: Message, operation: Operation) -> bool:
-        """It may be dropped."""
+        """Whether a message may be dropped as a duplicate."""
         ids = self.remembered.get(message.sent.message_id, ())
-        return any(operation.wall_lo_ms - one.sent_by_ms < max(self.duplicate_windows_ms) for one in ids)
+        return any(
+            operation.wall_lo_ms - remembered_id.sent_by_ms < max(self.duplicate_windows_ms) for remembered_id in ids
+        )
 
     def _check_activation(self, message: Message, location: Location, record: bytes) -> None:
         if not message.was_due:
@@ -396,8 +422,8 @@ class ReferenceModel:
         self._check_enqueued(message, location, record)
 
     def _check_change(self, message: Message, record: bytes) -> None:
-        """It is written again where it is."""
-        busy = message.pending_operation
+        """Check a message that is rewritten at its location."""
+        operation = message.pending_operation
         kinds = (
             ("abandon", "expire", "defer")
             if message.location and message.location.kind == DEFERRED
@@ -406,9 +432,9 @@ class ReferenceModel:
                 "expire",
             )
         )
-        if busy is None or busy.kind not in kinds:
+        if operation is None or operation.kind not in kinds:
             raise Violation(f"{message} is written again")
-        if busy.kind != "defer":
+        if operation.kind != "defer":
             message.delivery_count += 1
             if (
                 message.location
@@ -416,10 +442,10 @@ class ReferenceModel:
                 and message.delivery_count >= max(self.max_delivery_counts)
             ):
                 raise Violation(f"{message} is not dead-lettered, at {max(self.max_delivery_counts)} deliveries")
-        message.properties |= busy.properties
+        message.properties |= operation.properties
         if parse_record(record).due_ms != message.due_ms:
             raise Violation(f"{message} has another time to live now")
-        busy.affected.append(message.identity)
+        operation.affected.append(message.identity)
 
     def _check_deferral(self, message: Message, record: bytes) -> None:
         if message.pending_operation is None or message.pending_operation.kind != "defer":
@@ -430,14 +456,14 @@ class ReferenceModel:
             raise Violation(f"{message} has another time to live now")
 
     def _check_dead_lettering(self, message: Message, before: Location, location: Location, record: bytes) -> None:
-        """It becomes a dead letter."""
-        busy, reason = message.pending_operation, properties_of_record(record).get("DeadLetterReason")
+        """Check a message that is moved to the dead-letter queue."""
+        operation, reason = message.pending_operation, properties_of_record(record).get("DeadLetterReason")
         if location.kind != ACTIVE or before.kind == SCHEDULED:
             raise Violation(f"{message} becomes a dead letter at {location}")
         self._check_reason(message, before, reason)
-        if busy is not None:
-            busy.affected.append(message.identity)
-            message.properties |= busy.properties
+        if operation is not None:
+            operation.affected.append(message.identity)
+            message.properties |= operation.properties
         message.properties["DeadLetterReason"] = reason
         description = properties_of_record(record).get("DeadLetterErrorDescription")
         if description is not None:
@@ -469,22 +495,26 @@ class ReferenceModel:
             raise Violation(f"{message} is dead-lettered for {reason}, alarm {message.due_ms}")
 
     def _check_resubmission(self, message: Message, before: Location, location: Location, record: bytes) -> None:
-        """It comes back from the dead letters."""
-        found = [deed for deed in self._matching_operations(message, "resubmit") if _matches_request(deed, record)]
-        if not found or before.kind != ACTIVE or message.lock is not None or message.pending_operation is not None:
+        """Check a message that is moved from the dead-letter queue back to the queue."""
+        matching = [
+            operation
+            for operation in self._matching_operations(message, "resubmit")
+            if _matches_request(operation, record)
+        ]
+        if not matching or before.kind != ACTIVE or message.lock is not None or message.pending_operation is not None:
             raise Violation(f"{message} comes back from the dead letters")
-        deed = max(found, key=lambda one: "edited" in one.properties)
+        operation = max(matching, key=lambda candidate: "edited" in candidate.properties)
         due_ms = message.sent.due_ms
-        if location.kind == SCHEDULED and (due_ms is None or due_ms <= deed.wall_lo_ms):
+        if location.kind == SCHEDULED and (due_ms is None or due_ms <= operation.wall_lo_ms):
             raise Violation(f"{message} is scheduled when it comes back")
-        if deed.batch not in (0, self._batches) and not deed.is_shared:
+        if operation.batch not in (0, self._batches) and not operation.is_shared:
             raise Violation(f"{message} was resubmitted with others, and is stored apart from them")
-        deed.batch = self._batches
+        operation.batch = self._batches
         message.delivery_count = 0
         for name in ("DeadLetterReason", "DeadLetterErrorDescription"):
             message.properties.pop(name, None)
-        if "edited" in deed.properties:
-            edited = deed.properties["edited"]
+        if "edited" in operation.properties:
+            edited = operation.properties["edited"]
             assert isinstance(edited, SentMessage)
             message.sent, message.ttl_ms, message.properties = edited, edited.ttl_ms, {}
         self._update_ttl(message, location, parse_record(record).due_ms)

@@ -1,4 +1,4 @@
-"""Deleting what nobody has, and bringing dead letters back."""
+"""Actions that delete messages without receiving them, and that resubmit dead letters."""
 
 from __future__ import annotations
 
@@ -17,117 +17,124 @@ if TYPE_CHECKING:
 
 class RemovalActions(SendActions):
     def remove(self) -> None:
-        model, random, shelf = self._model, self._random, self._choose_area()
-        kind = random.choice((ACTIVE, ACTIVE, DEFERRED, SCHEDULED)) if shelf == MAIN else ACTIVE
-        wanted = RemovalCriteria()
+        model, random, area = self._model, self._random, self._choose_area()
+        kind = random.choice((ACTIVE, ACTIVE, DEFERRED, SCHEDULED)) if area == MAIN else ACTIVE
+        criteria = RemovalCriteria()
         if kind == ACTIVE:
-            wanted = random.choice(
+            criteria = random.choice(
                 (
                     RemovalCriteria(),
                     RemovalCriteria(max_count=random.randint(1, 4)),
-                    RemovalCriteria(max_sequence=random.randint(1, model.highest[shelf] + 1)),
+                    RemovalCriteria(max_sequence=random.randint(1, model.highest[area] + 1)),
                     RemovalCriteria(enqueued_before_ms=self._simulation.clock.wall_ms() - random.choice((0, 2_000))),
                     RemovalCriteria(session_id=random.choice(SESSIONS).encode(), max_count=random.randint(1, 4)),
                 )
             )
 
-        def covers(one: Message) -> bool:
-            place = one.location
+        def covers(message: Message) -> bool:
+            location = message.location
             return (
-                place is not None
-                and (place.area, place.kind) == (shelf, kind)
-                and place.number <= wanted.max_sequence
-                and one.enqueued_ms < wanted.enqueued_before_ms
+                location is not None
+                and (location.area, location.kind) == (area, kind)
+                and location.number <= criteria.max_sequence
+                and message.enqueued_ms < criteria.enqueued_before_ms
                 and (
-                    wanted.session_id is None
-                    or (self._simulation.has_sessions(shelf) and one.session == wanted.session_id)
+                    criteria.session_id is None
+                    or (self._simulation.has_sessions(area) and message.session == criteria.session_id)
                 )
             )
 
-        expected = [one for one in model.messages_at(shelf, kind) if covers(one)]
-        removable = [one for one in expected if one.is_idle][: wanted.max_count]
-        deed = model.begin_operation("remove", covers=covers)
-        self._trace(f"{kind} of {shelf}: most {wanted.max_count}, up to {wanted.max_sequence}, {wanted.session_id!r}")
+        expected = [message for message in model.messages_at(area, kind) if covers(message)]
+        removable = [message for message in expected if message.is_idle][: criteria.max_count]
+        operation = model.begin_operation("remove", covers=covers)
+        self._trace(
+            f"{kind} of {area}: most {criteria.max_count}, up to {criteria.max_sequence}, {criteria.session_id!r}"
+        )
 
         def done(outcome: RemovalResult | ServiceBusError) -> None:
             if isinstance(outcome, ServiceBusError):
-                self._is_unavailable(deed, outcome)
+                self._is_unavailable(operation, outcome)
                 return
             self._trace(f"removed {outcome.removed_count}, skipped {outcome.skipped_count}")
-            if model.is_undisturbed(deed):
-                skipped = len(expected) - len(removable) if wanted.max_count > len(expected) else outcome.skipped_count
+            if model.is_undisturbed(operation):
+                skipped = (
+                    len(expected) - len(removable) if criteria.max_count > len(expected) else outcome.skipped_count
+                )
                 if (outcome.removed_count, outcome.skipped_count) != (len(removable), skipped):
                     raise Violation(f"removed {outcome.removed_count}, skipped {outcome.skipped_count} of {expected}")
-                if sorted(deed.affected) != sorted(one.identity for one in removable):
-                    raise Violation(f"removed {deed.affected}, not {removable}")
-            deed.is_answered = True
-            model.end_operation(deed)
+                if sorted(operation.affected) != sorted(message.identity for message in removable):
+                    raise Violation(f"removed {operation.affected}, not {removable}")
+            operation.is_answered = True
+            model.end_operation(operation)
 
-        removal = self._fragment(shelf).removal
+        removal = self._fragment(area).removal
         calls = {
             ACTIVE: removal.remove_active,
             DEFERRED: removal.remove_deferred,
             SCHEDULED: removal.remove_scheduled,
         }
-        self._call(deed, lambda: calls[kind](wanted, done))
+        self._call(operation, lambda: calls[kind](criteria, done))
 
     def remove_numbers(self) -> None:
-        model, shelf = self._model, self._choose_area()
-        there = {
-            one.location.number: one
-            for one in model.by_location.values()
-            if one.location and one.location.area == shelf
+        model, area = self._model, self._choose_area()
+        existing = {
+            message.location.number: message
+            for message in model.by_location.values()
+            if message.location and message.location.area == area
         }
-        numbers = self._sample_numbers(there, model.highest[shelf])
+        numbers = self._sample_numbers(existing, model.highest[area])
         if not numbers:
             return
-        expected = sorted(number for number in numbers if number in there and there[number].is_idle)
-        deed = model.begin_operation(
+        expected = sorted(number for number in numbers if number in existing and existing[number].is_idle)
+        operation = model.begin_operation(
             "remove",
-            covers=lambda one: (
-                one.location is not None and one.location.area == shelf and one.location.number in numbers
+            covers=lambda message: (
+                message.location is not None and message.location.area == area and message.location.number in numbers
             ),
         )
-        self._trace(f"{numbers} of {shelf}")
+        self._trace(f"{numbers} of {area}")
 
-        def done(found: list[int] | ServiceBusError) -> None:
-            if isinstance(found, ServiceBusError):
-                self._is_unavailable(deed, found)
+        def done(removed: list[int] | ServiceBusError) -> None:
+            if isinstance(removed, ServiceBusError):
+                self._is_unavailable(operation, removed)
                 return
-            if model.is_undisturbed(deed) and sorted(found) != expected:
-                raise Violation(f"removed {found}, not {expected}")
-            model.end_operation(deed)
+            if model.is_undisturbed(operation) and sorted(removed) != expected:
+                raise Violation(f"removed {removed}, not {expected}")
+            model.end_operation(operation)
 
-        self._call(deed, lambda: self._fragment(shelf).removal.remove_by_sequence(numbers, done))
+        self._call(operation, lambda: self._fragment(area).removal.remove_by_sequence(numbers, done))
 
     def resubmit(self) -> None:
-        world, model, random = self._simulation, self._model, self._random
-        there = {one.location.number: one for one in model.messages_at(DEAD, ACTIVE) if one.location}
-        numbers = self._sample_numbers(there, model.highest[DEAD])
+        simulation, model, random = self._simulation, self._model, self._random
+        existing = {message.location.number: message for message in model.messages_at(DEAD, ACTIVE) if message.location}
+        numbers = self._sample_numbers(existing, model.highest[DEAD])
         if not numbers:
             return
-        is_all = all(number in there and there[number].is_idle for number in numbers)
-        wanted = [there[number] for number in numbers if number in there]
+        are_all_available = all(number in existing and existing[number].is_idle for number in numbers)
+        messages = [existing[number] for number in numbers if number in existing]
         edited: SentMessage | None = None
-        if len(numbers) == 1 and wanted and random.random() < 0.3:
-            edited = self._make_message(is_scheduled=False)._replace(identity=wanted[0].identity)
-        deed = model.begin_operation(
+        if len(numbers) == 1 and messages and random.random() < 0.3:
+            edited = self._make_message(is_scheduled=False)._replace(identity=messages[0].identity)
+        operation = model.begin_operation(
             "resubmit",
-            covers=lambda one: is_at(one, DEAD, ACTIVE, numbers),
+            covers=lambda message: is_at(message, DEAD, ACTIVE, numbers),
             properties={"edited": edited} if edited is not None else {},
         )
         self._trace(f"{numbers} {'edited' if edited else ''}")
 
-        def done(found: list[int] | ServiceBusError) -> None:
-            error = found if isinstance(found, ServiceBusError) else None
-            self._trace(f"resubmitted: {found}")
-            if self._is_unavailable(deed, error):
+        def done(result: list[int] | ServiceBusError) -> None:
+            error = result if isinstance(result, ServiceBusError) else None
+            self._trace(f"resubmitted: {result}")
+            if self._is_unavailable(operation, error):
                 return
-            if model.is_undisturbed(deed) and is_all != (error is None):
-                raise Violation(f"resubmitting {numbers}: {error!r}, and there are {there}")
-            if not deed.is_shared and len(deed.affected) != (len(numbers) if error is None else 0):
-                raise Violation(f"resubmitting {numbers} is answered with {found!r}, and {deed.affected} were")
-            model.end_operation(deed)
+            if model.is_undisturbed(operation) and are_all_available != (error is None):
+                raise Violation(f"resubmitting {numbers}: {error!r}, and there are {existing}")
+            if not operation.is_shared and len(operation.affected) != (len(numbers) if error is None else 0):
+                raise Violation(f"resubmitting {numbers} is answered with {result!r}, and {operation.affected} were")
+            model.end_operation(operation)
 
         payload = edited.encode() if edited is not None else None
-        self._call(deed, lambda: local_part(world.queue).resubmit(numbers, payload, world.namespace.intake, done))
+        self._call(
+            operation,
+            lambda: local_part(simulation.queue).resubmit(numbers, payload, simulation.namespace.intake, done),
+        )

@@ -1,4 +1,4 @@
-"""One run: everything in it follows from its seed."""
+"""A run of the queue simulation, determined by its seed."""
 
 from __future__ import annotations
 
@@ -18,32 +18,33 @@ from twinbus.broker.ports.incoming_batch import IncomingBatch
 
 MAX_ROUNDS = 400
 LAST = 1_000_000_000
-"""The identity of the last message of a run."""
+"""Identity of the last message of a run."""
 
 
 def run(seed: int, *, steps: int | None = None, is_tracing: bool = False) -> int:
-    """Do random things, then see that nothing is left. Raises Violation, or whatever the broker raised. The steps.
+    """Perform random actions, receive all messages, check that nothing is left, and return the number of steps.
 
-    Every fourth run does one thing after the other, without faults: then the model knows what to expect of each.
+    Every fourth run completes each action before the next, without faults, so that the model knows its exact outcome.
+    Raises Violation, or any exception of the broker.
     """
     random = Random(seed)
     settings = _choose_settings(random, seed)
     with patched_constants(settings.constants):
-        world = QueueSimulation(random, settings, is_tracing=is_tracing)
-        world.trace(f"{settings.description}")
-        world.start()
-        actions = Actions(world)
+        simulation = QueueSimulation(random, settings, is_tracing=is_tracing)
+        simulation.trace(f"{settings.description}")
+        simulation.start()
+        actions = Actions(simulation)
         count = steps or settings.steps
         for name in random.choices(list(settings.weights), list(settings.weights.values()), k=count):
             actions.do(name)
             if not settings.has_faults:
-                world.check_when_idle()
-        finish(world)
+                simulation.check_when_idle()
+        finish(simulation)
     return count
 
 
 def settings_of(seed: int) -> Settings:
-    """What its run is like."""
+    """Return the settings of a seed's run."""
     return _choose_settings(Random(seed), seed)
 
 
@@ -51,11 +52,11 @@ def _choose_settings(random: Random, seed: int) -> Settings:
     return Settings(random, has_faults=bool(seed % 4))
 
 
-# --- the end ----------------------------------------------------------------------------------------------------------
+# --- final checks ---------------------------------------------------------------------------------------------------
 
 
 def finish(simulation: QueueSimulation) -> None:
-    """Everything works again, everyone leaves, and all that is left is received."""
+    """Make everything work again, detach all receivers, and receive all messages."""
     simulation.trace("the end: everything works again, and everything is received")
     simulation.store.cancel_failure()
     recover_all(simulation)
@@ -66,10 +67,10 @@ def finish(simulation: QueueSimulation) -> None:
         simulation.pass_time(simulation.settings.longest_lock_ms / 1000 + 0.1)
         recover_all(simulation)
     for kind in (SCHEDULED, DEFERRED):
-        for shelf in (MAIN, DEAD):
-            numbers = [one.location.number for one in simulation.model.messages_at(shelf, kind) if one.location]
+        for area in (MAIN, DEAD):
+            numbers = [stored.location.number for stored in simulation.model.messages_at(area, kind) if stored.location]
             if numbers:
-                _delete(simulation, shelf, numbers)
+                _delete(simulation, area, numbers)
     drain_all(simulation)
     for message in simulation.model.messages.values():
         if message.location is not None:
@@ -78,15 +79,15 @@ def finish(simulation: QueueSimulation) -> None:
 
 
 def _check_empty(simulation: QueueSimulation) -> None:
-    """Rows of messages that are gone do not stay, once there is a reason to look at any."""
-    letter = SentMessage(LAST, "last", session="a", ttl_ms=1)
-    parcel = IncomingBatch()
+    """Check that index rows of deleted messages are removed once a further message expires."""
+    message = SentMessage(LAST, "last", session="a", ttl_ms=1)
+    batch = IncomingBatch()
     simulation.namespace.intake.add_to(
-        parcel, letter.encode(), 0, simulation.clock.wall_ms(), simulation.queue.validation_policy
+        batch, message.encode(), 0, simulation.clock.wall_ms(), simulation.queue.validation_policy
     )
-    simulation.model.add_message(letter)
-    deed = simulation.model.begin_operation("send", [LAST])
-    simulation.queue.send(parcel, lambda _: simulation.model.end_operation(deed))
+    simulation.model.add_message(message)
+    operation = simulation.model.begin_operation("send", [LAST])
+    simulation.queue.send(batch, lambda _: simulation.model.end_operation(operation))
     for _ in range(3):
         recover_all(simulation)
         simulation.pass_time(simulation.settings.longest_lock_ms / 1000 + GRACE_S)
@@ -99,7 +100,7 @@ def _check_empty(simulation: QueueSimulation) -> None:
 
 
 def recover_all(simulation: QueueSimulation) -> None:
-    """The store works again, and all who wait are answered."""
+    """Make the store work again, and check that all pending operations complete."""
     for _ in range(MAX_ROUNDS):
         if simulation.store.is_hanging:
             simulation.store.resume()
@@ -109,8 +110,8 @@ def recover_all(simulation: QueueSimulation) -> None:
         if not simulation.is_working:
             continue
         if any(
-            one.pending_operation is not None and one.pending_operation.kind == "expire"
-            for one in simulation.model.messages.values()
+            message.pending_operation is not None and message.pending_operation.kind == "expire"
+            for message in simulation.model.messages.values()
         ):
             simulation.pass_time(0.02)
             continue
@@ -122,7 +123,7 @@ def recover_all(simulation: QueueSimulation) -> None:
 def _delete(simulation: QueueSimulation, area: str, numbers: list[int]) -> None:
     removed: list[object] = []
     simulation.model.begin_operation(
-        "remove", covers=lambda one: one.location is not None and one.location.number in numbers
+        "remove", covers=lambda message: message.location is not None and message.location.number in numbers
     )
     simulation.fragment(area).removal.remove_by_sequence(numbers, removed.append)
     simulation.run_until_idle()
@@ -133,42 +134,42 @@ def _delete(simulation: QueueSimulation, area: str, numbers: list[int]) -> None:
 
 
 def drain_all(simulation: QueueSimulation) -> None:
-    """Everything is received once and completed, and then nothing is left."""
-    for shelf in (MAIN, DEAD):
+    """Receive and complete all messages."""
+    for area in (MAIN, DEAD):
         for number in range(MAX_ROUNDS):
-            if not simulation.model.messages_at(shelf, ACTIVE):
+            if not simulation.model.messages_at(area, ACTIVE):
                 break
-            _receive_some(simulation, shelf, 1_000_000 + number)
+            _receive_some(simulation, area, 1_000_000 + number)
         else:
-            raise Violation(f"{shelf}: there is still {simulation.model.messages_at(shelf, ACTIVE)}")
+            raise Violation(f"{area}: there is still {simulation.model.messages_at(area, ACTIVE)}")
 
 
 def _receive_some(simulation: QueueSimulation, area: str, number: int) -> None:
     receiver = Receiver(simulation, area, number, deletes=False)
-    line = simulation.fragment(area).dispatcher
+    dispatcher = simulation.fragment(area).dispatcher
     receiver.credit = 1_000_000
-    if isinstance(line, Dispatcher):
-        line.add(receiver)
-        line.dispatch_to(receiver)
+    if isinstance(dispatcher, Dispatcher):
+        dispatcher.add(receiver)
+        dispatcher.dispatch_to(receiver)
     else:
         receiver.is_waiting = True
-        assert isinstance(line, SessionDispatcher)
-        line.accept_any_session(receiver, receiver.session_granted)
+        assert isinstance(dispatcher, SessionDispatcher)
+        dispatcher.accept_any_session(receiver, receiver.session_granted)
         simulation.run_until_idle()
         if receiver.session is not None:
-            line.dispatch_to(receiver)
+            dispatcher.dispatch_to(receiver)
     recover_all(simulation)
     for _ in range(MAX_ROUNDS):
-        locks = [one.lock for one in simulation.model.messages_at(area, ACTIVE) if one.lock is not None]
+        locks = [message.lock for message in simulation.model.messages_at(area, ACTIVE) if message.lock is not None]
         if not locks:
             break
-        deed = simulation.model.begin_operation("complete", [lock.message.identity for lock in locks])
+        operation = simulation.model.begin_operation("complete", [lock.message.identity for lock in locks])
         for lock in locks:
-            lock.message.lock, lock.message.pending_operation = None, deed
+            lock.message.lock, lock.message.pending_operation = None, operation
         fragment = simulation.fragment(area)
         fragment.settlement.complete(
             fragment.lock_numbers([lock.tag for lock in locks]),
-            lambda _, deed=deed: simulation.model.end_operation(deed),  # type: ignore[misc]
+            lambda _, operation=operation: simulation.model.end_operation(operation),  # type: ignore[misc]
         )
         recover_all(simulation)
     receiver.leave()

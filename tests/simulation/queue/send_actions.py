@@ -1,4 +1,4 @@
-"""Sending, scheduling and cancelling."""
+"""Actions that send, schedule and cancel messages."""
 
 from __future__ import annotations
 
@@ -38,40 +38,46 @@ class SendActions(BaseActions):
         )
 
     def _send(self, *, is_scheduled: bool) -> None:
-        world, model, random = self._simulation, self._model, self._random
-        letters = [
+        simulation, model, random = self._simulation, self._model, self._random
+        messages = [
             self._make_message(is_scheduled=is_scheduled and random.random() < 0.8)
             for _ in range(random.choice((1, 1, 1, 2, 5)))
         ]
-        parcel, numbers = IncomingBatch(), list[int]()
-        for letter in letters:
-            payload = letter.encode(random.choice((0, 30, 200)))
-            world.namespace.intake.add_to(parcel, payload, 0, world.clock.wall_ms(), world.queue.validation_policy)
-        for letter in letters:
-            model.add_message(letter)
-        deed = model.begin_operation("send", [letter.identity for letter in letters])
-        for letter in letters:
-            self._trace(repr(letter))
+        batch, numbers = IncomingBatch(), list[int]()
+        for message in messages:
+            payload = message.encode(random.choice((0, 30, 200)))
+            simulation.namespace.intake.add_to(
+                batch, payload, 0, simulation.clock.wall_ms(), simulation.queue.validation_policy
+            )
+        for message in messages:
+            model.add_message(message)
+        operation = model.begin_operation("send", [message.identity for message in messages])
+        for message in messages:
+            self._trace(repr(message))
 
         def answered(error: ServiceBusError | None) -> None:
-            if self._is_unavailable(deed, error):
+            if self._is_unavailable(operation, error):
                 return
             self._trace(f"accepted: {numbers}")
-            if len(numbers) != len(letters):
-                raise Violation(f"{len(letters)} messages, and the numbers {numbers}")
-            for identity, number in zip(deed.identities, numbers, strict=True):
-                self._check_sent(deed, model.messages[identity], number)
-            model.end_operation(deed)
+            if len(numbers) != len(messages):
+                raise Violation(f"{len(messages)} messages, and the numbers {numbers}")
+            for identity, number in zip(operation.identities, numbers, strict=True):
+                self._check_sent(operation, model.messages[identity], number)
+            model.end_operation(operation)
 
-        self._call(deed, lambda: world.queue.send(parcel, answered, numbers))
+        self._call(operation, lambda: simulation.queue.send(batch, answered, numbers))
 
     def _check_sent(self, operation: Operation, message: Message, number: int) -> None:
         is_stored = message.identity in operation.affected
         if is_stored != bool(number):
             raise Violation(f"{message} is accepted as number {number}")
         if is_stored:
-            places = [place for place in (message.location, message.visible_location) if place is not None]
-            if self._model.is_undisturbed(operation) and places and number not in [place.number for place in places]:
+            locations = [location for location in (message.location, message.visible_location) if location is not None]
+            if (
+                self._model.is_undisturbed(operation)
+                and locations
+                and number not in [location.number for location in locations]
+            ):
                 raise Violation(f"{message} is said to have the number {number}")
         elif not self._model.description.requires_duplicate_detection or not self._model.is_duplicate(
             message, operation
@@ -79,37 +85,41 @@ class SendActions(BaseActions):
             raise Violation(f"{message} is accepted, and not stored")
 
     def ping(self) -> None:
-        parcel, deed = IncomingBatch(), self._model.begin_operation("ping")
-        now_ms, terms = self._simulation.clock.wall_ms(), self._simulation.queue.validation_policy
-        self._simulation.namespace.intake.add_to(parcel, PING, 0, now_ms, terms)
+        batch, operation = IncomingBatch(), self._model.begin_operation("ping")
+        now_ms, policy = self._simulation.clock.wall_ms(), self._simulation.queue.validation_policy
+        self._simulation.namespace.intake.add_to(batch, PING, 0, now_ms, policy)
 
         def answered(error: ServiceBusError | None) -> None:
-            if not self._is_unavailable(deed, error):
-                self._model.end_operation(deed)
+            if not self._is_unavailable(operation, error):
+                self._model.end_operation(operation)
 
-        self._call(deed, lambda: self._simulation.queue.send(parcel, answered))
+        self._call(operation, lambda: self._simulation.queue.send(batch, answered))
 
     def cancel(self) -> None:
         model = self._model
-        there = {one.location.number: one for one in model.messages_at(MAIN, SCHEDULED) if one.location}
-        numbers = self._sample_numbers(there, model.highest[MAIN])
+        existing = {
+            message.location.number: message for message in model.messages_at(MAIN, SCHEDULED) if message.location
+        }
+        numbers = self._sample_numbers(existing, model.highest[MAIN])
         if not numbers:
             return
-        is_all = all(number in there for number in numbers)
-        deed = model.begin_operation("cancel", covers=lambda one: is_at(one, MAIN, SCHEDULED, numbers))
+        is_all = all(number in existing for number in numbers)
+        operation = model.begin_operation("cancel", covers=lambda message: is_at(message, MAIN, SCHEDULED, numbers))
         self._trace(f"{numbers}")
 
         def answered(error: ServiceBusError | None) -> None:
             self._trace(f"cancelled: {numbers}: {error}")
-            if self._is_unavailable(deed, error):
+            if self._is_unavailable(operation, error):
                 return
-            if model.is_undisturbed(deed) and is_all != (error is None):
-                raise Violation(f"cancelling {numbers}: {error!r}, and there are {sorted(there)}")
-            if not deed.is_shared and len(deed.affected) != (len(numbers) if error is None else 0):
-                raise Violation(f"cancelling {numbers} is answered with {error!r}, and {deed.affected} are deleted")
-            model.end_operation(deed)
+            if model.is_undisturbed(operation) and is_all != (error is None):
+                raise Violation(f"cancelling {numbers}: {error!r}, and there are {sorted(existing)}")
+            if not operation.is_shared and len(operation.affected) != (len(numbers) if error is None else 0):
+                raise Violation(
+                    f"cancelling {numbers} is answered with {error!r}, and {operation.affected} are deleted"
+                )
+            model.end_operation(operation)
 
         try:
-            self._call(deed, lambda: self._fragment(MAIN).schedule.cancel(numbers, answered))
+            self._call(operation, lambda: self._fragment(MAIN).schedule.cancel(numbers, answered))
         except MessageNotFound as error:
             answered(error)

@@ -1,6 +1,6 @@
-"""What differs from run to run: the queue, its limits, and how often each thing is done.
+"""Random settings of a run: the queue, its limits, and the frequency of each action.
 
-Some things are not done at all in some runs: what needs many steps of one kind is found in runs that do little else.
+Each run leaves out some actions: faults that need many actions of one kind are found in runs with few other actions.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ ORDINARY_WEIGHTS = {
     "schedule": 5,
     "cancel": 3,
     "ping": 0.5,
-    "come": 5,
-    "leave": 3,
+    "attach": 5,
+    "detach": 3,
     "grant": 10,
     "drain": 2,
     "complete": 8,
@@ -50,31 +50,32 @@ ORDINARY_WEIGHTS = {
     "renew": 3,
     "accept_named": 4,
     "accept_any": 4,
-    "give_up": 1,
+    "cancel_accept": 1,
     "renew_session": 3,
     "set_state": 2,
     "get_state": 2,
     "list_sessions": 1,
     "peek": 3,
     "peek_session": 1,
-    "look": 1,
-    "look_on": 2,
+    "open_browser": 1,
+    "continue_browsing": 2,
     "remove": 3,
     "remove_numbers": 2,
     "resubmit": 3,
     "wait": 10,
     "wait_long": 3,
     "jump": 1,
-    "describe": 1,
+    "update": 1,
     "disable": 0.5,
     "restart": 0.7,
 }
-"""What is done, and how often. The names are those of methods of `Actions`."""
-FAULT_WEIGHTS = {"work": 60, "rest": 5, "hang": 1, "go_on": 4, "fail": 1, "reopen": 5, "crash": 1}
-"""... where things are not done one after the other, and some go wrong."""
-ALWAYS = frozenset({"work", "rest", "send", "come", "grant", "wait", "go_on", "reopen", "accept_any"})
-NEVER_FREQUENT = frozenset({"work", "crash", "restart", "fail", "hang", "wait_long", "jump"})
-"""What leaves too little to be done, if it is done all the time."""
+"""Frequencies of the actions, by their method names in `Actions`."""
+FAULT_WEIGHTS = {"run_step": 60, "check": 5, "hang": 1, "resume": 4, "fail_sync": 1, "reopen": 5, "crash": 1}
+"""Frequencies of further actions in runs with overlapping operations and faults."""
+ALWAYS = frozenset({"run_step", "check", "send", "attach", "grant", "wait", "resume", "reopen", "accept_any"})
+"""Actions that no run leaves out."""
+NEVER_FREQUENT = frozenset({"run_step", "crash", "restart", "fail_sync", "hang", "wait_long", "jump"})
+"""Actions that leave too little to test if they are frequent."""
 
 
 def random_description(random: Random) -> QueueDescription:
@@ -90,7 +91,7 @@ def random_description(random: Random) -> QueueDescription:
 
 
 class Settings:
-    """One run's numbers, drawn from its seed."""
+    """Settings of one run, drawn from its seed."""
 
     longest_lock_ms = max(LOCKS_MS)
 
@@ -133,6 +134,6 @@ class Settings:
             for name, weight in weights.items()
         }
         if has_faults:
-            self.weights["work"] *= random.choice((0.1, 0.3, 1, 1))
+            self.weights["run_step"] *= random.choice((0.1, 0.3, 1, 1))
         for name in random.sample([name for name in weights if name not in NEVER_FREQUENT], random.choice((0, 1, 3))):
             self.weights[name] = 15.0

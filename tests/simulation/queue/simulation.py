@@ -1,7 +1,6 @@
-"""One process with one queue on one disk, from start to crash and to the next start. Nothing happens by itself.
+"""A simulated process with one queue on one disk, through crashes and restarts. Only `actions` make anything happen.
 
-Owns: the loop, the store and its failures, and the looking when nothing is going on. What is done is chosen by
-`actions`.
+Owns: the event loop, the store and its failures, and the checks when the queue is idle.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ if TYPE_CHECKING:
     from twinbus.model.errors import ServiceBusError
 
 MAX_STEPS = 20_000
-"""Calls and store steps until nothing is left to do: more is a loop without end."""
+"""Limit of calls and store steps until the simulation is idle: more means an endless loop."""
 PATH = "orders"
 TIMEOUT_S = 10.0
 GRACE_S = 13.0
-"""A message is looked at so soon after its time is over: agendas look at whole seconds, and far ones now and then."""
+"""Time within which the queue handles an expired message: time indexes use whole seconds, and sparse scans."""
 DUE_GRACE_S = 1.1
-"""... and one that is due: the wall clock is looked at every second."""
+"""Time within which the queue activates a due message: it reads the wall clock every second."""
 
 
 class QueueSimulation:
@@ -51,16 +50,16 @@ class QueueSimulation:
         self.model.trace = self.trace
         self.disk = WatchedDisk(self.model)
         self.locks: list[Lock] = []
-        """What receivers were given, also what they settled already and what is void."""
+        """Locks given to receivers, including settled and void locks."""
         self.browsing_links: list[BrowsingLink] = []
         self.namespace: Namespace
         self.queue: Queue
-        self.journal: CommitLog
+        self.commit_log: CommitLog
         self.store: WatchedStore
         self.is_closed = False
-        """The store failed, and let go of its disk."""
+        """Whether the store has failed and released its disk."""
         self.is_disabled = False
-        """Nobody may receive: those who do are told so."""
+        """Whether receiving is disabled, so that receivers are detached."""
         self._deferred_calls: deque[Callable[[], object]] = deque()
         self._store_callbacks: deque[Callable[[], object]] = deque()
 
@@ -72,10 +71,10 @@ class QueueSimulation:
     def fragment(self, area: str) -> Fragment:
         return local_part(self.queue).main if area == MAIN else local_part(self.queue).dead_letters
 
-    # --- a process ----------------------------------------------------------------------------------------------------
+    # --- process -----------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """A process begins with what the disk holds."""
+        """Start a process with the content of the disk."""
         self._deferred_calls, self._store_callbacks = deque(), deque()
         self.is_closed = False
         self.browsing_links.clear()
@@ -84,30 +83,30 @@ class QueueSimulation:
             clock=self.clock,
             random=Random(self.random.getrandbits(32)),
             call_at_turn_end=self._deferred_calls.append,
-            on_failed=self._failed,
+            on_failed=self._on_store_failed,
             limits=self.settings.limits,
             store_timeout_s=TIMEOUT_S,
         )
-        self.journal = self.namespace.add_store(self.store)
+        self.commit_log = self.namespace.add_store(self.store)
         self.queue = self.namespace.add_queue(ENTITY, PATH, self.model.description, [0], created_ms=0, updated_ms=0)
-        waiting = deque([local_part(self.queue).dead_letters, local_part(self.queue).main])
+        fragments = deque([local_part(self.queue).dead_letters, local_part(self.queue).main])
 
         def load_next(error: ServiceBusError | None = None) -> None:
             if error is not None:
                 raise Violation(f"a fragment cannot be loaded: {error}")
-            if waiting:
-                waiting.popleft().load(load_next)
+            if fragments:
+                fragments.popleft().load(load_next)
 
         load_next()
         self.run_until_idle()
 
     def crash(self) -> None:
-        """Power is cut: what was in memory is gone, and of what was written and not synced a part."""
+        """Cut the power, and restart: memory is lost, and a random part of the unsynced writes."""
         self.disk.crash(self.random)
         self.model.memory_lost(is_restart=True)
         self.start()
 
-    # --- the loop -----------------------------------------------------------------------------------------------------
+    # --- event loop --------------------------------------------------------------------------------------------------
 
     def _open(self) -> WatchedStore:
         return WatchedStore(self.disk, name="0", post_call=self._store_callbacks.append)
@@ -117,12 +116,12 @@ class QueueSimulation:
         return bool(self._deferred_calls or self._store_callbacks or self.store.has_work)
 
     def step(self) -> bool:
-        """Do one thing of all that is waiting to be done, whichever comes. False if nothing is."""
+        """Run a random one of the pending calls and store steps. Return False if there are none."""
         choices = [bool(self._deferred_calls), bool(self._store_callbacks), self.store.has_work]
-        able = [number for number, is_able in enumerate(choices) if is_able]
-        if not able:
+        possible = [number for number, is_possible in enumerate(choices) if is_possible]
+        if not possible:
             return False
-        chosen = able[int(self.random.random() * len(able))] if len(able) > 1 else able[0]
+        chosen = possible[int(self.random.random() * len(possible))] if len(possible) > 1 else possible[0]
         if chosen == 0:
             self._deferred_calls.popleft()()
         elif chosen == 1:
@@ -132,7 +131,7 @@ class QueueSimulation:
         return True
 
     def run_until_idle(self) -> None:
-        """Until nothing is waiting but for time."""
+        """Run all pending calls, store steps and due timers."""
         for _ in range(MAX_STEPS):
             if not self.step():
                 due_s = self.namespace.timers.due_in_s()
@@ -147,7 +146,7 @@ class QueueSimulation:
         self.namespace.timers.run_due()
         for hold in lost:
             if not hold.receiver.is_closed:
-                raise Violation(f"{hold.receiver!r} is not told that it has lost its session")
+                raise Violation(f"{hold.receiver!r} was not notified of its lost session")
         now_s = self.clock.monotonic_s()
         for receiver in self.model.receivers:
             if receiver.drain_until_s is not None and receiver.drain_until_s <= now_s:
@@ -157,12 +156,12 @@ class QueueSimulation:
         self.clock.set_wall_ms(wall_ms)
         self.model.clock_changed()
 
-    # --- stores that fail ---------------------------------------------------------------------------------------------
+    # --- failing store -----------------------------------------------------------------------------------------------
 
-    def _failed(self, journal: CommitLog) -> None:
+    def _on_store_failed(self, commit_log: CommitLog) -> None:
         self.trace("  the store failed")
         self.model.memory_lost(is_restart=False)
-        journal.store.close(lambda _: self._store_closed())
+        commit_log.store.close(lambda _: self._store_closed())
 
     def _store_closed(self) -> None:
         self.is_closed = True
@@ -170,76 +169,76 @@ class QueueSimulation:
     def reopen(self) -> None:
         self.is_closed = False
         self.store = self._open()
-        self.journal.reopen(self.store)
+        self.commit_log.reopen(self.store)
 
     @property
     def is_working(self) -> bool:
-        return self.journal.unavailable_reason is None and not self.store.is_hanging and not self.is_closed
+        return self.commit_log.unavailable_reason is None and not self.store.is_hanging and not self.is_closed
 
-    # --- who could have what ------------------------------------------------------------------------------------------
+    # --- available messages ------------------------------------------------------------------------------------------
 
     def available_for(self, receiver: Receiver) -> list[Message]:
-        """What this receiver should get next."""
+        """Return the messages that this receiver should get."""
         if self.has_sessions(receiver.area):
             return self.available_in_session(receiver.session, is_strict=True) if receiver.session is not None else []
-        return [one for one in self.model.by_location.values() if self._is_available(one, receiver.area)]
+        return [message for message in self.model.by_location.values() if self._is_available(message, receiver.area)]
 
     def available_in_session(self, session: bytes | None, *, is_strict: bool = False) -> list[Message]:
-        """What this session has; strictly, or with what has just expired."""
+        """Return the messages of a session; unless `is_strict`, including messages that have just expired."""
         if is_strict:
-            found = [one for one in self.model.by_location.values() if self._is_available(one, MAIN)]
+            messages = [message for message in self.model.by_location.values() if self._is_available(message, MAIN)]
         else:
-            found = [
-                one
-                for one in self.model.by_location.values()
-                if one.visible_location and one.visible_location[:2] == (MAIN, ACTIVE)
+            messages = [
+                message
+                for message in self.model.by_location.values()
+                if message.visible_location and message.visible_location[:2] == (MAIN, ACTIVE)
             ]
-        return [one for one in found if one.session == session]
+        return [message for message in messages if message.session == session]
 
     def _is_available(self, message: Message, area: str) -> bool:
-        place = message.visible_location
-        if place is None or place.kind != ACTIVE or place.area != area or not message.is_idle:
+        location = message.visible_location
+        if location is None or location.kind != ACTIVE or location.area != area or not message.is_idle:
             return False
         if message.was_due or self.model.is_expired(message):
             return False
-        return not any(deed.applies_to(message) for deed in self.model.pending("remove", "resubmit"))
+        return not any(operation.applies_to(message) for operation in self.model.pending("remove", "resubmit"))
 
     def has_sessions(self, area: str) -> bool:
         return area == MAIN and self.model.description.requires_session
 
     def is_full(self, area: str) -> bool:
-        """No more messages may be out."""
-        out = [
-            one
-            for one in self.model.messages.values()
-            if one.visible_location
-            and one.visible_location[:2] == (area, ACTIVE)
-            and (one.lock or one.is_busy or one.is_deleted_for_receiver)
+        """Whether the limit of locked messages is reached."""
+        in_flight = [
+            message
+            for message in self.model.messages.values()
+            if message.visible_location
+            and message.visible_location[:2] == (area, ACTIVE)
+            and (message.lock or message.is_busy or message.is_deleted_for_receiver)
         ]
-        return len(out) >= self.settings.limits.max_locks
+        return len(in_flight) >= self.settings.limits.max_locks
 
-    # --- looking ------------------------------------------------------------------------------------------------------
+    # --- checks ------------------------------------------------------------------------------------------------------
 
     def check_when_idle(self) -> None:
-        """Let everything finish that can, and see whether all is as it should be."""
+        """Run until idle, and compare the queue with the model."""
         self.run_until_idle()
         if not self.is_working:
             return
         model = self.model
-        for deed in model.operations:
-            if not deed.is_answered:
-                raise Violation(f"{deed.kind} is never answered")
+        for operation in model.operations:
+            if not operation.is_answered:
+                raise Violation(f"{operation.kind} is never answered")
         model.became_idle()
         for message in model.messages.values():
             self._check_idle_message(message)
-        for shelf in (MAIN, DEAD):
-            self._check_memory(shelf)
-            self._check_receivers_served(shelf)
+        for area in (MAIN, DEAD):
+            self._check_memory(area)
+            self._check_receivers_served(area)
         self.disk.check_index()
         self.disk.check_ids()
         self._check_states()
-        for looker in self.browsing_links:
-            looker.check()
+        for link in self.browsing_links:
+            link.check()
 
     def _check_idle_message(self, message: Message) -> None:
         now_s, model = self.clock.monotonic_s(), self.model
@@ -250,43 +249,47 @@ class QueueSimulation:
         if message.pending_operation is not None:
             due_s = self.namespace.timers.due_in_s()
             if message.pending_operation.kind != "expire" or due_s is None or due_s > 0.02:
-                raise Violation(f"{message}: nothing becomes of it")
+                raise Violation(f"{message} has a pending operation that never ends")
             return
-        place, since_s = message.location, message.due_since_s
-        if place is None or since_s is None or message.lock is not None:
+        location, since_s = message.location, message.due_since_s
+        if location is None or since_s is None or message.lock is not None:
             return
-        if place.kind == SCHEDULED and now_s - since_s > DUE_GRACE_S:
+        if location.kind == SCHEDULED and now_s - since_s > DUE_GRACE_S:
             raise Violation(f"{message} is due since {now_s - since_s} s")
-        patience_s = GRACE_S + self.settings.longest_lock_ms / 1000
-        is_set_back = self.clock.wall_ms() < model.latest_wall_ms
-        if place.kind == ACTIVE and now_s - max(since_s, message.idle_since_s) > patience_s and not is_set_back:
+        max_delay_s = GRACE_S + self.settings.longest_lock_ms / 1000
+        is_clock_set_back = self.clock.wall_ms() < model.latest_wall_ms
+        if (
+            location.kind == ACTIVE
+            and now_s - max(since_s, message.idle_since_s) > max_delay_s
+            and not is_clock_set_back
+        ):
             raise Violation(f"{message} has expired {now_s - since_s} s ago")
 
     def _check_memory(self, area: str) -> None:
         fragment, model = self.fragment(area), self.model
         if not fragment.is_loaded:
             raise Violation(f"{area} is not loaded")
-        if fragment.message_table.committed != self.disk.marks(area):
-            raise Violation(f"{area} shows {fragment.message_table.committed}, the disk has {self.disk.marks(area)}")
-        for kind, out in ((ACTIVE, fragment.in_flight.locks), (DEFERRED, fragment.deferred_in_flight)):
-            held = {
-                one.location.number
-                for one in model.messages_at(area, kind)
-                if one.location and (one.lock or one.pending_operation)
+        if fragment.message_table.committed != self.disk.counters(area):
+            raise Violation(f"{area} shows {fragment.message_table.committed}, the disk has {self.disk.counters(area)}")
+        for kind, in_flight in ((ACTIVE, fragment.in_flight.locks), (DEFERRED, fragment.deferred_in_flight)):
+            expected = {
+                message.location.number
+                for message in model.messages_at(area, kind)
+                if message.location and (message.lock or message.pending_operation)
             }
-            if set(out) != held:
-                raise Violation(f"{area}: {sorted(out)} {kind} ones are out, and someone has {sorted(held)}")
+            if set(in_flight) != expected:
+                raise Violation(f"{area}: {sorted(in_flight)} {kind} ones are out, and someone has {sorted(expected)}")
         runtime = self.queue.runtime()
         counts = (runtime.active_count, runtime.scheduled_count, runtime.dead_letter_count, runtime.deferred_count)
         deferred = len(model.messages_at(MAIN, DEFERRED)) + len(model.messages_at(DEAD, DEFERRED))
-        there = (
+        expected_counts = (
             len(model.messages_at(MAIN, ACTIVE)),
             len(model.messages_at(MAIN, SCHEDULED)),
             len(model.messages_at(DEAD, ACTIVE)),
             deferred,
         )
-        if counts != there:
-            raise Violation(f"{counts} messages are shown, and there are {there}")
+        if counts != expected_counts:
+            raise Violation(f"{counts} messages are shown, and there are {expected_counts}")
 
     def _check_receivers_served(self, area: str) -> None:
         if self.is_full(area):
@@ -296,9 +299,9 @@ class QueueSimulation:
                 continue
             if receiver.is_waiting:
                 free = [
-                    one
-                    for one in self.model.by_location.values()
-                    if self._is_available(one, MAIN) and one.session not in self.model.session_holds
+                    message
+                    for message in self.model.by_location.values()
+                    if self._is_available(message, MAIN) and message.session not in self.model.session_holds
                 ]
                 if free:
                     raise Violation(f"{receiver!r} waits for a session, and there is {free}")

@@ -1,4 +1,4 @@
-"""One thing after the other, as hypothesis chooses: after each, the queue is what the model says it should be."""
+"""A state machine for Hypothesis: after each action the queue must agree with its reference model."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 STEPS = 50
-"""Of one example."""
+"""Steps of one example."""
 SEEDS = st.integers(min_value=0, max_value=2**16)
-"""Details are drawn from a seed: what hypothesis makes smaller is the number of steps, and that is what helps."""
+"""Details of an action are drawn from a seed, so that Hypothesis shrinks the number of steps, not the details."""
 
 
 class QueueStateMachine(RuleBasedStateMachine):
-    """The same actions as in runs from a seed, without faults."""
+    """The actions of seeded runs, without faults."""
 
     taken = 0
-    """Steps, of all examples."""
+    """Number of steps of all examples."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,9 +40,9 @@ class QueueStateMachine(RuleBasedStateMachine):
     @initialize(seed=SEEDS)
     def begin(self, seed: int) -> None:
         random = Random(seed)
-        chosen = Settings(random, has_faults=False)
-        self._patches.enter_context(patched_constants(chosen.constants))
-        self.simulation = QueueSimulation(random, chosen)
+        run_settings = Settings(random, has_faults=False)
+        self._patches.enter_context(patched_constants(run_settings.constants))
+        self.simulation = QueueSimulation(random, run_settings)
         self.simulation.start()
         self.actions = Actions(self.simulation)
 
@@ -69,7 +69,7 @@ for _name in ORDINARY_WEIGHTS:
 
 
 def run_machine(examples: int, *, is_repeatable: bool = False) -> int:
-    """Let hypothesis look for a sequence of actions after which something is wrong. How many it took in all."""
+    """Let Hypothesis search for a sequence of actions that violates the model, and return the number of steps."""
     before = QueueStateMachine.taken
     run_state_machine_as_test(
         QueueStateMachine,

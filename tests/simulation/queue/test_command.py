@@ -1,4 +1,4 @@
-"""The command says which seed failed and how to repeat it, and a seed means the same steps in every process."""
+"""The command prints which seed failed and how to repeat it, and a seed gives the same steps in every process."""
 
 from __future__ import annotations
 

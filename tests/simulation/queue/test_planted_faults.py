@@ -1,5 +1,5 @@
-"""The comparison finds what it is there to find: each fault planted in a part of the queue comes out."""
-# ruff: noqa: ANN401  # what is passed on untouched; and what nobody but a saboteur would touch
+"""The simulation finds each fault that is planted in a part of the queue."""
+# ruff: noqa: ANN401  # arguments are passed on unchanged
 
 from __future__ import annotations
 
@@ -28,57 +28,57 @@ from twinbus.broker.ports.settlement import session_lock_lost_error
 from twinbus.broker.store_keys import pack_sequence
 
 ENOUGH = 400
-"""Runs in which a fault must show."""
+"""Number of runs within which a fault must be found."""
 
 Patch = pytest.MonkeyPatch
 Kind = Callable[[Settings], bool]
-"""Which runs a fault may show in."""
+"""Selects the runs in which a fault can be found."""
 ANY: Kind = lambda _: True  # noqa: E731
 SESSIONS: Kind = lambda settings: settings.description.requires_session  # noqa: E731
 DUPLICATES: Kind = lambda settings: settings.description.requires_duplicate_detection  # noqa: E731
 DEFERRALS: Kind = lambda settings: min(settings.weights[name] for name in ("defer", "remove", "receive_deferred")) >= 2  # noqa: E731
 
 
-def found(shows_in: Kind) -> str:
-    """What the first run that finds something says."""
+def first_fault(shows_in: Kind) -> str:
+    """Return the description of the first fault that a run finds."""
     for seed in range(ENOUGH):
         if not shows_in(settings_of(seed)):
             continue
         try:
             run(seed)
         except (AttributeError, TypeError):
-            raise  # what is planted does not fit what is there
-        except Exception as error:  # noqa: BLE001  # a fault may show as anything
+            raise  # the planted fault does not fit the code
+        except Exception as error:  # noqa: BLE001  # a fault may cause any exception
             return describe_error(error)
     return "nothing"
 
 
-def instead(patch: Patch, owner: type, name: str, wrong: Callable[..., Any]) -> None:
-    """`wrong` is given the method that is right, and all that this would be given."""
+def replace(patch: Patch, owner: type, name: str, wrong: Callable[..., Any]) -> None:
+    """Replace a method by `wrong`, which gets the original method and its arguments."""
     right = getattr(owner, name)
     patch.setattr(owner, name, lambda *arguments, **options: wrong(right, *arguments, **options))
 
 
-# --- what comes later, and what expires -------------------------------------------------------------------------------
+# --- scheduled and expiring messages --------------------------------------------------------------------------------
 
 
-def an_alarm_is_slept_through(patch: Patch) -> None:
-    instead(patch, TimeIndex, "_on_timer", lambda right, self: right(self) if self._is_sparse else None)
+def a_due_timer_is_ignored(patch: Patch) -> None:
+    replace(patch, TimeIndex, "_on_timer", lambda right, self: right(self) if self._is_sparse else None)
 
 
-def what_is_added_during_a_look_is_forgotten(patch: Patch) -> None:
+def entries_added_during_a_scan_are_forgotten(patch: Patch) -> None:
     def wrong(right: Any, self: TimeIndex, moments: Any, now_ms: int) -> None:
         self._first_added = (2**62, 0)
         right(self, moments, now_ms)
 
-    instead(patch, TimeIndex, "_on_scanned", wrong)
+    replace(patch, TimeIndex, "_on_scanned", wrong)
 
 
-def two_seconds_early(patch: Patch) -> None:
-    instead(patch, TimeIndex, "_on_scanned", lambda right, self, moments, now_ms: right(self, moments, now_ms + 2_000))
+def messages_are_due_two_seconds_early(patch: Patch) -> None:
+    replace(patch, TimeIndex, "_on_scanned", lambda right, self, moments, now_ms: right(self, moments, now_ms + 2_000))
 
 
-def scheduled_ones_become_active_twice(patch: Patch) -> None:
+def scheduled_messages_become_active_twice(patch: Patch) -> None:
     def wrong(right: Any, self: MessageTable, sequence: int, *others: Any) -> None:
         key = self.scheduled_prefix + sequence.to_bytes(8, "big")
         right(self, sequence, *others)
@@ -88,11 +88,11 @@ def scheduled_ones_become_active_twice(patch: Patch) -> None:
             if change[:2] != (key, None)
         ]
 
-    instead(patch, MessageTable, "unschedule", wrong)
+    replace(patch, MessageTable, "unschedule", wrong)
 
 
-def looked_at_from_behind_what_is_being_cancelled(patch: Patch) -> None:
-    instead(
+def the_time_index_skips_messages_being_cancelled(patch: Patch) -> None:
+    replace(
         patch,
         TimeIndex,
         "mark_processed",
@@ -100,47 +100,47 @@ def looked_at_from_behind_what_is_being_cancelled(patch: Patch) -> None:
     )
 
 
-def the_first_only_is_cancelled(patch: Patch) -> None:
-    instead(patch, Schedule, "cancel", lambda right, self, sequences, answer: right(self, sequences[:1], answer))
+def only_the_first_message_is_cancelled(patch: Patch) -> None:
+    replace(patch, Schedule, "cancel", lambda right, self, sequences, answer: right(self, sequences[:1], answer))
 
 
-def expired_ones_are_delivered(patch: Patch) -> None:
+def expired_messages_are_delivered(patch: Patch) -> None:
     patch.setattr(Fragment, "_without_expired", lambda _, items, _now_ms: items)
 
 
-def expired_ones_are_dropped_where_they_should_be_dead_lettered(patch: Patch) -> None:
+def expired_messages_are_dropped_instead_of_dead_lettered(patch: Patch) -> None:
     patch.setattr(
-        Settlement, "_drop_expired", lambda self, found: self._fragment.remove([lock for lock, _ in found], print)
+        Settlement, "_drop_expired", lambda self, expired: self._fragment.remove([lock for lock, _ in expired], print)
     )
 
 
-def an_expired_one_leaves_its_rows(patch: Patch) -> None:
+def an_expired_message_leaves_its_index_rows(patch: Patch) -> None:
     def wrong(right: Any, self: Fragment, locks: Any, answer: Any) -> None:
         for lock in locks:
             lock.has_extra_rows = lock.has_extra_rows and lock.is_deferred
         right(self, locks, answer)
 
-    instead(patch, Fragment, "remove", wrong)
+    replace(patch, Fragment, "remove", wrong)
 
 
-# --- what was set aside, sent before, or is dead ----------------------------------------------------------------------
+# --- deferral, duplicates, dead letters, removal --------------------------------------------------------------------
 
 
-def deferred_ones_are_received_by_two(patch: Patch) -> None:
+def deferred_messages_are_received_twice(patch: Patch) -> None:
     def wrong(right: Any, self: Deferral, sequences: Any, done: Any, **options: Any) -> None:
         self._fragment.deferred_in_flight.clear()
         right(self, sequences, done, **options)
 
-    instead(patch, Deferral, "receive", wrong)
+    replace(patch, Deferral, "receive", wrong)
 
 
-def deferred_ones_expire(patch: Patch) -> None:
+def deferred_messages_are_deleted(patch: Patch) -> None:
     def wrong(right: Any, self: MessageTable, lock: Any, record: bytes) -> None:
         right(self, lock, record)
         if lock.sequence % 7 == 0:
             self._commit_log.batch.delete(self.deferred_prefix + lock.sequence.to_bytes(8, "big"))
 
-    instead(patch, MessageTable, "defer", wrong)
+    replace(patch, MessageTable, "defer", wrong)
 
 
 def duplicates_are_forgotten_by_a_restart(patch: Patch) -> None:
@@ -148,34 +148,34 @@ def duplicates_are_forgotten_by_a_restart(patch: Patch) -> None:
         right(self, value)
         self.id_generation = 0
 
-    instead(patch, MessageTable, "load_counters", wrong)
+    replace(patch, MessageTable, "load_counters", wrong)
 
 
-def duplicates_are_found_for_ever(patch: Patch) -> None:
+def duplicates_are_detected_for_ever(patch: Patch) -> None:
     patch.setattr(DuplicateDetection, "_is_recent", lambda *_: True)
 
 
-def duplicates_on_their_way_are_not_found(patch: Patch) -> None:
+def uncommitted_duplicates_are_not_detected(patch: Patch) -> None:
     def wrong(right: Any, self: DuplicateDetection, *arguments: Any) -> None:
         self._uncommitted_ids.clear()
         right(self, *arguments)
 
-    instead(patch, DuplicateDetection, "_store", wrong)
+    replace(patch, DuplicateDetection, "_store", wrong)
 
 
-def a_resubmitted_one_stays_a_dead_letter(patch: Patch) -> None:
-    instead(patch, Resubmission, "_move", lambda right, self, _, parcel, done: right(self, [], parcel, done))
+def a_resubmitted_message_stays_a_dead_letter(patch: Patch) -> None:
+    replace(patch, Resubmission, "_move", lambda right, self, _, batch, done: right(self, [], batch, done))
 
 
-def what_someone_has_is_purged(patch: Patch) -> None:
+def locked_messages_are_purged(patch: Patch) -> None:
     def wrong(right: Any, self: RemovalScan, rows: Any) -> None:
         self._is_in_flight = lambda _: False
         right(self, rows)
 
-    instead(patch, RemovalScan, "_remove_rows", wrong)
+    replace(patch, RemovalScan, "_remove_rows", wrong)
 
 
-def what_comes_between_neighbours_is_purged_with_them(patch: Patch) -> None:
+def a_purge_deletes_the_whole_range(patch: Patch) -> None:
     def wrong(self: RemovalScan, sequences: list[int]) -> None:
         if sequences:
             first, last = (
@@ -187,18 +187,18 @@ def what_comes_between_neighbours_is_purged_with_them(patch: Patch) -> None:
     patch.setattr(RemovalScan, "_delete_records", wrong)
 
 
-# --- sessions ---------------------------------------------------------------------------------------------------------
+# --- sessions -------------------------------------------------------------------------------------------------------
 
 
-def a_session_is_given_to_two(patch: Patch) -> None:
+def a_session_is_granted_to_two_receivers(patch: Patch) -> None:
     def wrong(right: Any, self: SessionDispatcher, consumer: Any, session: bytes, granted: Any) -> None:
         self.session_locks.pop(session, None)
         right(self, consumer, session, granted)
 
-    instead(patch, SessionDispatcher, "accept_session", wrong)
+    replace(patch, SessionDispatcher, "accept_session", wrong)
 
 
-def what_comes_back_is_last_in_its_session(patch: Patch) -> None:
+def a_requeued_message_is_last_in_its_session(patch: Patch) -> None:
     def wrong(self: LocalSessionLock, sequence: int, record: bytes) -> None:
         self.ready.append((sequence, record))
         self.ready_bytes += len(record)
@@ -206,12 +206,12 @@ def what_comes_back_is_last_in_its_session(patch: Patch) -> None:
     patch.setattr(LocalSessionLock, "requeue", wrong)
 
 
-def what_a_receiver_had_stays_with_it(patch: Patch) -> None:
+def a_released_session_keeps_its_locks(patch: Patch) -> None:
     def wrong(right: Any, self: SessionDispatcher, hold: LocalSessionLock) -> Any:
         right(self, hold)
         return []
 
-    instead(patch, SessionDispatcher, "_release", wrong)
+    replace(patch, SessionDispatcher, "_release", wrong)
 
 
 def a_session_is_lost_when_the_clock_jumps(patch: Patch) -> None:
@@ -221,60 +221,60 @@ def a_session_is_lost_when_the_clock_jumps(patch: Patch) -> None:
             raise session_lock_lost_error(session)
         return hold
 
-    instead(patch, SessionDispatcher, "find_lock", wrong)
+    replace(patch, SessionDispatcher, "find_lock", wrong)
 
 
-def who_waits_is_forgotten(patch: Patch) -> None:
+def receivers_waiting_for_a_session_are_forgotten(patch: Patch) -> None:
     patch.setattr(SessionDispatcher, "_search_log", lambda _: None)
 
 
-def those_held_up_are_forgotten(patch: Patch) -> None:
+def blocked_receivers_are_forgotten(patch: Patch) -> None:
     def wrong(right: Any, self: SessionDispatcher) -> None:
         self._blocked.clear()
         right(self)
 
-    instead(patch, SessionDispatcher, "dispatch", wrong)
+    replace(patch, SessionDispatcher, "dispatch", wrong)
 
 
-def a_session_remembers_nothing(patch: Patch) -> None:
-    instead(patch, SessionStates, "set", lambda right, self, session, _, answer: right(self, session, None, answer))
+def session_states_are_not_stored(patch: Patch) -> None:
+    replace(patch, SessionStates, "set", lambda right, self, session, _, answer: right(self, session, None, answer))
 
 
-def a_peek_misses_the_first(patch: Patch) -> None:
-    instead(patch, MessageBrowser, "peek", lambda right, self, start, *others: right(self, max(start, 2), *others))
+def a_peek_skips_the_first_message(patch: Patch) -> None:
+    replace(patch, MessageBrowser, "peek", lambda right, self, start, *others: right(self, max(start, 2), *others))
 
 
 FAULTS: dict[Callable[[Patch], None], Kind] = {
-    an_alarm_is_slept_through: ANY,
-    what_is_added_during_a_look_is_forgotten: ANY,
-    two_seconds_early: ANY,
-    scheduled_ones_become_active_twice: ANY,
-    looked_at_from_behind_what_is_being_cancelled: ANY,
-    the_first_only_is_cancelled: ANY,
-    expired_ones_are_delivered: ANY,
-    expired_ones_are_dropped_where_they_should_be_dead_lettered: ANY,
-    an_expired_one_leaves_its_rows: ANY,
-    deferred_ones_are_received_by_two: DEFERRALS,
-    deferred_ones_expire: ANY,
+    a_due_timer_is_ignored: ANY,
+    entries_added_during_a_scan_are_forgotten: ANY,
+    messages_are_due_two_seconds_early: ANY,
+    scheduled_messages_become_active_twice: ANY,
+    the_time_index_skips_messages_being_cancelled: ANY,
+    only_the_first_message_is_cancelled: ANY,
+    expired_messages_are_delivered: ANY,
+    expired_messages_are_dropped_instead_of_dead_lettered: ANY,
+    an_expired_message_leaves_its_index_rows: ANY,
+    deferred_messages_are_received_twice: DEFERRALS,
+    deferred_messages_are_deleted: ANY,
     duplicates_are_forgotten_by_a_restart: DUPLICATES,
-    duplicates_are_found_for_ever: DUPLICATES,
-    duplicates_on_their_way_are_not_found: DUPLICATES,
-    a_resubmitted_one_stays_a_dead_letter: ANY,
-    what_someone_has_is_purged: ANY,
-    what_comes_between_neighbours_is_purged_with_them: DEFERRALS,
-    a_session_is_given_to_two: SESSIONS,
-    what_comes_back_is_last_in_its_session: SESSIONS,
-    what_a_receiver_had_stays_with_it: SESSIONS,
+    duplicates_are_detected_for_ever: DUPLICATES,
+    uncommitted_duplicates_are_not_detected: DUPLICATES,
+    a_resubmitted_message_stays_a_dead_letter: ANY,
+    locked_messages_are_purged: ANY,
+    a_purge_deletes_the_whole_range: DEFERRALS,
+    a_session_is_granted_to_two_receivers: SESSIONS,
+    a_requeued_message_is_last_in_its_session: SESSIONS,
+    a_released_session_keeps_its_locks: SESSIONS,
     a_session_is_lost_when_the_clock_jumps: SESSIONS,
-    who_waits_is_forgotten: SESSIONS,
-    those_held_up_are_forgotten: SESSIONS,
-    a_session_remembers_nothing: SESSIONS,
-    a_peek_misses_the_first: ANY,
+    receivers_waiting_for_a_session_are_forgotten: SESSIONS,
+    blocked_receivers_are_forgotten: SESSIONS,
+    session_states_are_not_stored: SESSIONS,
+    a_peek_skips_the_first_message: ANY,
 }
-"""That the same seeds find nothing without a fault is the test of seeded runs."""
+"""Planted faults, and the runs that can find them. test_seeded_runs.py checks that seeds find nothing otherwise."""
 
 
 @pytest.mark.parametrize("plant", FAULTS, ids=lambda plant: plant.__name__)
 def test_a_planted_fault_is_found(plant: Callable[[Patch], None], monkeypatch: Patch) -> None:
     plant(monkeypatch)
-    assert found(FAULTS[plant]) != "nothing"
+    assert first_fault(FAULTS[plant]) != "nothing"

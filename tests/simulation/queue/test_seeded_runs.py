@@ -1,4 +1,4 @@
-"""A fixed range of seeds: the queue does what the model says, also when its store fails and its clock jumps."""
+"""A fixed range of seeds: the queue agrees with its reference model, even if its store fails and its clock jumps."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ PARTS = 6
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_seeds_find_nothing(part: int) -> None:
-    found = [outcome for seed in range(part * EACH, (part + 1) * EACH) if (outcome := run_seed(run, seed)).fault]
-    assert not found, f"once more: python -m tests.simulation.queue --seed {found[0].seed} --runs 1 --trace"
+    failed = [outcome for seed in range(part * EACH, (part + 1) * EACH) if (outcome := run_seed(run, seed)).fault]
+    assert not failed, f"once more: python -m tests.simulation.queue --seed {failed[0].seed} --runs 1 --trace"

@@ -1,4 +1,4 @@
-"""Whatever is done, one thing after the other: the queue is what the model says it should be."""
+"""A queue agrees with its reference model after every sequence of actions that Hypothesis tries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A disk and a store that show the model what passes: what is on disk now, and what the broker is told of."""
+"""A disk and a store that report to the model: batches when they are synced, and when the broker learns it."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ PREFIXES = {
     MAIN: store_keys.area_prefix(ENTITY, 0, store_keys.Area.MAIN),
     DEAD: store_keys.area_prefix(ENTITY, 0, store_keys.Area.DEAD_LETTER),
 }
-_AREAS = {prefix: shelf for shelf, prefix in PREFIXES.items()}
+_AREAS = {prefix: area for area, prefix in PREFIXES.items()}
 _KINDS = {store_keys.ACTIVE: ACTIVE, store_keys.DEFERRED: DEFERRED, store_keys.SCHEDULED: SCHEDULED}
 
 
 def location_of(key: bytes) -> Location:
-    """Where a record lies."""
+    """Return the location of a record."""
     kind = key[store_keys.PREFIX_BYTES : store_keys.PREFIX_BYTES + store_keys.KIND_BYTES]
     return Location(_AREAS[key[: store_keys.PREFIX_BYTES]], _KINDS[kind], store_keys.sequence_of_key(key))
 
 
 class WatchedDisk(MemoryDisk):
-    """Shows every batch that reaches it."""
+    """A disk that reports every synced batch."""
 
     def __init__(self, model: ReferenceModel) -> None:
         super().__init__()
@@ -54,17 +54,19 @@ class WatchedDisk(MemoryDisk):
         for key, value, table in batch.changes:
             if table is Table.LOG:
                 if isinstance(value, tuple):
-                    touched.update(dict.fromkeys([one for one in before if key <= one < value[0]]))
+                    touched.update(
+                        dict.fromkeys([existing_key for existing_key in before if key <= existing_key < value[0]])
+                    )
                 else:
                     touched[key] = None
         rows = {location_of(key): (before.get(key), after.get(key)) for key in touched}
-        self.model.batch_synced(id(batch), {place: pair for place, pair in rows.items() if pair != (None, None)})
-        for shelf in (MAIN, DEAD):
-            self.check_marks(shelf)
+        self.model.batch_synced(id(batch), {location: pair for location, pair in rows.items() if pair != (None, None)})
+        for area in (MAIN, DEAD):
+            self.check_counters(area)
 
-    # --- what lies beside the messages --------------------------------------------------------------------------------
+    # --- counters and indexes ----------------------------------------------------------------------------------------
 
-    def marks(self, area: str) -> MessageCounters:
+    def counters(self, area: str) -> MessageCounters:
         value = self.synced[Table.INDEX].values.get(PREFIXES[area] + store_keys.COUNTERS)
         return MessageCounters(*COUNTERS_STRUCT.unpack(value)[1:]) if value is not None else MessageCounters()
 
@@ -72,31 +74,37 @@ class WatchedDisk(MemoryDisk):
         prefix = PREFIXES[area] + kind
         return [key for key in self.synced[Table.INDEX].keys if key.startswith(prefix)]
 
-    def check_marks(self, area: str) -> None:
-        """With every batch: how many messages of each kind there are, and from where on to look for them."""
-        model, marks = self.model, self.marks(area)
-        held = {kind: model.messages_at(area, kind) for kind in (ACTIVE, DEFERRED, SCHEDULED)}
-        counted = {kind: (len(found), sum(one.size for one in found)) for kind, found in held.items()}
+    def check_counters(self, area: str) -> None:
+        """Check, for every batch, the message counts and the low watermarks of an area."""
+        model, counters = self.model, self.counters(area)
+        messages = {kind: model.messages_at(area, kind) for kind in (ACTIVE, DEFERRED, SCHEDULED)}
+        counted = {
+            kind: (len(found_messages), sum(message.size for message in found_messages))
+            for kind, found_messages in messages.items()
+        }
         written = {
-            ACTIVE: (marks.active_count, marks.active_bytes),
-            DEFERRED: (marks.deferred_count, marks.deferred_bytes),
-            SCHEDULED: (marks.scheduled_count, marks.scheduled_bytes),
+            ACTIVE: (counters.active_count, counters.active_bytes),
+            DEFERRED: (counters.deferred_count, counters.deferred_bytes),
+            SCHEDULED: (counters.scheduled_count, counters.scheduled_bytes),
         }
         if counted != written:
             raise Violation(f"{area}: there are {counted}, and the marks say {written}")
         values = self.synced[Table.INDEX].values
         states = sum(len(key) + len(values[key]) for key in self.rows(area, store_keys.SESSION_STATE))
-        if marks.session_state_bytes != states:
+        if counters.session_state_bytes != states:
             raise Violation(
-                f"{area}: session states have {states} bytes, and the marks say {marks.session_state_bytes}"
+                f"{area}: session states have {states} bytes, and the marks say {counters.session_state_bytes}"
             )
-        if marks.next_sequence <= model.highest[area]:
-            raise Violation(f"{area}: the next number is {marks.next_sequence}, and there was {model.highest[area]}")
-        lowest = min((one.location.number for one in held[ACTIVE] if one.location), default=marks.low_watermark)
-        if lowest < marks.low_watermark:
-            raise Violation(f"{area}: the low mark is {marks.low_watermark}, and there is {lowest}")
-        self._check_time_index(area, store_keys.EXPIRY, (marks.expiry_low_ms, marks.expiry_low_sequence), ACTIVE)
-        self._check_time_index(area, store_keys.DUE, (marks.due_low_ms, marks.due_low_sequence), SCHEDULED)
+        if counters.next_sequence <= model.highest[area]:
+            raise Violation(f"{area}: the next number is {counters.next_sequence}, and there was {model.highest[area]}")
+        lowest = min(
+            (message.location.number for message in messages[ACTIVE] if message.location),
+            default=counters.low_watermark,
+        )
+        if lowest < counters.low_watermark:
+            raise Violation(f"{area}: the low mark is {counters.low_watermark}, and there is {lowest}")
+        self._check_time_index(area, store_keys.EXPIRY, (counters.expiry_low_ms, counters.expiry_low_sequence), ACTIVE)
+        self._check_time_index(area, store_keys.DUE, (counters.due_low_ms, counters.due_low_sequence), SCHEDULED)
 
     def _check_time_index(self, area: str, kind: bytes, low: tuple[int, int], state: str) -> None:
         for key in self.rows(area, kind):
@@ -105,26 +113,28 @@ class WatchedDisk(MemoryDisk):
                 raise Violation(f"{area}: a row of {moment} is below {low}, from where on they are looked at")
 
     def check_index(self) -> None:
-        """Every message has the rows that go with it, and no other has any; where nothing is going on."""
-        for shelf in (MAIN, DEAD):
-            self._check_sessions(shelf, store_keys.SESSION_MESSAGES, (ACTIVE,))
-            self._check_sessions(shelf, store_keys.SESSION_SET_ASIDE, (DEFERRED, SCHEDULED))
-            self._check_expiry(shelf)
-            due = [store_keys.time_entry_of_key(key) for key in self.rows(shelf, store_keys.DUE)]
-            wanted = sorted(
+        """Check, when idle, that every message has its index rows, and that there are no others."""
+        for area in (MAIN, DEAD):
+            self._check_sessions(area, store_keys.SESSION_MESSAGES, (ACTIVE,))
+            self._check_sessions(area, store_keys.SESSION_INACTIVE, (DEFERRED, SCHEDULED))
+            self._check_expiry(area)
+            due = [store_keys.time_entry_of_key(key) for key in self.rows(area, store_keys.DUE)]
+            expected = sorted(
                 (message.due_ms, message.location.number)
-                for message in self.model.messages_at(shelf, SCHEDULED)
+                for message in self.model.messages_at(area, SCHEDULED)
                 if message.location
             )
-            if due != wanted:
-                raise Violation(f"{shelf}: rows of what is due {due}, and messages {wanted}")
+            if due != expected:
+                raise Violation(f"{area}: rows of what is due {due}, and messages {expected}")
 
     def check_ids(self) -> None:
-        """No more than two generations of ids are there: the one that is being written, and the one before."""
-        at, marks = store_keys.PREFIX_BYTES + store_keys.KIND_BYTES, self.marks(MAIN)
-        there = {int.from_bytes(key[at : at + 8], "big") for key in self.rows(MAIN, store_keys.DUPLICATE_IDS)}
-        if not there <= {marks.id_generation - 1, marks.id_generation}:
-            raise Violation(f"ids of the generations {there} are there, and it is {marks.id_generation}")
+        """Check that only the current and the previous generation of ids are stored."""
+        offset, counters = store_keys.PREFIX_BYTES + store_keys.KIND_BYTES, self.counters(MAIN)
+        generations = {
+            int.from_bytes(key[offset : offset + 8], "big") for key in self.rows(MAIN, store_keys.DUPLICATE_IDS)
+        }
+        if not generations <= {counters.id_generation - 1, counters.id_generation}:
+            raise Violation(f"ids of the generations {generations} are there, and it is {counters.id_generation}")
 
     def _check_sessions(self, area: str, index: bytes, kinds: tuple[str, ...]) -> None:
         rows = sorted(
@@ -133,7 +143,7 @@ class WatchedDisk(MemoryDisk):
         messages = [message for kind in kinds for message in self.model.messages_at(area, kind)]
         if area == DEAD or not self.model.description.requires_session:
             messages = []
-        expected = sorted((one.session or b"", one.location.number) for one in messages if one.location)
+        expected = sorted((stored.session or b"", stored.location.number) for stored in messages if stored.location)
         if rows != expected:
             raise Violation(f"{area}: rows of sessions {rows}, and {' and '.join(kinds)} messages {expected}")
 
@@ -141,37 +151,37 @@ class WatchedDisk(MemoryDisk):
         rows = [store_keys.time_entry_of_key(key) for key in self.rows(area, store_keys.EXPIRY)]
         for message in self.model.messages_at(area, ACTIVE):
             assert message.location is not None
-            mine = [when_ms for when_ms, number in rows if number == message.location.number]
-            if message.due_ms and not any(when_ms >= message.due_ms for when_ms in mine):
-                raise Violation(f"{message} expires at {message.due_ms}, and has rows at {mine}")
+            times_ms = [when_ms for when_ms, number in rows if number == message.location.number]
+            if message.due_ms and not any(when_ms >= message.due_ms for when_ms in times_ms):
+                raise Violation(f"{message} expires at {message.due_ms}, and has rows at {times_ms}")
 
 
 class WatchedStore(MemoryStore):
-    """Shows what the broker is told."""
+    """A store that reports when the broker learns that a batch is synced."""
 
     def __init__(self, disk: WatchedDisk, *, name: str, post_call: PostCall) -> None:
         super().__init__(disk, name=name, post_call=post_call)
         self.is_hanging = False
         self.is_failing = False
-        """The next sync fails."""
+        """Whether the next sync fails."""
         self._model = disk.model
 
     def commit(self, batch: Batch, on_done: OnResult[None]) -> None:
         assert isinstance(batch, ChangeBatch)
 
-        def told(error: StoreError | None) -> None:
+        def on_committed(error: StoreError | None) -> None:
             if error is None:
                 self._model.batch_visible(id(batch))
             on_done(error)
 
-        super().commit(batch, told)
+        super().commit(batch, on_committed)
 
     def fail_next_sync(self, error: str, random: Random) -> None:
         super().fail_next_sync(error, random)
         self.is_failing = True
 
     def cancel_failure(self) -> None:
-        """The next sync does not fail after all."""
+        """Let the next sync succeed after all."""
         self._sync_error = None
         self.is_failing = False
 

@@ -1,17 +1,17 @@
-"""Messages of a campaign, the copies of them that were received, and the states that a copy can be in.
+"""Messages of a campaign, the received copies of each message, and the states of a copy.
 
-A client does not always learn what became of its request: the connection or the server may be gone before the answer
-is. So a copy has the state in which it was last seen or confirmed, and beside it the states that were asked for without
-a known outcome: it `may_be` in any of them. The whole judgement of deliveries is this table:
+A client does not always learn the outcome of a request: the connection or the server may fail before the response.
+Therefore a copy has the state in which it was last seen or confirmed, and also the requested states whose outcome is
+unknown: the copy may be in any of these `possible_states`. This table decides which deliveries are correct:
 
 | a copy that is known to be | may be received as active | dead-lettered | deferred |
 |---|---|---|---|
-| active | yes | if asked for, or expired | if asked for |
+| active | yes | if requested, or expired | if requested |
 | dead-lettered | no | yes | no |
 | deferred | no | no | yes |
 | cancelled, completed | no | no | no |
 
-Owns: these nouns, and the bodies by which messages are told apart. The promises are in `checker`.
+Owns: these classes, and the message bodies that identify messages. The guarantees are in `checker`.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
 
 BODY_HEADER: Final = struct.Struct(">Q16s")
-"""The number of a message, and a checksum over number and filler; the filler follows."""
+"""Message number, and a checksum over number and filler; the filler follows."""
 FRAGMENT_SHIFT: Final = 48
-"""The bits of a sequence number above these are the number of the fragment."""
+"""The bits of a sequence number above this one are the number of the fragment."""
 
 
 class State(Enum):
-    """Where a copy can be in the entity that it has arrived in."""
+    """State of a copy in the queue or subscription where it arrived."""
 
     ACTIVE = "active"
     DEFERRED = "deferred"
@@ -43,25 +43,25 @@ class State(Enum):
 
 
 FINAL_STATES: Final = frozenset({State.CANCELLED, State.COMPLETED})
-"""Nothing has to be there any more."""
+"""States of copies that need not exist any more."""
 
 
 @dataclass(slots=True, eq=False)
 class Copy:
-    """A message in one of the places where it has to arrive."""
+    """A message at one of its destinations."""
 
     number: int
-    """Of the message."""
+    """Number of the message."""
     destination: str
-    """The queue or subscription that it has arrived in."""
+    """Queue or subscription where the copy arrived."""
     sequence_numbers: dict[str, int] = field(default_factory=dict)
-    """Its sequence numbers, by the address from which it was received: those of dead letters are others."""
+    """Sequence numbers by the address of the receiver: a copy gets a new number when it is dead-lettered."""
     state: State = State.ACTIVE
-    """As it was last seen, or confirmed."""
+    """State last seen or confirmed."""
     requested_states: Counter[State] = field(default_factory=Counter)
-    """Requests whose outcome is not known, by the state that they lead to."""
+    """Number of requests with unknown outcome, by the state that they request."""
     receipt_count: int = 0
-    """How often it was received."""
+    """How often the copy was received."""
 
     @property
     def sequence_number(self) -> int:
@@ -84,35 +84,35 @@ class Copy:
         return " or ".join(sorted(state.value for state in self.possible_states))
 
     def confirm(self, state: State) -> None:
-        """The broker has answered that it is so."""
+        """Record that the broker has confirmed a state."""
         self.state = state
         self.requested_states.clear()
 
     def record_receipt(self, state: State, cancelled_requests: Iterable[State]) -> None:
-        """It was received in this state: requests for the `forgotten` states were not carried out."""
+        """Record a receipt in a state: requests for the states `cancelled_requests` were not carried out."""
         if self.state is State.COMPLETED:
-            self.requested_states[State.COMPLETED] += 1  # it is back, and may go once more
+            self.requested_states[State.COMPLETED] += 1  # the copy came back, and may be completed once more
         self.state = state
         self.receipt_count += 1
-        for one in cancelled_requests:
-            self.requested_states.pop(one, None)
+        for requested in cancelled_requests:
+            self.requested_states.pop(requested, None)
 
 
 @dataclass(slots=True, eq=False)
 class Message:
-    """One message, and what its sender was told."""
+    """A message, and the outcome of its send as the sender knows it."""
 
     number: int
     sent_to: str
-    """Where it was sent to."""
+    """Path of the queue or topic."""
     copies: dict[str, list[Copy]]
-    """By home: every queue or subscription where it has to arrive."""
+    """Copies by destination: every queue or subscription where the message has to arrive."""
     order_key: Hashable | None = None
-    """What keeps its messages in order: a link, a transaction, a key. None: this message has no place in an order."""
+    """Messages with the same key (a link, a transaction, a partition key) keep their order. None: no order."""
     is_accepted: bool = False
     refusal: str | None = None
     was_received: bool = False
-    """Somebody received it, so it was stored."""
+    """Whether it was received, which proves that it was stored."""
 
     def __str__(self) -> str:
         return f"message {self.number}"
@@ -121,7 +121,7 @@ class Message:
         return [copy for copies in self.copies.values() for copy in copies]
 
     def copy_in(self, destination: str) -> Copy:
-        """The copy at one home, of which there is one only."""
+        """Return the only copy at a destination."""
         copies = self.copies[destination]
         if not copies:
             copies.append(Copy(self.number, destination))
@@ -133,13 +133,13 @@ def make_body(number: int, filler: bytes) -> bytes:
 
 
 def read_message_number(body: bytes) -> int | None:
-    """The number of the message that has this body; None if a single bit of it was changed."""
+    """Return the message number in a body, or None if the body was changed."""
     number, checksum = BODY_HEADER.unpack_from(body) if len(body) >= BODY_HEADER.size else (-1, b"")
     return int(number) if checksum and checksum == _checksum(number, body[BODY_HEADER.size :]) else None
 
 
 def format_sequence_number(sequence_number: int) -> str:
-    """A sequence number as problems show it: in hexadecimal if it names a fragment."""
+    """Format a sequence number for a problem: in hexadecimal if it contains a fragment number."""
     return f"{sequence_number:#x}" if sequence_number >> FRAGMENT_SHIFT else str(sequence_number)
 
 

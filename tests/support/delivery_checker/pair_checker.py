@@ -1,26 +1,25 @@
-"""The ledger of messages that an application sends to a pair of namespaces.
+"""The delivery checker of messages that an application sends to a pair of namespaces.
 
-    message = ledger.begin("orders-a/12", "orders", ["orders"])         # a message, before it is sent
-    ledger.end(message, None)                                           # or with an error
-    ledger.find("orders-a/12", "orders", sequence_number, is_marked=False)
-    ledger.find_dead("orders-a/13", backlog_queue, reason, is_marked=False)
-    problems = ledger.close()                                           # after everything that is there was found
+    message = checker.send_started("orders-a/12", "orders", ["orders"])      # before a message is sent
+    checker.send_ended(message, None)                                        # or with an error
+    checker.found_at_destination("orders-a/12", "orders", sequence_number, is_marked_duplicate=False)
+    checker.found_dead_lettered("orders-a/13", backlog_queue, reason, is_marked_duplicate=False)
+    problems = checker.finish()                                              # after all messages were read
 
-To the promises of every ledger it adds, in the words of `problems`:
+In addition to the guarantees of every delivery checker, by the kind of problem that reports a violation:
 
-- lost: also of messages that were parked or spooled (R002, Q02); a message with a fault of its own is dead-lettered.
-- untruthful: an error that says "it did not happen" is true: such a message is nowhere.
-- unmarked: of several copies of a message at most one is without the mark `x-ms-possible-duplicate` (Q04, Q17).
-- doubled: where duplicates are detected there is one copy.
+- lost: no parked or spooled message is lost either (R002, Q02); a faulty message is dead-lettered.
+- untruthful: an error that says "nothing was sent" is true: the message is nowhere.
+- unmarked: at most one copy of a message lacks the mark `x-ms-possible-duplicate` (Q04, Q17).
+- doubled: a destination that detects duplicates has one copy.
 - order: messages of one session that went through one backlog queue arrive in the order of their sends, and a message
-  that the primary confirmed to its sender is before everything that is sent later in its session. Nothing else is
-  promised: a parked message may be overtaken by one that went to another backlog queue, or straight to the primary
+  that the primary confirmed to its sender is before all messages sent later in its session. No other order is
+  guaranteed: a message that went to another backlog queue, or directly to the primary, may overtake a parked message
   (Q18, R074).
-- dead-lettered: only messages with a fault of their own are dead-lettered in backlog queues, or put aside by the spool
-  (Q19).
+- dead-lettered: only faulty messages are dead-lettered in backlog queues, or rejected by the spool (Q19).
 - changed: every message arrives as it was sent (Q06).
 
-Owns: these promises. Knows nothing of processes, networks and outages: the promises do not depend on them.
+Owns: these guarantees. Knows nothing about processes, networks and outages: the guarantees do not depend on them.
 """
 
 from __future__ import annotations
@@ -36,51 +35,51 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
 
 DEAD_LETTERS: Final = "the dead letters of the backlog"
-"""The home of messages with a fault of their own."""
+"""Destination of faulty messages."""
 INCARNATION_SHIFT: Final = 64
-"""The sequence numbers of an entity that was deleted and created again begin anew: these bits tell them apart."""
+"""An entity that is deleted and created again restarts its sequence numbers: the bits above distinguish them."""
 
 
 @dataclass(slots=True, eq=False)
 class PairCopy(Copy):
-    """A message as it was found in the end."""
+    """A copy that was found at the end of a run."""
 
     is_marked_duplicate: bool = False
-    """As a possible duplicate."""
+    """Whether the copy is marked as a possible duplicate."""
     parked_at_ms: int | None = None
-    """None: it came directly."""
+    """When the copy was parked; None if it was sent to the primary directly."""
     is_dead: bool = False
-    """It was dead-lettered in a backlog queue, or put aside by the spool."""
+    """Whether the copy was dead-lettered in a backlog queue, or rejected by the spool."""
     reason: str = ""
     is_expired_excused: bool = False
-    """Its time was over: that is no problem."""
+    """Whether the copy was dead-lettered because it had expired, which is correct."""
 
     @property
     def incarnations(self) -> list[int]:
-        """Of the entity that it is in."""
+        """Incarnations of the entity that the copy is in."""
         return [number >> INCARNATION_SHIFT for number in self.sequence_numbers.values()]
 
 
 @dataclass(slots=True, eq=False)
 class PairMessage(Message):
-    """One message, where it went, and what was found of it."""
+    """A message, its way to its destination, and the copies found at the end."""
 
     message_id: str = ""
     session: Hashable | None = None
-    """Messages of one session keep their order; None: this message has no place in an order."""
+    """Messages of one session keep their order; None: no order."""
     detects_duplicates: bool = False
-    """Its destination detects duplicates."""
+    """Whether the destination detects duplicates."""
     parked_in: list[str] = field(default_factory=list)
-    """Backlog queues that have confirmed it."""
+    """Backlog queues that have confirmed the message."""
     moved_from: set[str] = field(default_factory=set)
-    """Backlog queues from which a pump has brought a copy to the primary, as far as that is known."""
+    """Backlog queues from which a pump is known to have moved a copy to the primary."""
     is_confirmed_by_primary: bool = False
-    """The primary has confirmed it to its sender."""
+    """Whether the primary has confirmed the message to its sender."""
     is_spooled: bool = False
     may_be_missing: bool = False
-    """It was deleted with its destination, or is still on its way."""
+    """Whether the message was deleted with its destination, or is still on its way."""
     found_copies: list[PairCopy] = field(default_factory=list)
-    """All copies, also those that are not at a home."""
+    """All copies, including those that are not at a destination of the message."""
 
     def __str__(self) -> str:
         return self.message_id
@@ -91,7 +90,7 @@ class PairMessage(Message):
 
     @property
     def sender_view(self) -> str:
-        """Where it went, as its sender knows it."""
+        """Where the message went, as far as its sender knows."""
         if any(copy.is_dead for copy in self.found_copies):
             return "was dead-lettered"
         if not self.is_accepted:
@@ -101,39 +100,41 @@ class PairMessage(Message):
 
     @property
     def has_expired(self) -> bool:
-        """Some copy of it is among the dead letters of its destination, where it has another number."""
+        """Whether a copy is in the dead-letter queue of its destination, where it has another sequence number."""
         return any(copy.destination not in copy.sequence_numbers for copies in self.copies.values() for copy in copies)
 
     @property
     def backlog_queue(self) -> str | None:
-        """The one backlog queue that it came through; None if there may be more, or none."""
+        """The only backlog queue that the message went through; None if there is none, or may be another."""
         parkings = {copy.parked_at_ms for copy in self.found_copies} - {None}
-        is_one = len(self.parked_in) == len(parkings) == 1 and len(self.moved_from) <= 1
-        return self.parked_in[0] if is_one and not self.has_expired else None
+        is_single = len(self.parked_in) == len(parkings) == 1 and len(self.moved_from) <= 1
+        return self.parked_in[0] if is_single and not self.has_expired else None
 
     def may_have_been_dropped(self, copy: PairCopy) -> bool:
-        """Its entity was deleted and created again, and before that had a copy of which this one is a duplicate."""
-        direct = [one for one in self.found_copies if one.destination == copy.destination and one.parked_at_ms is None]
-        return self.detects_duplicates and any(one.incarnations < copy.incarnations for one in direct)
+        """Whether the entity, before it was deleted and created again, may have dropped this copy as a duplicate."""
+        direct_copies = [
+            other for other in self.found_copies if other.destination == copy.destination and other.parked_at_ms is None
+        ]
+        return self.detects_duplicates and any(other.incarnations < copy.incarnations for other in direct_copies)
 
 
 class PairDeliveryChecker(DeliveryChecker):
-    """One ledger for all messages of a run."""
+    """Checker for all messages of a run."""
 
     allows_duplicates = True
 
     def __init__(self) -> None:
         super().__init__()
         self.messages_by_id: dict[str, PairMessage] = {}
-        """In the order of their sends."""
+        """Messages in the order of their sends."""
         self.duplicates: Counter[str] = Counter()
-        """Extra copies, by the way they came about."""
+        """Number of extra copies by cause."""
         self.marked_count = 0
-        """Copies with the mark."""
+        """Number of copies marked as possible duplicates."""
         self.marked_single_count = 0
-        """... that are the only copy."""
+        """Number of marked copies without another copy."""
 
-    # --- senders ------------------------------------------------------------------------------------------------------
+    # --- senders -----------------------------------------------------------------------------------------------------
 
     def send_started(
         self,
@@ -145,8 +146,10 @@ class PairDeliveryChecker(DeliveryChecker):
         has_fault: bool = False,
         detects_duplicates: bool = False,
     ) -> PairMessage:
-        """Record a message, which will be sent now. Messages of a session are sent one after the other."""
-        copies: dict[str, list[Copy]] = {home: [] for home in ((DEAD_LETTERS,) if has_fault else destinations)}
+        """Record a message that is about to be sent. Messages of a session are sent one after the other."""
+        copies: dict[str, list[Copy]] = {
+            destination: [] for destination in ((DEAD_LETTERS,) if has_fault else destinations)
+        }
         message = PairMessage(
             len(self.messages),
             path,
@@ -160,13 +163,13 @@ class PairDeliveryChecker(DeliveryChecker):
         return message
 
     def send_ended(self, message: PairMessage, error: str | None, *, may_have_happened: bool = False) -> None:
-        """Record what the sender was told: no error, or an error and what the error says of itself."""
+        """Record the outcome of a send: success, or an error that says whether the message may have been sent."""
         if error is None:
             self.send_accepted(message.number)
         elif not may_have_happened:
             self.send_refused(message.number, error)
 
-    # --- what is found ------------------------------------------------------------------------------------------------
+    # --- found copies ------------------------------------------------------------------------------------------------
 
     def found_at_destination(
         self,
@@ -180,7 +183,7 @@ class PairDeliveryChecker(DeliveryChecker):
         is_expired: bool = False,
         differences: Iterable[str] = (),
     ) -> None:
-        """A message is at a destination, or `is_expired` and among the dead letters of it."""
+        """Record a message found at a destination, or (`is_expired`) in the destination's dead-letter queue."""
         message = self._message_by_id(message_id, destination)
         if message is None or not self.check_destination(f"at {destination} is", message, destination):
             return
@@ -205,7 +208,7 @@ class PairDeliveryChecker(DeliveryChecker):
     def found_dead_lettered(
         self, message_id: str, where: str, reason: str, *, is_marked_duplicate: bool, is_expired_excused: bool = False
     ) -> None:
-        """A message is in the dead-letter queue of a backlog queue, or the spool has put it aside."""
+        """Record a message found in the dead-letter queue of a backlog queue, or rejected by the spool."""
         message = self._message_by_id(message_id, where)
         if message is None:
             return
@@ -225,7 +228,7 @@ class PairDeliveryChecker(DeliveryChecker):
             message.copies[DEAD_LETTERS].append(copy)
 
     def found_parked(self, message_id: str, where: str, *, is_marked_duplicate: bool) -> None:
-        """A message is still parked: late, but not lost."""
+        """Record a message that is still parked: late, but not lost."""
         message = self._message_by_id(message_id, where)
         if message is not None:
             message.may_be_missing = True
@@ -238,7 +241,7 @@ class PairDeliveryChecker(DeliveryChecker):
         return message
 
     def received_copy(self, message: Message, destination: str, address: str, sequence_number: int) -> Copy:
-        """Everything that is found is a copy of its own: nothing is looked at twice."""
+        """Return a new copy: every message is read once, so each receipt is another copy."""
         assert isinstance(message, PairMessage)
         copy = PairCopy(message.number, destination, {address: sequence_number})
         message.copies[destination].append(copy)
@@ -248,20 +251,21 @@ class PairDeliveryChecker(DeliveryChecker):
     def may_change_state(self, copy: Copy, state: State) -> bool:  # noqa: ARG002  # any message may expire
         return state is State.DEAD_LETTERED
 
-    # --- the end ------------------------------------------------------------------------------------------------------
+    # --- final check -------------------------------------------------------------------------------------------------
 
     def must_exist(self, message: Message) -> bool:
         assert isinstance(message, PairMessage)
         return super().must_exist(message) and not message.may_be_missing
 
-    def describe_loss(self, message: Message, copies: list[Copy]) -> str:  # noqa: ARG002  # the sender knows more of it
+    def describe_loss(self, message: Message, copies: list[Copy]) -> str:  # noqa: ARG002  # the sender's view says more than the copies
         assert isinstance(message, PairMessage)
         return message.sender_view
 
     def has_position(self, copy: Copy) -> bool:
-        """Only copies that were parked are compared: the order of the others is compared in `_check_direct`.
+        """Whether a copy was parked: the order of the other copies is checked in `_check_direct_order`.
 
-        A message counts from its first arrival. If that may have been dropped as a duplicate, it has no number.
+        The first arrival of a message determines its position. If that copy may have been dropped as a duplicate, the
+        message has no position.
         """
         if not super().has_position(copy) or not isinstance(copy, PairCopy) or copy.parked_at_ms is None:
             return False
@@ -269,7 +273,7 @@ class PairDeliveryChecker(DeliveryChecker):
         return isinstance(message, PairMessage) and not message.may_have_been_dropped(copy)
 
     def finish(self) -> list[str]:
-        """Everything that is there was found: all problems."""
+        """Return all problems, after all messages were read."""
         for message in self.messages_by_id.values():
             queue = message.backlog_queue
             message.order_key = (message.session, queue) if message.session is not None and queue is not None else None
@@ -278,8 +282,8 @@ class PairDeliveryChecker(DeliveryChecker):
         for message in self.messages_by_id.values():
             self._check_dead_letters(message)
             self._check_refusal(message)
-            for home in message.copies:
-                self._check_copies(message, home)
+            for destination in message.copies:
+                self._check_copies(message, destination)
             if message.session is not None:
                 sessions[message.session].append(message)
         for messages in sessions.values():
@@ -302,57 +306,57 @@ class PairDeliveryChecker(DeliveryChecker):
             )
 
     def _check_copies(self, message: PairMessage, destination: str) -> None:
-        """Compare the copies at one home, and those that are at no home, with each other."""
-        found = [
+        """Check the copies at a destination together with the copies that are at no destination of the message."""
+        copies = [
             copy
             for copy in message.found_copies
             if copy.destination == destination or copy.destination not in message.copies
         ]
-        marked = sum(copy.is_marked_duplicate for copy in found)
+        marked = sum(copy.is_marked_duplicate for copy in copies)
         self.marked_count += marked
-        if len(found) < 2:
+        if len(copies) < 2:
             self.marked_single_count += marked
             return
-        name = f"{message} is at {destination} {len(found)} times"
-        direct = sum(copy.parked_at_ms is None for copy in found)
-        parkings = {copy.parked_at_ms for copy in found} - {None}
-        ways = {
+        name = f"{message} is at {destination} {len(copies)} times"
+        direct = sum(copy.parked_at_ms is None for copy in copies)
+        parkings = {copy.parked_at_ms for copy in copies} - {None}
+        counts_by_cause = {
             "sent twice": max(0, direct - 1),
             "parked again": len(parkings) - 1 + (direct > 0) if parkings else 0,
-            "moved again": len(found) - direct - len(parkings),
+            "moved again": len(copies) - direct - len(parkings),
         }
-        self.duplicates += Counter(ways)
-        # An entity that was deleted and created again does not know what it had before.
-        lives = Counter(one for copy in found for one in copy.incarnations)
-        if message.detects_duplicates and any(count > 1 for count in lives.values()):
+        self.duplicates += Counter(counts_by_cause)
+        # An entity that was deleted and created again does not detect duplicates of earlier messages.
+        copies_by_incarnation = Counter(incarnation for copy in copies for incarnation in copy.incarnations)
+        if message.detects_duplicates and any(count > 1 for count in copies_by_incarnation.values()):
             self.report_problem(f"doubled: {name}, where duplicates are detected")
-        if len(found) - marked > 1:
-            told = ", ".join(f"{way} {count}" for way, count in ways.items() if count)
-            self.report_problem(f"unmarked: {name}, {len(found) - marked} of them unmarked ({told})")
+        if len(copies) - marked > 1:
+            causes = ", ".join(f"{cause} {count}" for cause, count in counts_by_cause.items() if count)
+            self.report_problem(f"unmarked: {name}, {len(copies) - marked} of them unmarked ({causes})")
 
     def _check_direct_order(self, messages: list[PairMessage]) -> None:
-        """Whatever the primary has confirmed to a sender is before all messages that are sent later."""
+        """Check that a message confirmed by the primary is before all messages that are sent later."""
         last: dict[str, tuple[int, PairMessage]] = {}
         for message in messages:
             if message.has_expired:
                 continue
-            for home, copies in message.copies.items():
+            for destination, copies in message.copies.items():
                 if not copies:
                     continue
-                first = min(copy.sequence_numbers[home] for copy in copies)
-                highest, before = last.get(home, (-1, message))
+                first = min(copy.sequence_numbers[destination] for copy in copies)
+                highest, previous = last.get(destination, (-1, message))
                 if first < highest:
                     self.report_problem(
-                        f"order: {message} of {home} has number {format_sequence_number(first)}, below number "
+                        f"order: {message} of {destination} has number {format_sequence_number(first)}, below number "
                         f"{format_sequence_number(highest)} of"
-                        f" {before}, which the primary had confirmed before"
+                        f" {previous}, which the primary had confirmed before"
                     )
                 if message.is_confirmed_by_primary and not message.parked_in:
-                    self.order_checks += before is not message
-                    last[home] = max((highest, before), (first, message), key=lambda one: one[0])
+                    self.order_checks += previous is not message
+                    last[destination] = max((highest, previous), (first, message), key=lambda candidate: candidate[0])
 
 
 def stored_positions_of(error: BaseException) -> list[int]:
-    """The places of those messages of a failed batch that are safe, as the error says."""
+    """Return the positions of the messages of a failed batch that are stored, according to the error."""
     stored = getattr(error, "stored", None)
-    return list(range(getattr(error, "safe", 0))) if stored is None else [int(place) for place in stored]
+    return list(range(getattr(error, "safe", 0))) if stored is None else [int(position) for position in stored]

@@ -1,7 +1,7 @@
-"""Broken promises as text: `kind: what happened`.
+"""Violated guarantees as text: `kind: what happened`.
 
 A campaign with real servers collects problems and reports them at the end (`Problems`). A simulation stops at the first
-one, so that its seed repeats exactly that run (`Violation`).
+problem (`Violation`), and its seed reproduces the run.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ MAX_PER_KIND: Final = 8
 
 
 class Violation(Exception):
-    """The broker did something that it must not do."""
+    """The broker has violated a guarantee."""
 
 
 @dataclass
 class Problems:
-    """The first few problems of each kind, and the number of all of them: no kind hides another."""
+    """The first problems of each kind, and the number of problems of each kind, so that no kind hides another."""
 
     max_per_kind: int = MAX_PER_KIND
-    """Problems of one kind that are kept as text; the others are counted."""
+    """Problems of one kind that are kept as text; further ones are only counted."""
     counts: Counter[str] = field(default_factory=Counter)
-    """All problems, by kind."""
+    """Number of problems by kind."""
     texts: list[str] = field(default_factory=list)
 
     @property
     def problems(self) -> list[str]:
-        """The problems that were kept, then one line for each kind of which there are more."""
-        more = {kind: count - self.max_per_kind for kind, count in self.counts.items() if count > self.max_per_kind}
-        return self.texts + [f"{kind}: {count:,} more of these" for kind, count in more.items()]
+        """The kept problems, and one line for each kind that has more."""
+        omitted = {kind: count - self.max_per_kind for kind, count in self.counts.items() if count > self.max_per_kind}
+        return self.texts + [f"{kind}: {count:,} more of these" for kind, count in omitted.items()]
 
     def add(self, text: str) -> None:
         kind = text.partition(":")[0]

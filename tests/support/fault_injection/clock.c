@@ -1,10 +1,10 @@
-/* Moves the wall clock of a program (LD_PRELOAD), while it runs and without its knowledge.
+/* Changes the wall clock of a program while it runs (LD_PRELOAD).
 
-   TWINBUS_CLOCK_CONTROL  a file with one int64, the nanoseconds to add, mapped into memory: clock.py changes it at any
-                          time. Without it nothing is moved.
+   TWINBUS_CLOCK_CONTROL  a file with one int64, the offset in nanoseconds, mapped into memory: clock.py may change it
+                          at any time. Without this variable the clock is not changed.
 
-   Monotonic clocks are untouched, as they are when an operator or NTP sets a machine's clock. The kernel knows nothing
-   of the move: modification times of files are true, and absolute deadlines are converted back before it sees them. */
+   Monotonic clocks are not changed, as when an operator or NTP sets a machine's clock. The kernel does not know the
+   offset: modification times of files are real, and absolute deadlines are converted before they reach the kernel. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -22,7 +22,7 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-/* The function of that name behind ours; looked up once. */
+/* The libc function that ours replaces; looked up once. */
 #define REAL(name)                                                                                                     \
     ({                                                                                                                 \
         static _Atomic(void *) found;                                                                                  \
@@ -31,7 +31,7 @@
         (__typeof__(&name))found;                                                                                      \
     })
 
-enum { SECOND_NS = 1000000000, OLDEST_WALL_S = 1000000000 /* 2001; no machine has been up for so long */ };
+enum { SECOND_NS = 1000000000, OLDEST_WALL_S = 1000000000 /* 2001; monotonic clocks never show so much */ };
 
 static _Atomic int64_t *moved_ns;
 
@@ -92,14 +92,14 @@ EXPORT int timespec_get(struct timespec *now, int base) {
 
 /* --------------------------------------------------------------------------------------------------------- waiting */
 
-/* A deadline as the kernel's clock has it. Those of monotonic clocks, which some objects have, are small numbers. */
+/* A deadline on the kernel's clock. Deadlines on monotonic clocks, which some objects use, are small numbers. */
 static struct timespec true_deadline(const struct timespec *until) {
     return until->tv_sec > OLDEST_WALL_S ? shifted(*until, -offset()) : *until;
 }
 
 EXPORT int pthread_cond_timedwait(pthread_cond_t *restrict condition, pthread_mutex_t *restrict mutex,
                                   const struct timespec *restrict until) {
-    static _Atomic(void *) found; /* the oldest of the functions of that name has another layout of conditions */
+    static _Atomic(void *) found; /* the oldest version of this function has another layout of conditions */
     if (!found)
         found = dlvsym(RTLD_NEXT, "pthread_cond_timedwait", "GLIBC_2.3.2");
     if (!found)

@@ -1,11 +1,11 @@
-"""The wall clock of a program, moved while it runs.
+"""Change the wall clock of a program while it runs.
 
     clock = MovableClock(folder / "clock")
     subprocess.Popen([...], env=clock.environment())
-    clock.move(7200)    # two hours ahead, from now on
-    clock.move(0)
+    clock.set_offset(7200)    # two hours ahead, from now on
+    clock.set_offset(0)
 
-Owns: the control file and the environment. How calls are intercepted is in `clock.c`.
+Owns: the control file and the environment. `clock.c` intercepts the calls.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _OFFSET: Final = struct.Struct("<q")
 
 
 class MovableClock:
-    """The wall clock of the programs that run with its environment, in all their processes."""
+    """Wall clock of the programs that run with its environment, including their child processes."""
 
     def __init__(self, control: Path) -> None:
-        """`control` is a file of its own."""
+        """`control` is a new file for the offset."""
         self._library = build(SOURCE)
         self._control_path = control
         control.write_bytes(bytes(_OFFSET.size))
@@ -37,13 +37,13 @@ class MovableClock:
             self._control = mmap.mmap(opened.fileno(), 0)
 
     def environment(self, base: Mapping[str, str] | None = None) -> dict[str, str]:
-        """The environment for the next program; `base` is this process's, unless another is given."""
-        given = dict(os.environ if base is None else base)
-        before = given.get("LD_PRELOAD")
-        given["LD_PRELOAD"] = str(self._library) if before is None else f"{before}:{self._library}"
-        given["TWINBUS_CLOCK_CONTROL"] = str(self._control_path)
-        return given
+        """Return the environment for a program, based on `base` (default: the environment of this process)."""
+        variables = dict(os.environ if base is None else base)
+        preloaded = variables.get("LD_PRELOAD")
+        variables["LD_PRELOAD"] = str(self._library) if preloaded is None else f"{preloaded}:{self._library}"
+        variables["TWINBUS_CLOCK_CONTROL"] = str(self._control_path)
+        return variables
 
     def set_offset(self, seconds: float) -> None:
-        """Have the clock so far ahead of the machine's, or behind it; 0 is the machine's time."""
+        """Set the clock ahead of the machine's clock by `seconds`; negative values set it behind."""
         _OFFSET.pack_into(self._control, 0, round(seconds * 1e9))

@@ -1,17 +1,17 @@
-"""What a disk holds after a power cut, told from the trace of the shim.
+"""Model of a disk that computes its content after a power cut from the trace of the shim.
 
-Each file and each folder has a durable state and the changes that no sync has covered yet, in order. A sync that ended
-well applies those that came before it began. One that failed loses those of a file for good, as Linux does: the next
-sync knows nothing of them. In a power cut the changes that are left are lost, or most of them.
+Each file and each folder has a durable state and an ordered list of changes that no sync has covered yet. A successful
+sync makes the changes durable that were made before it began. A failed sync of a file loses these changes for good, as
+on Linux: the next sync does not cover them. A power cut loses all remaining changes, or most of them.
 
-    disk = Disk(root)                    # before the program starts
-    disk.replay(trace)                   # when it was killed
-    disk.cut_power()                     # the root is now what the disk had
+    disk = PowerCutDisk(root)            # before the program starts
+    disk.replay(trace)                   # after the program was killed
+    disk.cut_power()                     # the root now contains only the durable state
 
-A file's name is its folder's affair: one that was synced itself, but whose folder was not since, is gone. That is what
-POSIX promises; many file systems keep more.
+A file's name belongs to its folder: a file that was synced is gone if its folder was not synced since. POSIX
+guarantees no more than that; many file systems do.
 
-Owns: that model. Knows nothing of who wrote, nor of what is in the files.
+Owns: this model. Knows nothing about the program or the content of files.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 RECORD_HEADER: Final = struct.Struct("<IIQqII")
 ALL_INODES: Final = 0
-"""Instead of an inode, where sync or syncfs is told."""
+"""Inode number in the records of sync and syncfs."""
 PAGE_BYTES: Final = 4096
 TORN_PAGE_PROBABILITY: Final = 0.4
-"""Of so many files that are torn the pages that survived lie anywhere, with zeros between them."""
+"""Probability that surviving pages of a torn file lie anywhere, with zeros between them."""
 
 
 class RecordKind(IntEnum):
-    """What a record tells, in the order of shim.c."""
+    """Kind of a trace record, with the same numbers as in shim.c."""
 
     MADE_FILE = 0
     WROTE = 1
@@ -52,7 +52,7 @@ class RecordKind(IntEnum):
 
 
 class TraceRecord(NamedTuple):
-    """One step of the program's, as the shim wrote it down."""
+    """A change or sync of the program, as recorded by the shim."""
 
     kind: RecordKind
     thread: int
@@ -63,64 +63,64 @@ class TraceRecord(NamedTuple):
 
 
 class Write(NamedTuple):
-    """A change of a file: bytes at a place, or, with `data` None, its new length."""
+    """A change of a file: bytes at an offset, or (`data` is None) a truncation to `offset` bytes."""
 
     offset: int
     data: bytes | None
 
 
 Entries: TypeAlias = "dict[str, Node | None]"
-"""A change of a folder, whole or not at all: what names stand for from now on; None for nothing."""
+"""An atomic change of a folder: new nodes by name, None for a removed name."""
 Node: TypeAlias = "File | Folder"
 ChangeT = TypeVar("ChangeT", Write, Entries)
 
 
 class DurableNode(ABC, Generic[ChangeT]):
-    """A file or folder: the changes that no sync has decided about, and how many came before them."""
+    """A file or folder with its pending changes, which no sync has covered."""
 
     def __init__(self, mode: int) -> None:
         self.mode = mode
-        """Its permissions. They are as durable as it is."""
+        """Permissions, which are as durable as the node."""
         self.pending: list[ChangeT] = []
-        self._decided = 0
+        self._resolved = 0
 
     @abstractmethod
     def apply(self, change: ChangeT, *, durable: bool) -> None:
-        """Make a change in what it is now, or in what is sure of it."""
+        """Apply a change to the current or to the durable state."""
 
     @property
     def visible(self) -> int:
-        """How many changes there were so far."""
-        return self._decided + len(self.pending)
+        """Number of changes so far."""
+        return self._resolved + len(self.pending)
 
     def change(self, change: ChangeT) -> None:
         self.apply(change, durable=False)
         self.pending.append(change)
 
     def mark_durable(self, end: int, *, durable: bool) -> None:
-        """The changes up to that number are durable now, or never will be."""
-        count = max(0, end - self._decided)
+        """Make the changes up to number `end` durable, or discard them for good."""
+        count = max(0, end - self._resolved)
         if durable:
             for change in self.pending[:count]:
                 self.apply(change, durable=True)
         del self.pending[:count]
-        self._decided += count
+        self._resolved += count
 
     def lose_unsynced(self, rng: random.Random) -> None:
-        """Some of the first changes are durable, as many as chance wants."""
-        self.mark_durable(self._decided + rng.randrange(len(self.pending) + 1), durable=True)
+        """Make a random number of the first pending changes durable."""
+        self.mark_durable(self._resolved + rng.randrange(len(self.pending) + 1), durable=True)
 
 
 class File(DurableNode[Write]):
-    """What is in a file now, and what is for sure."""
+    """Current and durable content of a file."""
 
     def __init__(self, content: bytes = b"", mode: int = 0o600) -> None:
         super().__init__(mode)
-        self.now = bytearray(content)
+        self.current = bytearray(content)
         self.durable = bytearray(content)
 
     def apply(self, change: Write, *, durable: bool) -> None:
-        content = self.durable if durable else self.now
+        content = self.durable if durable else self.current
         if change.data is None:
             del content[change.offset :]
         content.extend(bytes(max(0, change.offset - len(content))))
@@ -128,7 +128,7 @@ class File(DurableNode[Write]):
             content[change.offset : change.offset + len(change.data)] = change.data
 
     def lose_unsynced(self, rng: random.Random) -> None:
-        """Also of the next write a piece is durable; or some pages of all writes that are left, wherever they lie."""
+        """Also make part of the next write durable, or random pages of all remaining writes."""
         super().lose_unsynced(rng)
         if rng.random() < TORN_PAGE_PROBABILITY:
             pages = [page for write in self.pending for page in _pages(write) if rng.random() < 0.5]
@@ -139,7 +139,7 @@ class File(DurableNode[Write]):
 
 
 def _pages(write: Write) -> list[Write]:
-    """One for each page of the disk that a write touches. A new length is one, too."""
+    """Split a write into one write for each page that it touches. A truncation is not split."""
     if write.data is None:
         return [write]
     end = write.offset + len(write.data)
@@ -155,15 +155,15 @@ def _piece(write: Write, rng: random.Random) -> Write:
 
 
 class Folder(DurableNode[Entries]):
-    """What is in a folder now, and what is for sure."""
+    """Current and durable entries of a folder."""
 
     def __init__(self, mode: int = 0o700) -> None:
         super().__init__(mode)
-        self.now: dict[str, Node] = {}
+        self.current: dict[str, Node] = {}
         self.durable: dict[str, Node] = {}
 
     def apply(self, change: Entries, *, durable: bool) -> None:
-        content = self.durable if durable else self.now
+        content = self.durable if durable else self.current
         for name, node in change.items():
             if node is None:
                 content.pop(name, None)
@@ -172,36 +172,36 @@ class Folder(DurableNode[Entries]):
 
 
 class PowerCutDisk:
-    """The files under a root, each with what is sure of it. At the start all of it is."""
+    """Files and folders under a root with their durable state. At the start everything is durable."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self._top = Folder()
         self._by_inode: dict[int, Node] = {root.stat().st_ino: self._top}
         self._pending_syncs: dict[int, list[tuple[Node, int]]] = {}
-        """By thread: what its sync will cover, and how many changes of that."""
+        """By thread: the nodes that its current sync covers, and the number of changes of each."""
         self._load(root, self._top)
 
     def _load(self, path: Path, folder: Folder) -> None:
-        for one in sorted(path.iterdir()):
-            if one.is_socket():
-                continue  # it holds nothing, and the next start of the program replaces it
-            status = one.lstat()
+        for child in sorted(path.iterdir()):
+            if child.is_socket():
+                continue  # a socket has no content, and the next start of the program replaces it
+            status = child.lstat()
             mode = status.st_mode & 0o777
             known = self._by_inode.get(status.st_ino)
-            if one.is_dir():
+            if child.is_dir():
                 node: Node = Folder(mode)
             else:
-                node = known if known is not None else File(one.read_bytes(), mode)
+                node = known if known is not None else File(child.read_bytes(), mode)
             self._by_inode[status.st_ino] = node
-            folder.now[one.name] = folder.durable[one.name] = node
+            folder.current[child.name] = folder.durable[child.name] = node
             if isinstance(node, Folder):
-                self._load(one, node)
+                self._load(child, node)
 
-    # --- what the program did ----------------------------------------------------------------------------------------
+    # --- replay ------------------------------------------------------------------------------------------------------
 
     def replay(self, trace: Path) -> None:
-        """Take every step that the trace tells."""
+        """Apply all records of a trace."""
         for record in read_trace(trace.read_bytes()):
             self._apply(record)
 
@@ -217,46 +217,46 @@ class PowerCutDisk:
             nodes = self._by_inode.values() if record.inode == ALL_INODES else [self._by_inode[record.inode]]
             self._pending_syncs[record.thread] = [(node, node.visible) for node in nodes]
         elif kind in {RecordKind.SYNC_DONE, RecordKind.ALL_SYNCED}:
-            for node, seen in self._pending_syncs.pop(record.thread):
-                node.mark_durable(seen, durable=True)
+            for node, end in self._pending_syncs.pop(record.thread):
+                node.mark_durable(end, durable=True)
         elif kind is RecordKind.SYNC_FAILED:
-            for node, seen in self._pending_syncs.pop(record.thread):
+            for node, end in self._pending_syncs.pop(record.thread):
                 if isinstance(node, File):
-                    node.mark_durable(seen, durable=False)
+                    node.mark_durable(end, durable=False)
         else:
             self._change_names(record)
 
     def _make_file(self, record: TraceRecord) -> None:
-        """A file that is there already, or a new one, whose inode may have been that of another before."""
+        """Add a file unless it exists; a new file may reuse the inode of a deleted one."""
         folder, name = self._find(record.path)
-        if name not in folder.now or folder.now[name] is not self._by_inode.get(record.inode):
-            self._by_inode[record.inode] = made = File()
-            folder.change({name: made})
+        if name not in folder.current or folder.current[name] is not self._by_inode.get(record.inode):
+            self._by_inode[record.inode] = new_file = File()
+            folder.change({name: new_file})
 
     def _change_names(self, record: TraceRecord) -> None:
         folder, name = self._find(record.path)
         if record.kind is RecordKind.MADE_FOLDER:
-            self._by_inode[record.inode] = made = Folder()
-            folder.change({name: made})
+            self._by_inode[record.inode] = new_folder = Folder()
+            folder.change({name: new_folder})
             return
         if record.kind is RecordKind.UNLINKED:
             folder.change({name: None})
             return
         target, new_name = self._find(record.second.decode())
-        moved: Entries = {name: None} if record.kind is RecordKind.RENAMED else {}
+        removed_name: Entries = {name: None} if record.kind is RecordKind.RENAMED else {}
         if target is folder:
-            folder.change({**moved, new_name: folder.now[name]})
+            folder.change({**removed_name, new_name: folder.current[name]})
             return
-        target.change({new_name: folder.now[name]})
-        if moved:
-            folder.change(moved)
+        target.change({new_name: folder.current[name]})
+        if removed_name:
+            folder.change(removed_name)
 
     def _find(self, path: str) -> tuple[Folder, str]:
-        """The folder that a path leads to, and the last name of it."""
+        """Return the folder that contains a path, and the last name of the path."""
         *upper, name = Path(path).relative_to(self._root).parts
         folder = self._top
         for part in upper:
-            lower = folder.now[part]
+            lower = folder.current[part]
             assert isinstance(lower, Folder), f"{path}: {part} is no folder"
             folder = lower
         return folder, name
@@ -266,25 +266,30 @@ class PowerCutDisk:
         assert isinstance(node, File), f"inode {inode} is no file"
         return node
 
-    # --- the end -----------------------------------------------------------------------------------------------------
+    # --- power cut ---------------------------------------------------------------------------------------------------
 
     def differences(self) -> list[str]:
-        """Where the root differs from what the trace tells of it: what the shim did not see. Nothing is to run then."""
-        told = dict(_walk(self._top, durable=False))
-        real = {str(path.relative_to(self._root)): path for path in self._root.rglob("*") if not path.is_socket()}
-        found = [f"{name} is only on disk" for name in real.keys() - told.keys()]
-        found += [f"{name} is not on disk" for name in told.keys() - real.keys()]
-        for name in real.keys() & told.keys():
-            node = told[name]
-            if isinstance(node, File) and real[name].read_bytes() != node.now:
-                found.append(f"{name} has {real[name].stat().st_size} bytes, the trace tells {len(node.now)} others")
-        return sorted(found)
+        """Return where the root differs from the replayed trace, that is, changes that the shim did not see.
+
+        The program must have ended.
+        """
+        replayed = dict(_walk(self._top, durable=False))
+        on_disk = {str(path.relative_to(self._root)): path for path in self._root.rglob("*") if not path.is_socket()}
+        problems = [f"{name} is only on disk" for name in on_disk.keys() - replayed.keys()]
+        problems += [f"{name} is not on disk" for name in replayed.keys() - on_disk.keys()]
+        for name in on_disk.keys() & replayed.keys():
+            node = replayed[name]
+            if isinstance(node, File) and on_disk[name].read_bytes() != node.current:
+                problems.append(
+                    f"{name} has {on_disk[name].stat().st_size} bytes, the trace tells {len(node.current)} others"
+                )
+        return sorted(problems)
 
     def cut_power(self, rng: random.Random | None = None) -> None:
-        """Make the root what the disk holds when the power is cut now. The program must have been killed.
+        """Replace the files under the root by their durable state. The program must have been killed.
 
-        Of the changes that no sync has covered nothing is left; with `rng` the first few are, as many as chance wants,
-        of each file and folder, and of what comes next a piece, or some pages.
+        Changes that no sync has covered are lost. With `rng`, a random number of the first changes of each file and
+        folder survive, and part of the next write or random pages of later writes.
         """
         for path in self._root.rglob("*"):
             status = path.lstat()
@@ -304,16 +309,16 @@ class PowerCutDisk:
             path.chmod(node.mode)
 
 
-def _walk(folder: Folder, *, durable: bool, above: str = "") -> Iterator[tuple[str, Node]]:
-    """All that is in a folder, by path; a folder before what is in it."""
-    for name, node in sorted((folder.durable if durable else folder.now).items()):
-        yield above + name, node
+def _walk(folder: Folder, *, durable: bool, prefix: str = "") -> Iterator[tuple[str, Node]]:
+    """Yield all nodes in a folder by path; a folder comes before its entries."""
+    for name, node in sorted((folder.durable if durable else folder.current).items()):
+        yield prefix + name, node
         if isinstance(node, Folder):
-            yield from _walk(node, durable=durable, above=f"{above}{name}/")
+            yield from _walk(node, durable=durable, prefix=f"{prefix}{name}/")
 
 
 def read_trace(trace: bytes) -> Iterator[TraceRecord]:
-    """What is in a trace. Its last record may be incomplete, where the process was killed in the middle of it."""
+    """Yield the records of a trace. The last record may be incomplete if the process was killed while writing it."""
     at = 0
     while at + RECORD_HEADER.size <= len(trace):
         kind, thread, inode, offset, path_bytes, second_bytes = RECORD_HEADER.unpack_from(trace, at)

@@ -1,20 +1,21 @@
-/* Stands between a program and its disk (LD_PRELOAD): writes down what becomes durable, and makes the disk slow or sick.
+/* Shim between a program and its disk (LD_PRELOAD): records what becomes durable, and makes the disk slow or fail.
 
-   TWINBUS_SHIM_ROOT     the folder that counts: an absolute path without symbolic links. All else passes untouched.
-   TWINBUS_SHIM_TRACE    a file outside of it, which gets a record of every change under the root and of every sync.
-                         disk.py reads it after the process was killed, and makes the root what a power cut leaves.
-   TWINBUS_SHIM_CONTROL  a file of rules, mapped into memory: whoever else maps it changes them at any time. shim.py does.
+   TWINBUS_SHIM_ROOT     the folder to watch: an absolute path without symbolic links. Other files are not affected.
+   TWINBUS_SHIM_TRACE    a file outside of the root, which gets a record of every change and sync under the root.
+                         power_cut.py reads it after the process was killed, and leaves only durable data in the root.
+   TWINBUS_SHIM_CONTROL  a file of rules, mapped into memory: shim.py may change them at any time.
 
-   A record is appended by one writev to a file opened with O_APPEND, so that threads and forked processes need no lock,
-   and it is in the trace once the call returned, so that SIGKILL takes none back. Its order to others is this:
+   A record is appended with one writev to a file opened with O_APPEND, so threads and forked processes need no lock. It
+   is in the trace once the call has returned, so SIGKILL cannot undo it. The order of records:
 
-   - a change is recorded after it was made. A sync that begins later covers it; one that ran meanwhile need not have.
-   - a sync is recorded twice: before it begins, and when it ended well or badly. It covers what came before the first.
-   - files are known by their inodes, and a new file may get that of one that was just deleted. So one name at a time is
-     made, changed or removed, and recorded before the next.
+   - A change is recorded after it was made. A sync that begins later covers it; a concurrent sync may not.
+   - A sync is recorded twice: before it begins, and when it has succeeded or failed. It covers the changes recorded
+     before it began.
+   - Files are identified by their inodes, and a new file may get the inode of a file that was just deleted. Therefore
+     only one name at a time is created, changed or removed, and recorded before the next.
 
-   sync_file_range makes nothing durable and is not looked at. What is written by stdio or through a mapping is not seen,
-   so it is lost in every power cut: the database does neither, and a test compares the trace with the disk. */
+   sync_file_range makes nothing durable and is not intercepted. Writes by stdio or through a mapping are not seen, so
+   they are lost in every power cut: the databases use neither, and a test compares the trace with the disk. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -39,7 +40,7 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-/* The function of that name behind ours; looked up once. */
+/* The libc function that ours replaces; looked up once. */
 #define REAL(name)                                                                                                     \
     ({                                                                                                                 \
         static _Atomic(void *) found;                                                                                  \
@@ -48,7 +49,7 @@
         (__typeof__(&name))found;                                                                                      \
     })
 
-/* ------------------------------------------------------------------------------------ the layouts that Python knows */
+/* -------------------------------------------------------------------------------------- layouts shared with Python */
 
 enum kind { MADE_FILE, WROTE, TRUNCATED, SYNC_BEGUN, SYNC_DONE, SYNC_FAILED, ALL_SYNCED, RENAMED, UNLINKED, LINKED, MADE_FOLDER };
 
@@ -56,9 +57,9 @@ struct record {
     uint32_t kind;
     uint32_t thread;
     uint64_t inode;
-    int64_t offset;        /* of a write; the new length of a truncation */
+    int64_t offset;        /* offset of a write, or the new length of a truncation */
     uint32_t path_bytes;
-    uint32_t second_bytes; /* what was written, or the other path */
+    uint32_t second_bytes; /* length of the written bytes, or of the second path */
 };
 
 enum action { OFF, DELAY_SYNC, FAIL_SYNC, FAIL_WRITE };
@@ -68,9 +69,9 @@ enum { RULES = 16, FOLDER_BYTES = 1000 };
 struct rule {
     _Atomic int32_t action;
     _Atomic int32_t delay_ms;
-    _Atomic int32_t times; /* how often it still applies; below 0: always */
+    _Atomic int32_t times; /* remaining applications; below 0: unlimited */
     _Atomic int32_t hits;
-    char folder[FOLDER_BYTES]; /* for all in it, and for itself */
+    char folder[FOLDER_BYTES]; /* applies to the folder and everything in it */
 };
 
 static struct rule *rules;
@@ -103,7 +104,7 @@ __attribute__((constructor)) static void start(void) {
         return;
     if (trace_name) {
         int low = REAL(open)(trace_name, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
-        trace = low < 0 ? -1 : REAL(fcntl)(low, F_DUPFD_CLOEXEC, 500); /* where no program expects its own */
+        trace = low < 0 ? -1 : REAL(fcntl)(low, F_DUPFD_CLOEXEC, 500); /* above the descriptors that programs use */
         if (trace < 0)
             die(trace_name);
         REAL(close)(low);
@@ -145,7 +146,7 @@ enum { DESCRIPTORS = 65536 };
 static struct {
     _Atomic uint64_t inode;
     _Atomic int state;
-    _Atomic int is_synchronous; /* O_SYNC or O_DSYNC: each write is a sync, too */
+    _Atomic int is_synchronous; /* O_SYNC or O_DSYNC: each write is also a sync */
 } descriptors[DESCRIPTORS];
 
 static int is_under(const char *folder, const char *path) {
@@ -153,7 +154,7 @@ static int is_under(const char *folder, const char *path) {
     return length && !strncmp(path, folder, length) && (path[length] == '/' || !path[length]);
 }
 
-/* Where an open file is now. 0 if that cannot be told. */
+/* Current path of an open file. Returns 0 if the path is unknown. */
 static int path_of(int fd, char *path) {
     char link[40];
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
@@ -177,7 +178,7 @@ static enum state classify(int fd) {
     return state;
 }
 
-/* What a descriptor stands for. One of ours is looked at each time: it may have been closed behind our back. */
+/* The file of a descriptor. Descriptors under the root are checked each time: they may have been closed unseen. */
 static enum state state_of(int fd) {
     struct stat status;
     if (!*root || fd < 0 || fd >= DESCRIPTORS)
@@ -198,7 +199,7 @@ static void forget(int fd) {
 
 /* -------------------------------------------------------------------------------------------------------- the rules */
 
-/* The rule of that action for an open file, with one application of it used up; NULL if there is none. */
+/* Apply the rule with this action to an open file once, and return it; NULL if there is none. */
 static struct rule *applying(int fd, enum action action) {
     char path[PATH_MAX] = "";
     for (struct rule *rule = rules; rule && rule < rules + RULES; rule++) {
@@ -267,7 +268,7 @@ EXPORT int syncfs(int fd) {
 
 /* ----------------------------------------------------------------------------------------------------------- writes */
 
-/* Writes that move the file's position tell only afterwards where they went: one at a time. */
+/* The offset of a write that moves the file's position is known only afterwards, so such writes run one at a time. */
 static pthread_mutex_t *position_lock(int fd) { return &position_locks[fd % 64]; }
 
 static ssize_t finish(int fd, ssize_t result) {
@@ -292,7 +293,7 @@ static void record_vector(int fd, int64_t offset, const struct iovec *parts, int
     }
 }
 
-/* What the kernel wrote by itself is read back, up to where the file's position is now. */
+/* Data copied inside the kernel is read back from the file, up to the current position. */
 static void record_copied(int fd, int64_t end, ssize_t written) {
     char link[40], data[65536];
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
@@ -423,7 +424,7 @@ EXPORT int ftruncate(int fd, off_t length) { return truncated(fd, REAL(ftruncate
 
 EXPORT int ftruncate64(int fd, off_t length) { return truncated(fd, REAL(ftruncate64)(fd, length)); }
 
-/* Room in advance is zeros, as a truncation to a greater length is; with FALLOC_FL_KEEP_SIZE it is nothing at all. */
+/* Allocated space is zeros, like a truncation to a greater length; with FALLOC_FL_KEEP_SIZE nothing changes. */
 EXPORT int fallocate(int fd, int mode, off_t offset, off_t length) {
     return truncated(fd, REAL(fallocate)(fd, mode, offset, length));
 }
@@ -457,7 +458,7 @@ TRUNCATE(truncate64)
 
 /* ---------------------------------------------------------------------------------------------- opening and closing */
 
-/* Locks the names for a call that may change them, and unlocks them behind the record of it. */
+/* Lock the names for a call that may change them, and unlock them after its record was written. */
 #define WITH_NAMES(call)                                                                                               \
     ({                                                                                                                 \
         pthread_mutex_lock(&names_lock);                                                                               \
@@ -488,7 +489,7 @@ static mode_t mode_in(int flags, va_list more) {
         va_start(more, flags);                                                                                         \
         mode_t mode = mode_in(flags, more);                                                                            \
         va_end(more);                                                                                                  \
-        if (!(flags & O_CREAT)) /* may wait, as that of a pipe does */                                                 \
+        if (!(flags & O_CREAT)) /* may block, as for a pipe */                                                         \
             return opened(REAL(name)(path, flags, mode), flags);                                                       \
         return WITH_NAMES(opened(REAL(name)(path, flags, mode), flags));                                               \
     }
@@ -510,7 +511,7 @@ OPEN(open64)
 OPENAT(openat)
 OPENAT(openat64)
 
-/* What the compiler makes of open without a mode. */
+/* The compiler generates this call for an open without a mode. */
 EXPORT int __open_2(const char *path, int flags) { return opened(REAL(open)(path, flags), flags); }
 EXPORT int __open64_2(const char *path, int flags) { return opened(REAL(open64)(path, flags), flags); }
 EXPORT int __openat_2(int folder, const char *path, int flags) { return opened(REAL(openat)(folder, path, flags), flags); }
@@ -543,7 +544,7 @@ EXPORT int closedir(DIR *folder) {
     return REAL(closedir)(folder);
 }
 
-/* The trace, which may lie in the range, is left open. */
+/* Keep the trace open, even if its descriptor is in the range. */
 EXPORT int close_range(unsigned first, unsigned last, int flags) {
     for (unsigned fd = first; fd <= last && fd < DESCRIPTORS; fd++)
         forget(fd);
@@ -580,7 +581,7 @@ FCNTL(fcntl64)
 
 /* ----------------------------------------------------------------------------------------------------- folder entries */
 
-/* The path without symbolic links in its folder; 0 where it is none of ours. */
+/* Resolve symbolic links in the folder of a path; returns 0 if the path is not under the root. */
 static int resolve(int folder, const char *path, char *resolved) {
     char joined[PATH_MAX], parent[PATH_MAX];
     int before = errno, length;

@@ -1,13 +1,13 @@
-"""The shim that stands between a server and its disk: built, put in place, and told at run time what to do.
+"""The shim between a program and its disk: compile it, preload it, and control its faults at run time.
 
-    with Shim(root, scratch) as shim:
+    with DiskShim(root, scratch) as shim:
         subprocess.run([...], env=shim.environment())
-        shim.disk()                                   # what a power cut would leave of the root
+        shim.replayed_disk()                          # the files under the root that a power cut would leave
         with shim.rule(Action.DELAY_SYNC, root / "stores" / "1", delay_ms=5000):
             ...
 
-Owns: the compiler's call, the rules in the control file, the environment. What a trace means is told in `disk`, what
-the shim itself does in `shim.c`.
+Owns: the compilation, the rules in the control file, the environment. `power_cut` interprets the trace; `shim.c` is
+the shim itself.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ UNLIMITED: Final = -1
 
 
 class Action(IntEnum):
-    """What a rule does to the calls on files in its folder."""
+    """Effect of a rule on system calls for files in its folder."""
 
     OFF = 0
     DELAY_SYNC = 1
-    """They take longer. With a delay of 0 they are only counted."""
+    """Syncs take longer. With a delay of 0 they are only counted."""
     FAIL_SYNC = 2
-    """They fail with EIO, and what they should have made durable never is."""
+    """Syncs fail with EIO, and the changes that they cover never become durable."""
     FAIL_WRITE = 3
     """Writes fail with ENOSPC."""
 
 
 class FaultRule:
-    """One line of the control file, as long as it holds."""
+    """An active rule in the control file."""
 
     def __init__(self, control: mmap.mmap, offset: int) -> None:
         self._control = control
@@ -56,12 +56,12 @@ class FaultRule:
 
     @property
     def hit_count(self) -> int:
-        """How often it has applied."""
+        """How often the rule was applied."""
         return int(RULE_STRUCT.unpack_from(self._control, self._offset)[3])
 
 
 class DiskShim:
-    """The shim for the programs that keep their files under `root`. What it writes itself is in `scratch`."""
+    """Shim for programs that store their files under `root`. The shim's own files are in `scratch`."""
 
     def __init__(self, root: Path, scratch: Path, *, has_trace: bool = True) -> None:
         self.root = root.resolve()
@@ -80,8 +80,8 @@ class DiskShim:
         self._control.close()
 
     def environment(self) -> dict[str, str]:
-        """For the next program, whose life starts with all that is under the root safely on the disk."""
-        told = {
+        """Return the environment for the next program, and treat all files under the root as durable at its start."""
+        variables = {
             "LD_PRELOAD": str(self._library),
             "TWINBUS_SHIM_ROOT": str(self.root),
             "TWINBUS_SHIM_CONTROL": str(self._control_path),
@@ -89,12 +89,12 @@ class DiskShim:
         if self._trace is not None:
             self._trace.write_bytes(b"")
             self._base = PowerCutDisk(self.root)
-            told["TWINBUS_SHIM_TRACE"] = str(self._trace)
-        return {**os.environ, **told}
+            variables["TWINBUS_SHIM_TRACE"] = str(self._trace)
+        return {**os.environ, **variables}
 
     def replayed_disk(self) -> PowerCutDisk:
-        """The disk after all that the program has done since. Its life must be over."""
-        assert self._trace is not None, "this shim keeps no trace"
+        """Return the disk after all changes of the program, which must have ended."""
+        assert self._trace is not None, "this shim records no trace"
         assert self._base is not None, "no program was started"
         disk, self._base = self._base, None
         disk.replay(self._trace)
@@ -102,11 +102,11 @@ class DiskShim:
 
     @contextmanager
     def rule(self, action: Action, folder: Path, *, delay_ms: int = 0, times: int = UNLIMITED) -> Iterator[FaultRule]:
-        """Have the calls on files in a folder delayed or failed, `times` times."""
+        """Delay or fail calls for files in a folder, at most `times` times."""
         name = os.fsencode(folder.resolve())
         assert len(name) < FOLDER_BYTES
-        taken = range(0, MAX_RULES * RULE_STRUCT.size, RULE_STRUCT.size)
-        offset = next(at for at in taken if RULE_STRUCT.unpack_from(self._control, at)[0] == Action.OFF)
+        offsets = range(0, MAX_RULES * RULE_STRUCT.size, RULE_STRUCT.size)
+        offset = next(start for start in offsets if RULE_STRUCT.unpack_from(self._control, start)[0] == Action.OFF)
         RULE_STRUCT.pack_into(self._control, offset, Action.OFF, delay_ms, times, 0, name)
         self._switch(offset, action)
         try:
@@ -119,7 +119,7 @@ class DiskShim:
 
 
 def build(source: Path = SOURCE) -> Path:
-    """The compiled shim; once for all who run at the same time, and anew when its source has changed."""
+    """Compile the shim if its source has changed, and return the library; parallel test runs share it."""
     status = source.stat()
     folder = Path(tempfile.gettempdir()) / f"twinbus-shim-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)

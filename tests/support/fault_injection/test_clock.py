@@ -1,4 +1,4 @@
-"""The wall clock of a program can be moved while the program runs; its monotonic clock and its waits are untouched."""
+"""The wall clock of a running program can be changed; its monotonic clock and the length of its waits stay the same."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def clock(tmp_path: Path) -> MovableClock:
     return MovableClock(tmp_path / "control")
 
 
-def test_a_running_program_sees_its_clock_ahead_behind_and_right_again(clock: MovableClock) -> None:
+def test_a_running_program_sees_the_changed_clock_at_once(clock: MovableClock) -> None:
     command = [sys.executable, "-c", PROGRAM]
     with subprocess.Popen(
         command, env=clock.environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -55,14 +55,14 @@ def test_a_running_program_sees_its_clock_ahead_behind_and_right_again(clock: Mo
         program.stdin.close()
 
 
-def test_a_deadline_of_a_moved_clock_comes_when_that_clock_says_so(clock: MovableClock) -> None:
+def test_a_deadline_is_measured_on_the_changed_clock(clock: MovableClock) -> None:
     clock.set_offset(7200)
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", WAITING], env=clock.environment(), capture_output=True, text=True, timeout=60, check=True
     )
-    assert float(done.stdout) < 1.5
+    assert float(completed.stdout) < 1.5
 
 
-def test_the_clock_keeps_what_is_preloaded_already(clock: MovableClock) -> None:
+def test_the_clock_keeps_libraries_that_are_already_preloaded(clock: MovableClock) -> None:
     environment = clock.environment({"LD_PRELOAD": "/some/library.so"})
     assert environment["LD_PRELOAD"].startswith("/some/library.so:")

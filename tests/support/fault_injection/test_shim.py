@@ -1,4 +1,4 @@
-"""The shim delays and fails what it is told to, and what it writes down is enough to know what a power cut leaves."""
+"""The shim delays and fails calls as its rules say, and its trace determines the disk content after a power cut."""
 
 from __future__ import annotations
 
@@ -51,29 +51,29 @@ def shim(root: Path, tmp_path: Path) -> Iterator[DiskShim]:
 
 
 def run(shim: DiskShim, program: str) -> str:
-    """Let a program run under the shim, to its end or to its death by `die()`; what it printed."""
+    """Run a program under the shim until it ends or kills itself with `die()`, and return its output."""
     command = [sys.executable, "-c", PREAMBLE + textwrap.dedent(program), str(shim.root)]
-    done = subprocess.run(command, env=shim.environment(), capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode in {0, -9}, done.stderr
-    return done.stdout
+    completed = subprocess.run(command, env=shim.environment(), capture_output=True, text=True, timeout=60, check=False)
+    assert completed.returncode in {0, -9}, completed.stderr
+    return completed.stdout
 
 
 def after_power_cut(shim: DiskShim, program: str) -> dict[str, bytes]:
-    """What is left of the files of a program that was killed by a power cut."""
+    """Run a program, cut the power, and return the files that are left."""
     run(shim, program)
     shim.replayed_disk().cut_power()
-    return content(shim.root)
+    return file_contents(shim.root)
 
 
-def content(root: Path) -> dict[str, bytes]:
+def file_contents(root: Path) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
-# --- what a power cut leaves ------------------------------------------------------------------------------------------
+# --- files after a power cut ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("call", ["fsync", "fdatasync"])
-def test_what_was_written_after_the_last_sync_is_lost(shim: DiskShim, call: str) -> None:
+def test_writes_after_the_last_sync_are_lost(shim: DiskShim, call: str) -> None:
     left = after_power_cut(
         shim,
         f"""
@@ -91,7 +91,7 @@ def test_a_file_that_was_never_synced_is_empty(shim: DiskShim) -> None:
     assert after_power_cut(shim, 'put(root / "log", b"lost"); sync(root); die()') == {"log": b""}
 
 
-def test_a_file_whose_folder_was_not_synced_since_is_gone(shim: DiskShim) -> None:
+def test_a_file_is_gone_if_its_folder_was_not_synced(shim: DiskShim) -> None:
     assert after_power_cut(shim, 'os.fsync(put(root / "log", b"lost")); die()') == {}
 
 
@@ -128,7 +128,7 @@ def test_a_truncation_without_sync_is_undone(shim: DiskShim) -> None:
     assert left == {"before": b"from an earlier life", "emptied": b"full"}
 
 
-def test_a_truncation_with_sync_holds(shim: DiskShim) -> None:
+def test_a_synced_truncation_is_kept(shim: DiskShim) -> None:
     left = after_power_cut(
         shim,
         """
@@ -143,7 +143,7 @@ def test_a_truncation_with_sync_holds(shim: DiskShim) -> None:
     assert left == {"log": b"0123"}
 
 
-def test_room_that_was_taken_in_advance_is_zeros(shim: DiskShim) -> None:
+def test_preallocated_space_is_zeros(shim: DiskShim) -> None:
     left = after_power_cut(
         shim, 'fd = put(root / "log", b"0123"); os.posix_fallocate(fd, 0, 8); os.fsync(fd); sync(root); die()'
     )
@@ -195,7 +195,7 @@ def test_a_deletion_without_a_sync_of_the_folder_is_undone(shim: DiskShim) -> No
     assert left == {"c": b"c"}
 
 
-def test_a_new_file_does_not_inherit_from_a_deleted_one_whose_inode_it_has(shim: DiskShim) -> None:
+def test_a_new_file_with_a_reused_inode_inherits_nothing_from_the_deleted_file(shim: DiskShim) -> None:
     left = after_power_cut(
         shim,
         """
@@ -211,7 +211,7 @@ def test_a_new_file_does_not_inherit_from_a_deleted_one_whose_inode_it_has(shim:
     assert left == {"new": b""}
 
 
-def test_folders_are_as_durable_as_their_names(shim: DiskShim) -> None:
+def test_a_folder_is_durable_once_its_parent_is_synced(shim: DiskShim) -> None:
     left = after_power_cut(
         shim,
         """
@@ -227,7 +227,7 @@ def test_folders_are_as_durable_as_their_names(shim: DiskShim) -> None:
     assert left == {"kept/file": b"x"}
 
 
-def test_hard_links_share_their_bytes(shim: DiskShim) -> None:
+def test_hard_links_share_their_content(shim: DiskShim) -> None:
     left = after_power_cut(
         shim,
         """
@@ -241,7 +241,7 @@ def test_hard_links_share_their_bytes(shim: DiskShim) -> None:
     assert left == {"one": b"x", "two": b"x"}
 
 
-def test_a_failed_sync_is_not_made_good_by_the_next_one(shim: DiskShim) -> None:
+def test_changes_of_a_failed_sync_are_lost_even_if_the_next_sync_succeeds(shim: DiskShim) -> None:
     (shim.root / "log").write_bytes(b"first ")
     with shim.rule(Action.FAIL_SYNC, shim.root / "log", times=1):
         left = after_power_cut(
@@ -259,7 +259,7 @@ def test_a_failed_sync_is_not_made_good_by_the_next_one(shim: DiskShim) -> None:
     assert left == {"log": b"first " + bytes(7) + b"third"}
 
 
-def test_files_outside_of_the_root_are_left_alone(shim: DiskShim, tmp_path: Path) -> None:
+def test_files_outside_of_the_root_are_not_affected(shim: DiskShim, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     after_power_cut(shim, f'put("{outside}", b"kept"); die()')
     assert outside.read_bytes() == b"kept"
@@ -275,7 +275,7 @@ LONG_LOG = """
     """
 
 
-def test_with_luck_some_of_the_rest_is_there_torn_anywhere_or_in_pages(shim: DiskShim) -> None:
+def test_with_randomness_some_unsynced_bytes_survive_as_a_prefix_or_as_pages(shim: DiskShim) -> None:
     sizes, holes = set(), 0
     for seed in range(12):
         run(shim, LONG_LOG)
@@ -290,7 +290,7 @@ def test_with_luck_some_of_the_rest_is_there_torn_anywhere_or_in_pages(shim: Dis
     assert 0 < holes < 8
 
 
-def test_threads_and_forked_children_are_written_down_too(shim: DiskShim) -> None:
+def test_writes_of_threads_and_forked_children_are_recorded(shim: DiskShim) -> None:
     left = after_power_cut(
         shim,
         """
@@ -319,7 +319,7 @@ def test_threads_and_forked_children_are_written_down_too(shim: DiskShim) -> Non
     assert left == {"child": whole} | {f"thread {number}": whole for number in range(4)}
 
 
-def test_files_that_threads_make_and_delete_at_the_same_time_are_told_apart(shim: DiskShim) -> None:
+def test_files_created_and_deleted_by_concurrent_threads_are_distinguished(shim: DiskShim) -> None:
     run(
         shim,
         """
@@ -342,7 +342,7 @@ def test_files_that_threads_make_and_delete_at_the_same_time_are_told_apart(shim
     assert shim.replayed_disk().differences() == []
 
 
-def test_doubled_descriptors_lead_to_the_same_file(shim: DiskShim) -> None:
+def test_duplicated_descriptors_refer_to_the_same_file(shim: DiskShim) -> None:
     left = after_power_cut(
         shim,
         """
@@ -364,7 +364,7 @@ def test_permissions_survive(shim: DiskShim) -> None:
     assert (shim.root / "key").stat().st_mode & 0o777 == 0o600
 
 
-# --- real databases ---------------------------------------------------------------------------------------------------
+# --- real databases -------------------------------------------------------------------------------------------------
 
 ROCKSDB = """
 from rocksdict import Options, Rdict, WriteBatch, WriteOptions
@@ -394,7 +394,7 @@ database.close()
 """
 
 
-def test_the_shim_sees_all_ways_to_write(shim: DiskShim) -> None:
+def test_the_shim_sees_all_system_calls_that_write(shim: DiskShim) -> None:
     run(
         shim,
         """
@@ -418,7 +418,7 @@ def test_the_shim_sees_all_ways_to_write(shim: DiskShim) -> None:
     assert shim.replayed_disk().differences() == []
 
 
-def test_what_the_shim_cannot_see_is_told_as_a_difference(shim: DiskShim) -> None:
+def test_writes_that_the_shim_cannot_see_are_reported_as_differences(shim: DiskShim) -> None:
     program = """
         import mmap
         fd = put(root / "log", bytes(4096), os.O_CREAT | os.O_RDWR)
@@ -428,14 +428,14 @@ def test_what_the_shim_cannot_see_is_told_as_a_difference(shim: DiskShim) -> Non
     assert shim.replayed_disk().differences() == ["log has 4096 bytes, the trace tells 4096 others"]
 
 
-def test_the_shim_sees_all_that_rocksdb_writes(shim: DiskShim) -> None:
+def test_the_shim_sees_all_writes_of_rocksdb(shim: DiskShim) -> None:
     (shim.root / "store").mkdir()
     run(shim, ROCKSDB + "\ndatabase.close()")
     assert shim.replayed_disk().differences() == []
 
 
 @pytest.mark.parametrize("seed", [None, 1, 2])
-def test_rocksdb_loses_what_it_did_not_sync_and_nothing_else(shim: DiskShim, seed: int | None) -> None:
+def test_rocksdb_loses_only_unsynced_writes(shim: DiskShim, seed: int | None) -> None:
     (shim.root / "store").mkdir()
     run(shim, ROCKSDB + "\nfor number in range(500, 600):\n    commit(number)\ndie()")
     shim.replayed_disk().cut_power(random.Random(seed) if seed is not None else None)
@@ -462,20 +462,20 @@ print(*database.execute("PRAGMA integrity_check").fetchone(), *database.execute(
 
 @pytest.mark.parametrize(("mode", "synchronous"), [("WAL", "FULL"), ("DELETE", "EXTRA")])
 @pytest.mark.parametrize("seed", [None, 1])
-def test_sqlite_keeps_all_that_it_committed(shim: DiskShim, mode: str, synchronous: str, seed: int | None) -> None:
+def test_sqlite_keeps_all_committed_rows(shim: DiskShim, mode: str, synchronous: str, seed: int | None) -> None:
     run(shim, SQLITE.format(mode=mode, synchronous=synchronous) + "\ndie()")
     shim.replayed_disk().cut_power(random.Random(seed) if seed is not None else None)
     assert run(shim, READ_SQLITE) == "ok 40\n"
 
 
-def test_sqlite_told_not_to_sync_loses(shim: DiskShim) -> None:
+def test_sqlite_without_syncs_loses_rows(shim: DiskShim) -> None:
     run(shim, SQLITE.format(mode="WAL", synchronous="FULL"))
     run(shim, SQLITE.format(mode="WAL", synchronous="OFF") + "\ndie()")
     shim.replayed_disk().cut_power()
     assert run(shim, READ_SQLITE) == "ok 40\n"  # not 80
 
 
-# --- a slow disk, and a sick one --------------------------------------------------------------------------------------
+# --- rules: slow and failing disks ----------------------------------------------------------------------------------
 
 TIMED = """
 import time
@@ -497,7 +497,7 @@ def _folders(shim: DiskShim) -> None:
 
 
 @pytest.mark.usefixtures("_folders")
-def test_a_delay_is_for_the_syncs_of_one_folder(shim: DiskShim) -> None:
+def test_a_delay_applies_to_the_syncs_of_one_folder(shim: DiskShim) -> None:
     with shim.rule(Action.DELAY_SYNC, shim.root / "one", delay_ms=700) as rule:
         slow, fast = map(float, run(shim, TIMED).split())
     assert rule.hit_count == 1
@@ -505,7 +505,7 @@ def test_a_delay_is_for_the_syncs_of_one_folder(shim: DiskShim) -> None:
 
 
 @pytest.mark.usefixtures("_folders")
-def test_a_failure_is_for_the_syncs_of_one_folder_and_ends_when_it_is_lifted(shim: DiskShim) -> None:
+def test_a_failure_applies_to_the_syncs_of_one_folder_until_the_rule_ends(shim: DiskShim) -> None:
     with shim.rule(Action.FAIL_SYNC, shim.root / "one") as rule:
         assert run(shim, TIMED).split()[0] == "5"
         assert run(shim, TIMED).split()[0] == "5"
@@ -514,7 +514,7 @@ def test_a_failure_is_for_the_syncs_of_one_folder_and_ends_when_it_is_lifted(shi
 
 
 @pytest.mark.usefixtures("_folders")
-def test_a_rule_holds_for_the_folder_itself_but_not_for_one_whose_name_begins_alike(shim: DiskShim) -> None:
+def test_a_rule_applies_to_the_folder_itself_but_not_to_one_with_the_same_prefix(shim: DiskShim) -> None:
     with shim.rule(Action.FAIL_SYNC, shim.root / "one"):
         program = """
             for name in ("one", "one-and-a-half"):
@@ -542,7 +542,7 @@ def test_a_full_disk_refuses_writes(shim: DiskShim) -> None:
 
 
 @pytest.mark.usefixtures("_folders")
-def test_a_rule_can_be_made_and_lifted_while_the_program_runs(shim: DiskShim) -> None:
+def test_a_rule_can_be_added_and_removed_while_the_program_runs(shim: DiskShim) -> None:
     program = """
         fd = put(root / "one" / "log", b"x")
         while True:

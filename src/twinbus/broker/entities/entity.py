@@ -1,10 +1,9 @@
-"""Queues, topics and subscriptions: what they have in common.
+"""The base classes of queues, topics and subscriptions.
 
-An entity consists of one or more *parts*, one for each of its fragments: a plain entity has one, a partitioned one 16.
-Whether an entity is partitioned is a policy (`is_partitioned`): it says which rules hold for keys, batches,
-transactions and the order of peeks.
+An entity consists of *parts*, one for each of its fragments: a plain entity has one part, a partitioned entity has 16.
+The flag `is_partitioned` decides which rules hold for keys, batches, transactions and the order of peeks.
 
-Owns: an entity's name, times and status, its parts, its senders, and the outage that it may have.
+Owns: the name, times and status of an entity, its parts, its links that do not receive, and its rehearsed outage.
 """
 
 from __future__ import annotations
@@ -31,22 +30,22 @@ RECEIVE_DISABLED_STATUSES: Final = frozenset({"Disabled", "ReceiveDisabled"})
 
 
 class EntityLink(Protocol):
-    """A link that does not receive, as its entity knows it."""
+    """A link that does not receive messages: a sender or a link for requests."""
 
     is_sender: bool
-    """It is for sending messages."""
+    """Whether the link sends messages."""
 
     def force_detach(self, error: ServiceBusError) -> None:
-        """The entity was deleted."""
+        """Detach the link with an error: the entity was deleted or disabled."""
 
 
 class Entity:
-    """One entity of a namespace."""
+    """A queue, topic or subscription of a namespace."""
 
     def __init__(
         self, entity_id: int, path: str, status: str, *, is_partitioned: bool, created_ms: int, updated_ms: int
     ) -> None:
-        """Made by the namespace, which adds the parts."""
+        """Create an entity without parts; the namespace adds them."""
         self.entity_id = entity_id
         self.path = path
         self.status = status
@@ -55,21 +54,21 @@ class Entity:
         self.updated_ms = updated_ms
         self.accessed_ms = created_ms
         self.last_used_s = 0.0
-        """When it was last used, by the monotonic clock."""
+        """The time of the last use, on the monotonic clock."""
         self.parts: list[EntityPart] = []
-        """By the numbers of their fragments."""
+        """The parts, indexed by fragment number."""
         self.validation_policy = ValidationPolicy()
         self.links: set[EntityLink] = set()
         self.outage: Outage | None = None
-        """A rehearsed outage: the entity refuses to work for a while."""
+        """The rehearsed outage during which the entity refuses requests, or None."""
 
     @property
     def is_in_use(self) -> bool:
-        """Whether a receiver or browser is attached, which keeps the entity from being idle."""
+        """Whether a receiver or browser is attached: then the entity is not idle."""
         return any(part.is_in_use for part in self.parts)
 
     def check_send_enabled(self) -> None:
-        """Raise EntityDisabled if it takes no messages, or the error of its outage."""
+        """Raise EntityDisabled if sending is disabled, or the error of a rehearsed outage."""
         if self.status in SEND_DISABLED_STATUSES:
             raise entity_disabled_error(self.path, self.status, "sent to")
         self.check_outage()
@@ -80,54 +79,54 @@ class Entity:
             raise self.outage.error_for(self.path)
 
     def set_outage(self, outage: Outage | None) -> None:
-        """Begin an outage, or end it (None)."""
+        """Begin a rehearsed outage, or end it (None)."""
         self.outage = outage
 
     def set_status(self, status: str) -> None:
-        """Change the status; if sending is disabled, end all senders."""
+        """Change the status; if sending is disabled, detach all senders."""
         self.status = status
         if status in SEND_DISABLED_STATUSES:
             self.detach_links(entity_disabled_error(self.path, status, "sent to"), senders_only=True)
 
     def detach_links(self, error: ServiceBusError, *, senders_only: bool = False) -> None:
-        """Notify the links that do not receive that they cannot go on."""
-        for producer in [producer for producer in self.links if producer.is_sender or not senders_only]:
-            producer.force_detach(error)
-            self.links.discard(producer)
+        """Detach all links that do not receive, or only the senders, with an error."""
+        for link in [link for link in self.links if link.is_sender or not senders_only]:
+            link.force_detach(error)
+            self.links.discard(link)
 
     def record_access(self, clock: Clock) -> None:
-        """Note that the entity is used now: it is not idle."""
+        """Record that the entity is used now."""
         self.accessed_ms, self.last_used_s = clock.wall_ms(), clock.monotonic_s()
 
     def load(self, on_done: Callable[[ServiceBusError | None], None]) -> None:
-        """Read what all parts hold from their stores, in parallel; `done` gets the first error, if there is one."""
-        left = len(self.parts)
-        first: ServiceBusError | None = None
+        """Load all parts from their stores, in parallel; `on_done` gets the first error, or None."""
+        pending_count = len(self.parts)
+        first_error: ServiceBusError | None = None
 
         def loaded(error: ServiceBusError | None) -> None:
-            nonlocal left, first
-            left -= 1
-            first = first or error
-            if not left:
-                on_done(first)
+            nonlocal pending_count, first_error
+            pending_count -= 1
+            first_error = first_error or error
+            if not pending_count:
+                on_done(first_error)
 
         for part in self.parts:
             part.load(loaded)
 
     def resume(self) -> None:
-        """All entities are loaded: messages may be handed out and forwarded."""
+        """Begin to dispatch and forward messages; called when all entities are loaded."""
         for part in self.parts:
             part.resume()
 
     def close(self, error: ServiceBusError) -> None:
-        """The entity was deleted: notify all its users."""
+        """Detach all links of the entity, which was deleted."""
         self.detach_links(error)
         for part in self.parts:
             part.close(error)
 
 
 def entity_disabled_error(path: str, status: str, operation: str) -> EntityDisabled:
-    """Return the error of an entity that is disabled for sending or receiving."""
+    """Return the error for an operation that the status of an entity disables."""
     return EntityDisabled(f"'{path}' is {status}: it cannot be {operation}. Set its status to Active first.")
 
 
@@ -135,36 +134,36 @@ _MAX_PAGE_ENDS: Final = 1_000
 
 
 class ReceivableEntity(Entity):
-    """A queue or a subscription."""
+    """A queue or subscription: an entity that receivers attach to."""
 
     def __init__(
         self, entity_id: int, path: str, status: str, *, is_partitioned: bool, created_ms: int, updated_ms: int
     ) -> None:
-        """Made by the namespace."""
+        """Create an entity without parts; the namespace adds them."""
         super().__init__(
             entity_id, path, status, is_partitioned=is_partitioned, created_ms=created_ms, updated_ms=updated_ms
         )
         self._exclusive_receivers = {sub_queue: ExclusiveReceiver() for sub_queue in SubQueue}
         self.page_ends: dict[tuple[SubQueue, int], int] = {}
-        """When the messages were enqueued that ended the last pages of peeks over several fragments: the next page
-        begins behind such a message even if that has been removed meanwhile."""
+        """The enqueued time of the last message on each recent page, for peeks across several fragments: the next page
+        starts after that message even if the message has been removed since."""
 
     def forward_target(self, sub_queue: SubQueue) -> str | None:
-        """Return the path that messages are forwarded to, or None."""
+        """Return the path that messages in a sub-queue are forwarded to, or None."""
         raise NotImplementedError
 
     def fragments_of(self, sub_queue: SubQueue) -> list[FragmentPort]:
-        """Return where a receiver of the entity, or of one of its dead-letter queues, takes messages from."""
+        """Return the fragments of a sub-queue, which receivers get messages from."""
         return [part.fragment_of(sub_queue) for part in self.parts]
 
     def check_receive_enabled(self) -> None:
-        """Raise EntityDisabled if nothing can be received from it, or the error of its outage."""
+        """Raise EntityDisabled if receiving is disabled, or the error of a rehearsed outage."""
         if self.status in RECEIVE_DISABLED_STATUSES:
             raise entity_disabled_error(self.path, self.status, "received from")
         self.check_outage()
 
     def check_not_forwarded(self, sub_queue: SubQueue) -> None:
-        """Raise NotAllowed if its messages are forwarded: then nobody can receive them."""
+        """Raise NotAllowed if the messages in a sub-queue are forwarded, and so cannot be received."""
         target = self.forward_target(sub_queue)
         if target is not None:
             raise NotAllowed(
@@ -172,11 +171,11 @@ class ReceivableEntity(Entity):
             )
 
     def exclusive_receiver_of(self, sub_queue: SubQueue) -> ExclusiveReceiver:
-        """Return the claim of the exclusive receiver on the entity, or on one of its dead-letter queues."""
+        """Return the claim of the exclusive receiver on a sub-queue."""
         return self._exclusive_receivers[sub_queue]
 
     def set_status(self, status: str) -> None:
-        """Change the status; end senders and receivers that are disabled by it."""
+        """Change the status; detach the senders and receivers that it disables."""
         super().set_status(status)
         if status in RECEIVE_DISABLED_STATUSES:
             error = entity_disabled_error(self.path, status, "received from")
@@ -185,23 +184,23 @@ class ReceivableEntity(Entity):
                     fragment.detach_receivers(error)
 
     def set_outage(self, outage: Outage | None) -> None:
-        """Begin or end an outage: receivers get no messages while it lasts."""
-        had, self.outage = self.outage, outage
+        """Begin or end a rehearsed outage; during the outage, receivers get no messages."""
+        previous, self.outage = self.outage, outage
         for part in self.parts:
             for fragment in part.fragments:
                 fragment.is_suspended = outage is not None
-                if had is not None and fragment.can_deliver:
+                if previous is not None and fragment.can_deliver:
                     fragment.resume()
 
     def record_page_end(self, sub_queue: SubQueue, sequence: int, enqueued_ms: int) -> None:
-        """Note that a page of a peek ends with this message."""
+        """Record that a page of a peek ends with this message."""
         ends = self.page_ends
         ends[sub_queue, sequence] = enqueued_ms
         if len(ends) > _MAX_PAGE_ENDS:
             del ends[next(iter(ends))]
 
     def runtime(self) -> QueueRuntime:
-        """Return what all parts hold now."""
+        """Return the message counts and sizes of all parts together."""
         parts = [part.runtime() for part in self.parts]
         return QueueRuntime(
             active_count=sum([part.active_count for part in parts]),

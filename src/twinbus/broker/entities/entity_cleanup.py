@@ -1,8 +1,8 @@
-"""Burial: what a deleted entity leaves in a store is removed.
+"""Cleanup: removing the records of a deleted entity from a store.
 
-Owns: the order. All of an entity is one range of keys, and goes at the cost of one. Only a subscription is looked
-through before: its messages may have bodies that other subscriptions need, and that one of them would else be thought
-to need for ever. It may be cut off at any time, and begin again.
+Owns: the order of removal. The records of an entity are one range of keys, removed by one range deletion per table. The
+messages of a subscription are read first, in batches: they may refer to shared bodies, and a reference that is not
+released would keep a body in the store forever. A cleanup may be interrupted at any point and started again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def delete_entity_records(
 ) -> None:
     """Remove all records of a deleted entity from a store.
 
-    `bodies` are those of the topic that goes on without it, with the numbers of their fragments.
+    For a subscription whose topic still exists, `shared_bodies` are the topic's, with their fragment numbers.
     """
     commit_log.check_available()
     if shared_bodies:
@@ -46,30 +46,30 @@ def delete_entity_records(
 def _delete_subscription_messages(
     commit_log: CommitLog, entity_id: int, all_shared_bodies: Sequence[tuple[int, SharedBodies]], on_done: OnDone
 ) -> None:
-    """Remove the first messages of a subscription's fragment, and what they needed; then the next."""
-    number, bodies = all_shared_bodies[0]
+    """Remove the messages of a subscription's fragment batch by batch, and release their shared bodies."""
+    number, shared_bodies = all_shared_bodies[0]
     prefix = area_prefix(entity_id, number, Area.MAIN)
 
-    def found(rows: list[Row] | StoreError) -> None:
+    def on_rows(rows: list[Row] | StoreError) -> None:
         if isinstance(rows, StoreError):
             on_done(StoreUnavailable(str(rows)))
         elif not rows:
             delete_entity_records(commit_log, entity_id, all_shared_bodies[1:], on_done)
         else:
             for _, record in rows:
-                shared = shared_body_of(record)
-                if shared:
-                    bodies.release(shared)
+                body_number = shared_body_of(record)
+                if body_number:
+                    shared_bodies.release(body_number)
             commit_log.batch.delete_range(rows[0][0], rows[-1][0] + b"\0")
-            commit_log.add_without_participant(removed)
+            commit_log.add_without_participant(on_removed)
 
-    def removed(error: ServiceBusError | None) -> None:
+    def on_removed(error: ServiceBusError | None) -> None:
         if error is not None:
             on_done(error)
         else:
-            bodies.resume()
+            shared_bodies.resume()
             _delete_subscription_messages(commit_log, entity_id, all_shared_bodies, on_done)
 
     commit_log.scan(
-        prefix + ACTIVE, kind_end(prefix, ACTIVE), found, limit=SCAN_BATCH_SIZE, max_bytes=SCAN_BATCH_SIZE * 65_536
+        prefix + ACTIVE, kind_end(prefix, ACTIVE), on_rows, limit=SCAN_BATCH_SIZE, max_bytes=SCAN_BATCH_SIZE * 65_536
     )

@@ -1,15 +1,15 @@
-"""The fan-out: from a message that was sent to a topic to its copies in subscriptions.
+"""The fan-out: copying a message that was sent to a topic into its subscriptions.
 
-Owns: which subscriptions get a message, and as what. All copies of a message, and of all that were sent together, are
-one batch; what several subscriptions have is kept once (`bodies`). Messages for later wait in the topic, and are copied
-when they are due, as the rules are then.
+Owns: which subscriptions get a copy, and the contents of each copy. All copies from one send are written in one batch;
+a body that several subscriptions share is stored once (`shared_bodies`). Scheduled messages stay in the topic, and are
+copied when they are due, under the rules that exist then.
 
-Messages go into batches in the order in which they were sent. Where evaluating the rules for one send takes more than
-the turn has left (`work`), the topic is busy: that send goes on in the next turns, and all others of the topic wait
-behind it, in memory, unanswered. Nothing of a send is stored before all of it is evaluated.
+Messages enter batches in the order of their sends. If evaluating the rules for a send exceeds the remaining work budget
+of the turn (`work_budget`), the evaluation continues in the next turns, and later sends to the topic wait in memory. A
+send is stored only after all its messages are evaluated.
 
-A subscription gets one copy if any of its rules without an action is true for a message, and one more for each of its
-rules that is true and has an action, with that done to it.
+A subscription gets one copy if any of its rules without an action matches the message, and one more copy for each
+matching rule with an action, changed by that action.
 """
 
 from __future__ import annotations
@@ -57,27 +57,27 @@ if TYPE_CHECKING:
     from twinbus.store.protocol import StoreError
 
     RuleMatches: TypeAlias = list[tuple[IndexedRule[tuple[SubscriptionPart, str]], FilterError | None]]
-    """Rules that match a message, or fail with an error."""
+    """The rules that match a message, each with None, and the rules that failed, each with its error."""
 
 MIN_SHARED_BODY_BYTES: Final = 256
-"""Bytes of a bare message from which on it is kept once: a reference and the list of who has it cost some, too."""
+"""The minimum size of a bare message to be shared: a reference and the list of users take space, too."""
 SIZE_REFRESH_S: Final = 0.2
-"""How often it is added up what all subscriptions hold; what is published in between is added to that."""
+"""The interval at which the size of all subscriptions is computed; published bytes are added in between."""
 MAX_STARTED_PER_TURN: Final = 50
-"""Sends that waited behind others, and are begun in one turn."""
+"""The maximum number of waiting sends that start in one turn."""
 
 
 class Rule:
     """A rule of a subscription."""
 
     def __init__(self, description: RuleDescription) -> None:
-        """InvalidArgument if it means nothing."""
+        """Compile a rule. Raises InvalidArgument if its filter or action is not valid."""
         self.description = description
         self.compiled = compile_rule(description)
 
 
 class TopicFragment(Fragment):
-    """One fragment of a topic. Nobody receives from it."""
+    """A fragment of a topic: it copies messages into subscriptions, and has no receivers."""
 
     def __init__(
         self,
@@ -90,84 +90,85 @@ class TopicFragment(Fragment):
         limits: NamespaceLimits,
         work_budget: WorkBudget,
     ) -> None:
-        """Without subscriptions. `work` is shared by all topics of the process."""
+        """Create a fragment without subscriptions; `work_budget` is shared by all topics in the process."""
         super().__init__(key_prefix, commit_log, policy, time_services=time_services, token_source=token_source)
         self.shared_bodies = SharedBodies(key_prefix, commit_log)
         self._limits = limits
         self.subscriptions: dict[str, SubscriptionPart] = {}
-        """By the keys of their names."""
+        """The parts of subscriptions in this fragment, by the canonical keys of their names."""
         self._rule_index: RuleIndex[tuple[SubscriptionPart, str]] = RuleIndex()
         self._stored_bytes = 0
         self._size_refreshed_s = -SIZE_REFRESH_S
         self._work_budget = work_budget
         self._current_publication: Publication | None = None
-        """The one that is being evaluated, where that takes more than a turn."""
+        """The publication whose evaluation takes more than one turn, or None."""
         self._waiting_sends: deque[tuple[Callable[[], None], OnDone, int]] = deque()
-        """Calls to be made when it is in a batch, in turn; who is told if they cannot be; how many bytes they hold."""
+        """Sends waiting for the current publication: the call, its error callback and its size in bytes."""
         self._waiting_bytes = 0
         self._is_admitted = False
-        """A call is made that waited: what it sends was counted among what waits to be written before."""
+        """Whether a waiting send is being run: its bytes were counted as pending and checked before."""
 
     # --- subscriptions and rules --------------------------------------------------------------------------------------
 
     def put_rule(self, subscription: SubscriptionPart, rule_name: str, rule: Rule) -> None:
-        """Add a rule of a subscription, or replace the one of the same name."""
+        """Add a rule to a subscription, or replace its rule of the same name."""
         self._rule_index.put((subscription, rule_name), rule.compiled)
 
     def remove_rule(self, subscription: SubscriptionPart, rule_name: str) -> None:
-        """Remove a rule of a subscription."""
+        """Remove a rule from a subscription."""
         self._rule_index.remove((subscription, rule_name))
 
     def remove_subscription(self, subscription: SubscriptionPart) -> None:
-        """Copy nothing more into a subscription."""
+        """Remove a subscription and its rules: it gets no more copies."""
         for name in subscription.subscription.rules:
             self.remove_rule(subscription, name)
-        self.subscriptions = {key: one for key, one in self.subscriptions.items() if one is not subscription}
+        self.subscriptions = {key: part for key, part in self.subscriptions.items() if part is not subscription}
 
     def stored_bytes(self) -> int:
-        """What the topic and its subscriptions hold together, a body that several have as often as they have it."""
+        """Return the size of the topic and its subscriptions; a shared body counts once per subscription."""
         now_s = self.clock.monotonic_s()
         if now_s - self._size_refreshed_s >= SIZE_REFRESH_S:
             self._size_refreshed_s = now_s
             self._stored_bytes = self.message_table.size + sum(
-                [one.stored_bytes() for one in self.subscriptions.values()]
+                [part.stored_bytes() for part in self.subscriptions.values()]
             )
         return self._stored_bytes + self._waiting_bytes
 
     def add_stored_bytes(self, size: int) -> None:
-        """A subscription holds so many bytes more, which count before all is weighed again."""
+        """Count `size` bytes added to a subscription, until the total size is computed again."""
         self._stored_bytes += size
 
     # --- publishing ---------------------------------------------------------------------------------------------------
 
     def enqueue(self, records: Sequence[bytes], on_done: OnDone, on_batched: Callable[[], None] | None = None) -> int:
-        """Publish messages, or keep them for later: all or none. `answer` hears when that is on disk.
+        """Publish or schedule messages, all or none; `on_done` is called when they are on disk.
 
-        As of a fragment; but it may take some turns before they are put into a batch, and `beside` is called then.
+        Return the first sequence number. Unlike in other fragments, it may take several turns until the messages are
+        put into a batch; `on_batched` is called then.
         """
         if not self._is_admitted or self.commit_log.disk_full_reason is not None:
             self.commit_log.check_accepts_sends()
         self.commit_log.check_available()
         self.check_loaded()
-        holdings = self.message_table
+        message_table = self.message_table
         enqueued_ms = enqueued_time_of(records[-1])
-        if enqueued_ms < holdings.last_enqueued_ms:
-            records = [with_enqueued_time(record, holdings.last_enqueued_ms) for record in records]
+        if enqueued_ms < message_table.last_enqueued_ms:
+            records = [with_enqueued_time(record, message_table.last_enqueued_ms) for record in records]
         else:
-            holdings.last_enqueued_ms = enqueued_ms
+            message_table.last_enqueued_ms = enqueued_ms
         size = 0
         for record in records:
             size += len(record)
         return self._publish_all(records, on_done, size, do_nothing, on_batched)
 
     def activate_scheduled(self, records: list[bytes], on_batched: Callable[[], None], on_applied: OnApplied) -> None:
-        """Publish messages that were there for later."""
-        with suppress(InternalFault):  # it is logged, and these messages are due again when the store was read again
+        """Publish scheduled messages that are due."""
+        with suppress(InternalFault):  # logged; these messages are due again after the store is reopened
             self._publish_all(records, ignore, 0, on_applied, on_batched)
 
     @property
     def activation_batch_size(self) -> int:
-        """Fewer where actions multiply what scheduled messages take in memory."""
+        """The number of scheduled messages to activate at once: fewer if actions multiply their copies in memory."""
         return max(1, DUE_AT_ONCE // (1 + self._rule_index.action_count))
 
     def _publish_all(
@@ -178,28 +179,28 @@ class TopicFragment(Fragment):
         on_applied: OnApplied,
         on_batched: Callable[[], None] | None,
     ) -> int:
-        """Evaluate, and put into the batch of this turn: or of another one, where there is too much to evaluate."""
-        holdings, work = self.message_table, self._work_budget
-        first = holdings.next_sequence
-        holdings.next_sequence = first + len(records)
+        """Evaluate messages and put their copies into the batch of this turn, or of a later turn."""
+        message_table, work_budget = self.message_table, self._work_budget
+        first = message_table.next_sequence
+        message_table.next_sequence = first + len(records)
         publication = Publication(records, first, size, on_done, on_applied, on_batched)
-        allowance = max(MIN_UNITS, work.remaining)
-        left = 0  # a send that is refused has used up all
+        allowance = max(MIN_UNITS, work_budget.remaining)
+        remaining = 0  # a refused send counts as having used its whole allowance
         try:
-            left = self._evaluate(publication, allowance)
+            remaining = self._evaluate(publication, allowance)
         finally:
-            work.spend(allowance - left)
+            work_budget.spend(allowance - remaining)
         if publication.is_evaluated:
             self._write(publication)
         else:
             publication.spans_turns = self.is_publishing = True
             self._current_publication = publication
             self._count_publication_bytes(publication)
-            work.run_in_next_turns(self._continue)
+            work_budget.run_in_next_turns(self._continue)
         return first
 
     def _evaluate(self, publication: Publication, budget: int) -> int:
-        """Evaluate more, as `Publication.work`. QuotaExceeded if the copies do not fit; InternalFault."""
+        """Continue an evaluation within `budget`; return the remaining units. Raises QuotaExceeded, InternalFault."""
         copied = publication.copied_bytes
         try:
             if not self._rule_index.action_count and not publication.spans_turns:
@@ -215,21 +216,22 @@ class TopicFragment(Fragment):
         return budget
 
     def _write(self, publication: Publication) -> None:
-        """Put all copies into the batch of this turn. InternalFault: then nothing of this batch is stored."""
+        """Put all copies into the batch of this turn. After an InternalFault, nothing in it is stored."""
         try:
             self._write_copies(publication)
             if publication.on_batched is not None:
                 publication.on_batched()
         except Exception as fault:
-            failed = self._fault_error(publication, fault, "the messages could not be stored")
+            error = self._fault_error(publication, fault, "the messages could not be stored")
             self.commit_log.fail(f"the messages of a send could not be put into a batch: {fault!r}")
-            raise failed from fault
+            raise error from fault
         self.commit_log.add(self, publication.size, publication.on_applied, publication.on_done)
 
     def _fault_error(self, publication: Publication, fault: Exception, message: str) -> InternalFault:
-        """Have a fault logged, and make the error for the sender.
+        """Have a fault logged, and return the error for the sender.
 
-        Scheduled messages have none: the store is read again, which makes them due again.
+        Scheduled messages have no sender: the store is marked as failed and reopened, which makes the messages due
+        again.
         """
         self._work_budget.call_at_turn_end(partial(_raise_fault, fault))
         if not publication.size:
@@ -237,15 +239,15 @@ class TopicFragment(Fragment):
         return InternalFault(f"{message}: see the server's log")
 
     def _write_copies(self, publication: Publication) -> None:
-        fresh: dict[SubscriptionPart, list[tuple[int, bytes]]] = {}
-        for place, record in enumerate(publication.records):
-            found = publication.matches[place]
-            if found is None:
-                self.message_table.schedule(publication.first_sequence + place, record)
-            elif found:
-                self._write_message_copies(publication, place, record, found, fresh)
-        if fresh:
-            self._register_copies(fresh)
+        new_copies: dict[SubscriptionPart, list[tuple[int, bytes]]] = {}
+        for position, record in enumerate(publication.records):
+            matches = publication.matches[position]
+            if matches is None:
+                self.message_table.schedule(publication.first_sequence + position, record)
+            elif matches:
+                self._write_message_copies(publication, position, record, matches, new_copies)
+        if new_copies:
+            self._register_copies(new_copies)
 
     def _write_message_copies(
         self,
@@ -255,33 +257,31 @@ class TopicFragment(Fragment):
         matches: RuleMatches,
         new_copies: dict[SubscriptionPart, list[tuple[int, bytes]]],
     ) -> None:
-        """Put the copies of one message into the batch of this turn; `fresh` gets them."""
-        number = publication.first_sequence + position
-        parts = with_original_sequence(parse_record(record), number)
+        """Put the copies of one message into the batch of this turn, and add them to `new_copies`."""
+        sequence = publication.first_sequence + position
+        fields = with_original_sequence(parse_record(record), sequence)
         copies: dict[SubscriptionPart, None] = {}
-        there = set(self.subscriptions.values()) if publication.spans_turns else None
+        existing = set(self.subscriptions.values()) if publication.spans_turns else None
         index = -1
         for entry, error in matches:
             index += 1
             subscription, name = entry.key
-            if not subscription.accepts_copies or (there is not None and subscription not in there):
+            if not subscription.accepts_copies or (existing is not None and subscription not in existing):
                 continue
             if error is not None:
-                self._dead_letter_filter_error(subscription, parts, name, error)
+                self._dead_letter_filter_error(subscription, fields, name, error)
             elif entry.rule.action is None:
                 copies[subscription] = None
-            elif (
-                position,
-                index,
-            ) in publication.altered_copies:  # else the subscription took no copies when it was its turn
+            elif (position, index) in publication.altered_copies:
+                # The copy is missing if the subscription was disabled during the evaluation.
                 self._write_altered_copy(
-                    subscription, name, publication.altered_copies[position, index], parts, number, new_copies
+                    subscription, name, publication.altered_copies[position, index], fields, sequence, new_copies
                 )
-        if len(copies) > 1 and len(parts.bare_message) >= MIN_SHARED_BODY_BYTES:
-            self._write_shared_copies(number, parts, list(copies), new_copies)
+        if len(copies) > 1 and len(fields.bare_message) >= MIN_SHARED_BODY_BYTES:
+            self._write_shared_copies(sequence, fields, list(copies), new_copies)
         else:
             for subscription in copies:
-                self._write_copy(subscription, parts, new_copies)
+                self._write_copy(subscription, fields, new_copies)
 
     def _write_altered_copy(
         self,
@@ -292,20 +292,20 @@ class TopicFragment(Fragment):
         sequence: int,
         new_copies: dict[SubscriptionPart, list[tuple[int, bytes]]],
     ) -> None:
-        """A copy that a rule changed."""
+        """Put a copy that an action changed into the batch, or dead-letter it."""
         if isinstance(altered, FilterError):
             self._dead_letter_filter_error(subscription, original_fields, rule_name, altered)
             return
-        parts = with_original_sequence(parse_record(altered), sequence)
-        if self._belongs_to_other_fragment(subscription, parts):
-            subscription.dead_letter_copy(parts, *OTHER_FRAGMENT_REASON)
+        fields = with_original_sequence(parse_record(altered), sequence)
+        if self._belongs_to_other_fragment(subscription, fields):
+            subscription.dead_letter_copy(fields, *OTHER_FRAGMENT_REASON)
         else:
-            self._write_copy(subscription, parts, new_copies)
+            self._write_copy(subscription, fields, new_copies)
 
-    # --- what takes more than a turn ----------------------------------------------------------------------------------
+    # --- publications that take more than one turn --------------------------------------------------------------------
 
     def run_in_order(self, call: Callable[[], None], on_error: OnDone, size: int) -> None:
-        """Make a call once all that was sent before is in a batch; `refuse` hears why it cannot be made."""
+        """Run a send after all earlier sends are in a batch; `on_error` is called if the send cannot run."""
         if self.is_publishing:
             self._waiting_sends.append((call, on_error, size))
             self._add_waiting_bytes(size)
@@ -313,7 +313,7 @@ class TopicFragment(Fragment):
             call()
 
     def _continue(self, budget: int) -> int:
-        """Evaluate more, as `Publication.work`; put what is done into a batch, and begin those that wait behind it."""
+        """Continue the current publication within `budget`, write it when it is evaluated, and start waiting sends."""
         publication = self._current_publication
         if publication is not None:
             units, budget = budget, 0
@@ -338,31 +338,31 @@ class TopicFragment(Fragment):
         return budget
 
     def _count_publication_bytes(self, publication: Publication) -> None:
-        """Count a publication that takes more turns as pending, with the copies made so far."""
+        """Count an unfinished publication as pending bytes, including the copies made so far."""
         self._add_waiting_bytes(publication.total_bytes - publication.counted_bytes)
         publication.counted_bytes = publication.total_bytes
 
     def _end_publication(self, publication: Publication) -> None:
-        """A publication waits no more."""
+        """Stop counting a publication as pending."""
         if self._current_publication is publication:
             self._current_publication = None
             self._add_waiting_bytes(-publication.counted_bytes)
 
     def _run_waiting(self) -> None:
-        """Make the calls that wait, up to one that makes the fragment busy again."""
+        """Start waiting sends, until one of them needs more than one turn."""
         self.is_publishing = False
         faults: list[Exception] = []
         for _ in range(min(MAX_STARTED_PER_TURN, len(self._waiting_sends))):
-            call, refuse, size = self._waiting_sends.popleft()
+            call, on_error, size = self._waiting_sends.popleft()
             self._add_waiting_bytes(-size)
             self._is_admitted = True
             try:
                 call()
             except ServiceBusError as error:
-                refuse(error)
-            except Exception as fault:  # noqa: BLE001  # told below: one's fault must not leave the others waiting
+                on_error(error)
+            except Exception as fault:  # noqa: BLE001  # raised below, after the other sends
                 faults.append(fault)
-                refuse(InternalFault("the messages could not be stored: see the server's log"))
+                on_error(InternalFault("the messages could not be stored: see the server's log"))
             finally:
                 self._is_admitted = False
             if self.is_publishing or not self._waiting_sends:
@@ -371,33 +371,33 @@ class TopicFragment(Fragment):
             self.is_publishing = True
             self._work_budget.run_in_next_turns(self._continue)
         if faults:
-            raise ExceptionGroup("what waited for a topic could not be stored", faults)
+            raise ExceptionGroup("waiting sends to a topic failed", faults)
 
     def _add_waiting_bytes(self, size: int) -> None:
-        """Messages wait in memory: that counts as what waits to be written, and as what the topic holds."""
+        """Count messages waiting in memory as pending bytes of the store and as part of the topic's size."""
         self._waiting_bytes += size
         self.commit_log.pending_bytes += size
 
     def _fail_waiting(self) -> None:
-        """What is in memory is void: whoever waits is told, at the end of this turn."""
-        answers = [refuse for _, refuse, _ in self._waiting_sends]
+        """Discard all waiting sends; their callbacks get an error at the end of this turn."""
+        callbacks = [on_error for _, on_error, _ in self._waiting_sends]
         if self._current_publication is not None:
-            answers.insert(0, self._current_publication.on_done)
+            callbacks.insert(0, self._current_publication.on_done)
         self._add_waiting_bytes(-self._waiting_bytes)
         self._waiting_sends.clear()
         self._current_publication, self.is_publishing = None, False
-        if not answers:
+        if not callbacks:
             return
         error = self._closed_error or StoreUnavailable("the store failed before the messages were stored")
 
-        def tell() -> None:
-            for answer in answers:
-                answer(error)
+        def fail_all() -> None:
+            for callback in callbacks:
+                callback(error)
 
-        self._work_budget.call_at_turn_end(tell)
+        self._work_budget.call_at_turn_end(fail_all)
 
     def _belongs_to_other_fragment(self, subscription: SubscriptionPart, fields: RecordFields) -> bool:
-        """Whoever accepts the session of a message would look for it in another fragment than this."""
+        """Return whether the session of a copy belongs to another fragment, where its receivers would look for it."""
         if not subscription.validation_policy.requires_session or not subscription.entity.is_partitioned:
             return False
         session = session_id_in(fields.bare_message)
@@ -410,23 +410,23 @@ class TopicFragment(Fragment):
         subscriptions: list[SubscriptionPart],
         new_copies: dict[SubscriptionPart, list[tuple[int, bytes]]],
     ) -> None:
-        """Copies of one message that are all alike but for what their subscriptions say of sessions and lives."""
+        """Put copies with a shared body into the batch; they differ only in session and time to live."""
         fields = fields._replace(shared_body=body_number)
         records: dict[tuple[bool, int], bytes | None] = {}
         users = []
         for subscription in subscriptions:
-            terms = subscription.validation_policy
-            kind = (terms.requires_session, terms.max_ttl_ms)
+            policy = subscription.validation_policy
+            kind = (policy.requires_session, policy.max_ttl_ms)
             if kind not in records:
-                adopted = subscription.make_copy(fields)
-                records[kind] = make_record(adopted) if adopted is not None else None
+                copy = subscription.make_copy(fields)
+                records[kind] = make_record(copy) if copy is not None else None
             record = records[kind]
             if record is None:
                 subscription.dead_letter_copy(fields, *NO_SESSION_REASON)
                 continue
-            holdings = subscription.main.message_table
-            users.append(holdings.active_prefix + pack_sequence(holdings.next_sequence))
-            new_copies.setdefault(subscription, []).append((holdings.add(record), record))
+            message_table = subscription.main.message_table
+            users.append(message_table.active_prefix + pack_sequence(message_table.next_sequence))
+            new_copies.setdefault(subscription, []).append((message_table.add(record), record))
         if users:
             self.shared_bodies.put(body_number, fields.bare_message, users)
 
@@ -436,11 +436,11 @@ class TopicFragment(Fragment):
         fields: RecordFields,
         new_copies: dict[SubscriptionPart, list[tuple[int, bytes]]],
     ) -> None:
-        adopted = subscription.make_copy(fields)
-        if adopted is None:
+        copy = subscription.make_copy(fields)
+        if copy is None:
             subscription.dead_letter_copy(fields, *NO_SESSION_REASON)
             return
-        record = make_record(adopted)
+        record = make_record(copy)
         new_copies.setdefault(subscription, []).append((subscription.main.message_table.add(record), record))
 
     def _dead_letter_filter_error(
@@ -453,13 +453,13 @@ class TopicFragment(Fragment):
     def _register_copies(self, new_copies: dict[SubscriptionPart, list[tuple[int, bytes]]]) -> None:
         for subscription, items in new_copies.items():
             size = sum([len(record) for _, record in items])
-            subscription.main.announce_on_commit(items, size)
+            subscription.main.publish_on_commit(items, size)
             self._stored_bytes += size
 
-    # --- the journal calls these --------------------------------------------------------------------------------------
+    # --- called by the commit log -------------------------------------------------------------------------------------
 
     def on_store_failed(self) -> None:
-        """The store failed: the journal counts nothing as waiting any more."""
+        """Discard waiting sends: the store failed, and the commit log has reset its pending bytes."""
         self._waiting_bytes = 0
         super().on_store_failed()
 
@@ -468,19 +468,19 @@ class TopicFragment(Fragment):
         self._fail_waiting()
 
     def resume(self) -> None:
-        """A commit was applied, or the store speaks again."""
+        """Continue after a commit was applied, or after the store became available again."""
         super().resume()
         self.shared_bodies.resume()
 
     def on_store_reopened(self) -> None:
-        """The store was opened anew: nothing is published before all subscriptions are there again."""
+        """Load the fragment from the reopened store, after its subscriptions: publishing needs them."""
         self.commit_log.get([], self._load_after_reopen)
 
     def _load_after_reopen(self, _answer: list[bytes | None] | StoreError) -> None:
         super().on_store_reopened()
 
     def load(self, on_done: Callable[[ServiceBusError | None], None]) -> None:
-        """Read the marks from the store."""
+        """Read the counters from the store."""
 
         def loaded(error: ServiceBusError | None) -> None:
             if error is None:
@@ -492,11 +492,14 @@ class TopicFragment(Fragment):
 
 OTHER_FRAGMENT_REASON: Final = (
     "Session of another fragment.",
-    "A rule gave the message a session id that is of another fragment of the topic, which is partitioned.",
+    "A rule gave the message a session id that belongs to another fragment of the partitioned topic.",
 )
-NO_SESSION_REASON: Final = ("Session ID is null.", "The subscription requires sessions, and the message names none.")
+NO_SESSION_REASON: Final = (
+    "Session ID is null.",
+    "The subscription requires sessions, and the message has no session id.",
+)
 
 
 def _raise_fault(fault: Exception) -> None:
-    """Have the loop log a fault."""
+    """Raise a fault, so that the event loop logs it."""
     raise fault

@@ -1,7 +1,8 @@
-"""Parts of queues and subscriptions whose stores belong to this process.
+"""Parts of queues, topics and subscriptions in the stores of this process.
 
-Owns: a part's areas: its messages, its dead letters and, made when first needed, messages on their way to other
-entities (transfers) and messages that could not be forwarded; and which of them are forwarded where.
+Owns: the areas of a part, and the forwarding of each area. The areas for active messages and dead letters always exist;
+the areas for transfers (messages on their way to other entities) and for transfer dead letters (messages that could not
+be forwarded) are created when first needed.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class Areas:
-    """The areas of a part, and how it gets more."""
+    """The areas of a part, and the functions that the part needs to create and forward areas."""
 
     def __init__(
         self,
@@ -54,10 +55,11 @@ class Areas:
         key_prefix_of: Callable[[Area], bytes],
         on_forwarded: Callable[[str, int], None],
     ) -> None:
-        """`make` makes one more area, `prefix` returns the prefix of an area's keys.
+        """Store the areas and functions.
 
-        `find` returns the queue or topic of a path (EntityNotFound, NotAllowed); `forwarded` counts messages of an
-        entity that have arrived at another one.
+        `make_area` creates an area, `key_prefix_of` returns the key prefix of an area, and `find_destination` returns
+        the queue or topic at a path, or raises EntityNotFound or NotAllowed. `on_forwarded` is called with the path of
+        an entity and the number of messages that arrived at their destination.
         """
         self.main = main
         self.dead_letters = dead_letters
@@ -68,37 +70,37 @@ class Areas:
 
 
 class ReceivablePart(LocalPart):
-    """A part of a queue or a subscription."""
+    """A part of a queue or subscription in this process."""
 
     def __init__(self, entity: Entity, areas: Areas) -> None:
-        """Made by the namespace."""
+        """Create a part from its areas; called by `LocalPartFactory`."""
         super().__init__(entity, areas.main.number)
         self._main = areas.main
         self.dead_letters = areas.dead_letters
         self.transfer_dead_letters: Fragment | None = None
-        """Messages that could not be forwarded; made when first needed."""
+        """The area for messages that could not be forwarded; created when first needed."""
         self.transfers: Fragment | None = None
-        """Messages that are sent via the entity to others, until they have arrived; made when first needed."""
+        """The area for messages sent via the entity to other entities; created when first needed."""
         self._areas = areas
         self._resubmission = Resubmission(self)
         self._main.check_quota = self.dead_letters.check_quota = self.check_quota
 
     @property
     def main(self) -> Fragment:
-        """Its messages."""
+        """The area for the entity's own messages: active, scheduled and deferred."""
         return self._main
 
     @property
     def fragments(self) -> list[FragmentPort]:
-        """All its areas."""
+        """All existing areas of the part."""
         return [*self._local_fragments()]
 
     def _local_fragments(self) -> list[Fragment]:
-        rare = (self.transfers, self.transfer_dead_letters)
-        return [self._main, self.dead_letters, *[fragment for fragment in rare if fragment is not None]]
+        optional = (self.transfers, self.transfer_dead_letters)
+        return [self._main, self.dead_letters, *[fragment for fragment in optional if fragment is not None]]
 
     def fragment_of(self, sub_queue: SubQueue) -> Fragment:
-        """Return the area that receivers take messages from."""
+        """Return the area of a sub-queue."""
         if sub_queue is SubQueue.MAIN:
             return self._main
         if sub_queue is SubQueue.DEAD_LETTER:
@@ -106,19 +108,19 @@ class ReceivablePart(LocalPart):
         return self.open_transfer_dead_letters()
 
     def open_transfer_dead_letters(self) -> Fragment:
-        """Return the area of messages that could not be forwarded."""
+        """Return the area for messages that could not be forwarded, creating it if needed."""
         if self.transfer_dead_letters is None:
             self.transfer_dead_letters = self._make_area(Area.TRANSFER_DEAD_LETTER)
             self.transfer_dead_letters.policy = self.dead_letters.policy
         return self.transfer_dead_letters
 
     def open_transfers(self) -> Fragment:
-        """Return the area of messages that are sent via the entity to others."""
+        """Return the area for messages sent via the entity to other entities, creating it if needed."""
         if self.transfers is None:
             self.transfers = transfers = self._make_area(Area.TRANSFER)
-            failed = self.open_transfer_dead_letters()
+            transfer_dead_letters = self.open_transfer_dead_letters()
             transfers.forwarder = forwarder = Forwarder(
-                transfers, None, self._areas.find_destination, failed, self._on_forwarded
+                transfers, None, self._areas.find_destination, transfer_dead_letters, self._on_forwarded
             )
             forwarder.start()
         return self.transfers
@@ -130,13 +132,13 @@ class ReceivablePart(LocalPart):
         return fragment
 
     def stored_bytes(self) -> int:
-        """Return the size of its messages, dead letters, session states and transfers."""
-        held = self._main.message_table.size + self.dead_letters.message_table.size
+        """Return the size of messages, dead letters, session states and transfers in bytes."""
+        size = self._main.message_table.size + self.dead_letters.message_table.size
         if self.transfers is not None:
-            held += self.transfers.message_table.size
+            size += self.transfers.message_table.size
         if self.transfer_dead_letters is not None:
-            held += self.transfer_dead_letters.message_table.size
-        return held
+            size += self.transfer_dead_letters.message_table.size
+        return size
 
     def resubmit(
         self,
@@ -145,24 +147,24 @@ class ReceivablePart(LocalPart):
         intake: MessageIntake,
         on_result: Callable[[list[int] | ServiceBusError], None],
     ) -> None:
-        """Make dead letters active again."""
+        """Make dead letters active again, like `Resubmission.resubmit`."""
         self._resubmission.resubmit(sequences, edited, intake, on_result)
 
     # --- forwarding ---------------------------------------------------------------------------------------------------
 
     def set_forwarding(self, target: str | None, dead_letters_target: str | None) -> None:
-        """Forward messages and dead letters to these entities from now on; None: keep them."""
+        """Forward messages and dead letters to these entities from now on, or keep them (None)."""
         self._set_forwarding(self._main, target, None)
         self._set_forwarding(self.dead_letters, dead_letters_target, self.entity.path)
 
     def _set_forwarding(self, fragment: Fragment, target: str | None, dead_letter_source: str | None) -> None:
-        before = fragment.forwarder
-        if before is not None and before.is_closed:  # the entity was disabled for a while
-            before = fragment.forwarder = None
-        if before is not None and before.target == target:
+        previous = fragment.forwarder
+        if previous is not None and previous.is_closed:  # forwarding stopped when the entity was disabled
+            previous = fragment.forwarder = None
+        if previous is not None and previous.target == target:
             return
-        if before is not None:
-            before.stop()
+        if previous is not None:
+            previous.stop()
             fragment.forwarder = None
         if target is None:
             fragment.end_forwarding()
@@ -170,9 +172,14 @@ class ReceivablePart(LocalPart):
             path = self.entity.path
             fragment.dispatcher.close(NotAllowed(f"messages of '{path}' are forwarded to '{target}' from now on"))
             fragment.begin_forwarding()
-            failed = self.open_transfer_dead_letters()
+            transfer_dead_letters = self.open_transfer_dead_letters()
             fragment.forwarder = forwarder = Forwarder(
-                fragment, target, self._areas.find_destination, failed, self._on_forwarded, dead_letter_source
+                fragment,
+                target,
+                self._areas.find_destination,
+                transfer_dead_letters,
+                self._on_forwarded,
+                dead_letter_source,
             )
             forwarder.start()
 
@@ -182,19 +189,24 @@ class ReceivablePart(LocalPart):
     # --- loading and counting -----------------------------------------------------------------------------------------
 
     def load(self, on_done: Callable[[ServiceBusError | None], None]) -> None:
-        """Read what it holds from the store."""
-        rare = {Area.TRANSFER: self.open_transfers, Area.TRANSFER_DEAD_LETTER: self.open_transfer_dead_letters}
+        """Load the state of all areas from the store."""
+        optional_areas = {
+            Area.TRANSFER: self.open_transfers,
+            Area.TRANSFER_DEAD_LETTER: self.open_transfer_dead_letters,
+        }
 
-        def looked(values: list[bytes | None] | StoreError) -> None:
+        def on_counters(values: list[bytes | None] | StoreError) -> None:
             if isinstance(values, StoreError):
                 on_done(StoreUnavailable(str(values)))
                 return
-            for value, open_it in zip(values, rare.values(), strict=True):
+            for value, open_area in zip(values, optional_areas.values(), strict=True):
                 if value is not None:
-                    open_it()
+                    open_area()
             self._load_each(self._local_fragments(), on_done)
 
-        self._main.commit_log.get([self._areas.key_prefix_of(area) + COUNTERS for area in rare], looked, Table.INDEX)
+        self._main.commit_log.get(
+            [self._areas.key_prefix_of(area) + COUNTERS for area in optional_areas], on_counters, Table.INDEX
+        )
 
     def _load_each(self, fragments: list[Fragment], on_done: Callable[[ServiceBusError | None], None]) -> None:
         if not fragments:
@@ -205,23 +217,23 @@ class ReceivablePart(LocalPart):
         )
 
     def runtime(self) -> QueueRuntime:
-        """Return what it holds now."""
-        main, dead = self._main.message_table.committed, self.dead_letters.message_table.committed
-        failed = (
+        """Return the message counts and sizes of the part; its times are 0."""
+        main, dead_letters = self._main.message_table.committed, self.dead_letters.message_table.committed
+        transfer_dead_letters = (
             self.transfer_dead_letters.message_table.committed
             if self.transfer_dead_letters is not None
             else MessageCounters()
         )
-        transferred = self.transfers.message_table.committed if self.transfers is not None else MessageCounters()
+        transfers = self.transfers.message_table.committed if self.transfers is not None else MessageCounters()
         is_forwarding = self._main.forwarder is not None
         return QueueRuntime(
             active_count=0 if is_forwarding else main.active_count,
-            transfer_count=transferred.active_count + (main.active_count if is_forwarding else 0),
-            transfer_dead_letter_count=failed.active_count,
-            deferred_count=main.deferred_count + dead.deferred_count,
+            transfer_count=transfers.active_count + (main.active_count if is_forwarding else 0),
+            transfer_dead_letter_count=transfer_dead_letters.active_count,
+            deferred_count=main.deferred_count + dead_letters.deferred_count,
             scheduled_count=main.scheduled_count,
-            dead_letter_count=dead.active_count,
-            size_bytes=main.size + dead.size + failed.size + transferred.size,
+            dead_letter_count=dead_letters.active_count,
+            size_bytes=main.size + dead_letters.size + transfer_dead_letters.size + transfers.size,
             created_ms=0,
             updated_ms=0,
             accessed_ms=0,
@@ -230,26 +242,26 @@ class ReceivablePart(LocalPart):
 
 
 class QueuePart(ReceivablePart):
-    """A part of a queue."""
+    """A part of a queue in this process."""
 
     def __init__(self, queue: Queue, areas: Areas) -> None:
-        """Made by the namespace."""
+        """Create a part from its areas; called by `LocalPartFactory`."""
         self._queue = queue
         super().__init__(queue, areas)
 
     @property
     def max_size_mb(self) -> int:
-        """The size of the queue, as it is described."""
+        """The maximum size in the description of the queue."""
         return self._queue.description.max_size_mb
 
     def send_via(self, records: list[bytes], destination: str, on_done: OnDone) -> None:
-        """Store messages that go on to another entity."""
+        """Store messages as transfers to the entity `destination`."""
         self.entity.check_send_enabled()
         self.check_quota(sum([len(record) for record in records]))
         self.open_transfers().enqueue([with_destination(record, destination) for record in records], on_done)
 
     def apply_description(self, limits: NamespaceLimits) -> None:
-        """Adopt the queue's description; existing locks keep their time."""
+        """Apply the queue's description; existing locks keep their expiry."""
         description = self._queue.description
         window_ms = description.duplicate_window_ms
         self.main.policy, self.dead_letters.policy = fragment_policies(
@@ -259,32 +271,32 @@ class QueuePart(ReceivablePart):
 
 
 class SubscriptionPart(ReceivablePart):
-    """A part of a subscription, beside the topic's part of the same number, in the same store."""
+    """A part of a subscription, in the same store as the topic's part of the same number."""
 
     def __init__(self, subscription: Subscription, topic_part: TopicPart, areas: Areas) -> None:
-        """Made by the namespace."""
+        """Create a part from its areas; called by `LocalPartFactory`."""
         self.subscription = subscription
         self.topic_part = topic_part
         super().__init__(subscription, areas)
 
     def check_quota(self, size: int) -> None:
-        """Raise QuotaExceeded if `size` bytes more do not fit into the topic."""
+        """Raise QuotaExceeded if `size` more bytes do not fit into the topic; otherwise add them to its size."""
         self.topic_part.check_quota(size)
         self.topic_part.main.add_stored_bytes(size)
 
     @property
     def accepts_copies(self) -> bool:
-        """Whether it gets published messages."""
+        """Whether the status of the subscription lets it get published messages."""
         return self.entity.status not in SEND_DISABLED_STATUSES
 
     def apply_description(self, limits: NamespaceLimits) -> None:
-        """Adopt the subscription's description; existing locks keep their time."""
+        """Apply the subscription's description; existing locks keep their expiry."""
         description = self.subscription.description
         self.main.policy, self.dead_letters.policy = fragment_policies(description, limits)
         self.set_forwarding(description.forward_to, description.forward_dead_lettered_to)
 
     def put_rule(self, rule_name: str, rule: Rule) -> None:
-        """Get copies of messages that a rule matches; it replaces a rule of the same name."""
+        """Add a rule, replacing a rule of the same name."""
         self.topic_part.main.put_rule(self, rule_name, rule)
 
     def remove_rule(self, rule_name: str) -> None:
@@ -292,55 +304,57 @@ class SubscriptionPart(ReceivablePart):
         self.topic_part.main.remove_rule(self, rule_name)
 
     def detach_from_topic(self) -> None:
-        """Get no more copies."""
+        """Stop getting copies of published messages."""
         self.topic_part.main.remove_subscription(self)
 
     def make_copy(self, fields: RecordFields) -> RecordFields | None:
-        """Return the subscription's copy of a message of the topic; None if it lacks a session id and must have one."""
+        """Return the subscription's copy of a message; None if the message lacks a required session id."""
         session = None
         if self.validation_policy.requires_session:
             session = session_id_in(fields.bare_message)
             if session is None:
                 return None
-        envelope = fields.header
+        header = fields.header
         if self.validation_policy.max_ttl_ms < FOREVER_MS:
-            envelope = with_ttl(envelope, self.validation_policy.max_ttl_ms)
+            header = with_ttl(header, self.validation_policy.max_ttl_ms)
         return fields._replace(
-            header=envelope, session_id=session, due_ms=expiry_time(envelope, fields.enqueued_ms), state=0
+            header=header, session_id=session, due_ms=expiry_time(header, fields.enqueued_ms), state=0
         )
 
     def dead_letter_copy(self, fields: RecordFields, reason: str, description: str) -> None:
-        """Dead-letter a message that the subscription cannot hold, in the batch of this turn."""
-        bare = with_properties(fields.bare_message, dead_letter_properties(reason, description))
+        """Dead-letter a message that the subscription cannot accept, in the batch of this turn."""
+        bare_message = with_properties(fields.bare_message, dead_letter_properties(reason, description))
         self.dead_letters.store_moved(
-            make_record(fields._replace(bare_message=bare, due_ms=NEVER_MS, session_id=None, state=0, shared_body=0))
+            make_record(
+                fields._replace(bare_message=bare_message, due_ms=NEVER_MS, session_id=None, state=0, shared_body=0)
+            )
         )
 
 
 def fragment_policies(
     description: QueueDescription | SubscriptionDescription, limits: NamespaceLimits, *, duplicate_window_ms: int = 0
 ) -> tuple[FragmentPolicy, FragmentPolicy]:
-    """Return the policies of a part's messages and of its dead letters: nothing is dead-lettered twice."""
+    """Return the policies for a part's messages and for its dead letters, which are never dead-lettered again."""
 
-    def policy(most: int | None, *, expired: bool) -> FragmentPolicy:
+    def policy(max_delivery_count: int | None, *, dead_letters_expired: bool) -> FragmentPolicy:
         return FragmentPolicy(
             lock_duration_ms=description.lock_duration_ms,
-            max_delivery_count=most,
+            max_delivery_count=max_delivery_count,
             max_locks=limits.max_locks,
-            dead_letters_expired=expired,
+            dead_letters_expired=dead_letters_expired,
             duplicate_window_ms=duplicate_window_ms,
             max_properties_bytes=limits.max_properties_bytes,
         )
 
-    main = policy(description.max_delivery_count, expired=description.dead_lettering_on_expiration)
-    return main, policy(None, expired=False)
+    main = policy(description.max_delivery_count, dead_letters_expired=description.dead_lettering_on_expiration)
+    return main, policy(None, dead_letters_expired=False)
 
 
 class TopicPart(LocalPart):
-    """A part of a topic. Its messages are copied into the subscriptions' parts of the same number."""
+    """A part of a topic in this process; its messages are copied into the subscriptions' parts of the same number."""
 
     def __init__(self, topic: Topic, main: TopicFragment) -> None:
-        """Made by the namespace."""
+        """Create a part from its fragment; called by `LocalPartFactory`."""
         super().__init__(topic, main.number)
         self._topic = topic
         self._main = main
@@ -348,33 +362,33 @@ class TopicPart(LocalPart):
 
     @property
     def main(self) -> TopicFragment:
-        """Its scheduled messages, and the way of all others to the subscriptions."""
+        """The fragment that holds scheduled messages and copies all other messages into the subscriptions."""
         return self._main
 
     @property
     def is_in_use(self) -> bool:
-        """Whether a receiver or browser is attached to one of its subscriptions."""
+        """Whether a receiver or browser is attached to a subscription in this part."""
         return any(part.is_in_use for part in self._main.subscriptions.values())
 
     @property
     def max_size_mb(self) -> int:
-        """The size of the topic, as it is described."""
+        """The maximum size in the description of the topic."""
         return self._topic.description.max_size_mb
 
     def stored_bytes(self) -> int:
-        """Return the size of what it and its subscriptions hold together."""
+        """Return the size of the topic and its subscriptions in this part."""
         return self._main.stored_bytes()
 
     def apply_description(self, limits: NamespaceLimits) -> None:
-        """Adopt the topic's description."""
+        """Apply the topic's description."""
         self._main.policy = topic_policy(self._topic.description, limits)
 
     def load(self, on_done: Callable[[ServiceBusError | None], None]) -> None:
-        """Read what it holds from the store."""
+        """Load the state of the topic's fragment from the store."""
         self._main.load(on_done)
 
     def runtime(self) -> QueueRuntime:
-        """Return what it holds now."""
+        """Return the message counts and size of the part; its times are 0."""
         return QueueRuntime(
             active_count=0,
             dead_letter_count=0,
@@ -388,7 +402,7 @@ class TopicPart(LocalPart):
 
 
 def topic_policy(description: TopicDescription, limits: NamespaceLimits) -> FragmentPolicy:
-    """Return the policy of a topic's fragments: they keep scheduled messages, and the ids of all."""
+    """Return the policy for a topic's fragments, which hold scheduled messages and ids for duplicate detection."""
     return FragmentPolicy(
         lock_duration_ms=0,
         max_delivery_count=None,

@@ -1,7 +1,7 @@
-"""The part of a transaction that is carried out in this process: on one part of an entity.
+"""The operations of a transaction on one part of an entity in this process.
 
-Owns: the locks on the messages that are to be settled, and the records of scheduled messages, until the transaction is
-committed or rolled back. Nothing is written before the commit; then all of it is one batch.
+Owns: the locks of messages to be settled, and the records of scheduled messages, until the transaction is committed or
+rolled back. Nothing is written before the commit, which writes all changes in one batch.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class PendingSettlement:
-    """Messages of one fragment that are to be settled in one way."""
+    """Messages of one fragment that the transaction settles with the same disposition."""
 
     def __init__(
         self,
@@ -40,7 +40,10 @@ class PendingSettlement:
         properties: Mapping[str, object],
         on_settled: Callable[[bool], None],
     ) -> None:
-        """`properties` are changed in them, or say why they are dead-lettered; `told` hears whether that was done."""
+        """Create a pending settlement; `properties` are set in the messages.
+
+        `on_settled` is called with True after the commit, or with False after a rollback.
+        """
         self.fragment = fragment
         self.incarnation = fragment.incarnation
         self.locks = locks
@@ -48,27 +51,27 @@ class PendingSettlement:
         self.properties = properties
         self.on_settled = on_settled
         self.records: dict[int, bytes] = {}
-        """By sequence numbers; of those whose records have to be known."""
+        """The records of the messages by sequence number; read only if the disposition needs them."""
 
 
 class PendingSchedule(NamedTuple):
-    """Messages for later, and the numbers that they get."""
+    """Scheduled messages with their reserved sequence numbers."""
 
     incarnation: int
-    """Of the fragment in which the numbers are reserved."""
+    """The incarnation of the fragment that reserved the sequence numbers."""
     sequence_numbers: list[int]
     records: list[bytes]
 
 
 class LocalTransaction(TransactionPort):
-    """What one client wants done together on one part."""
+    """The operations of one transaction on one part."""
 
     def __init__(self, part: LocalPart, intake: MessageIntake) -> None:
-        """Nothing yet."""
+        """Create a transaction without operations."""
         self._part = part
         self._intake = intake
         self._sends: list[tuple[bytes, int, str | None]] = []
-        """Payloads, each with its message format, and where it goes if that is not the entity itself."""
+        """For each send: payload, message format and, if the send is to another entity, destination."""
         self._scheduled: list[PendingSchedule] = []
         self._settlements: list[PendingSettlement] = []
 
@@ -80,71 +83,75 @@ class LocalTransaction(TransactionPort):
         properties: Mapping[str, object] | None,
         on_settled: Callable[[bool], None],
     ) -> list[int]:
-        """Settle locked messages at the commit. Return the locks that are lost."""
-        local = fragment.local
-        locks, lost = local.settlement.reserve_locks(lock_numbers)
+        """Settle locked messages on commit. Return the numbers of lost locks."""
+        local_fragment = fragment.local
+        locks, lost = local_fragment.settlement.reserve_locks(lock_numbers)
         if locks:
-            self._settlements.append(PendingSettlement(local, locks, disposition, properties or {}, on_settled))
+            self._settlements.append(
+                PendingSettlement(local_fragment, locks, disposition, properties or {}, on_settled)
+            )
         return lost
 
     def schedule(self, records: list[bytes]) -> list[int]:
-        """Store scheduled messages at the commit. Return the sequence numbers that they will have."""
+        """Store scheduled messages on commit. Return their reserved sequence numbers."""
         main = self._part.main
         main.check_loaded()
         now_ms, numbers = main.clock.wall_ms(), main.schedule.reserve_sequences(len(records))
-        later = [as_scheduled(record, now_ms) for record in records]
-        self._scheduled.append(PendingSchedule(main.incarnation, numbers, later))
+        scheduled = [as_scheduled(record, now_ms) for record in records]
+        self._scheduled.append(PendingSchedule(main.incarnation, numbers, scheduled))
         return numbers
 
     def roll_back(self) -> None:
-        """Do nothing of it: messages that were to be settled are locked as before."""
+        """Discard all operations; messages that were to be settled remain locked."""
         rolled_back, self._settlements = self._settlements, []
-        for settled in rolled_back:
-            if settled.incarnation == settled.fragment.incarnation:
-                settled.fragment.settlement.restore_locks(settled.locks)
-                settled.on_settled(False)  # noqa: FBT003
+        for settlement in rolled_back:
+            if settlement.incarnation == settlement.fragment.incarnation:
+                settlement.fragment.settlement.restore_locks(settlement.locks)
+                settlement.on_settled(False)  # noqa: FBT003
 
     def commit(self, sends: list[tuple[bytes, int, str | None]], on_done: OnDone = ignore) -> None:
-        """Do all of it; `answer` is called when it is on disk, or with the reason why nothing of it was done."""
+        """Apply all operations; `on_done` is called when they are on disk, or with the error if none was applied."""
         self._sends = sends
         try:
-            self._part.main.check_loaded()  # the entity may have been deleted
+            self._part.main.check_loaded()  # raises if the entity was deleted
         except ServiceBusError as error:
             self._fail(on_done, error)
         else:
             self._read_records(list(self._settlements), on_done)
 
     def _read_records(self, remaining: list[PendingSettlement], on_done: OnDone) -> None:
-        """Read the messages that are to be changed; then nothing is left that takes time."""
+        """Read the records that settlements need, one settlement after another, then apply the transaction."""
         while remaining and remaining[0].disposition is Disposition.COMPLETE:
             remaining.pop(0)
         if not remaining:
             self._apply(on_done)
             return
-        settled = remaining.pop(0)
-        fragment, locks = settled.fragment, settled.locks
+        settlement = remaining.pop(0)
+        fragment, locks = settlement.fragment, settlement.locks
 
-        def visit(place: int, record: bytes | None) -> None:
+        def visit(index: int, record: bytes | None) -> None:
             if record is not None:
-                settled.records[locks[place].sequence] = record
+                settlement.records[locks[index].sequence] = record
 
-        def read(error: ServiceBusError | None) -> None:
+        def on_read(error: ServiceBusError | None) -> None:
             if error is not None:
                 self._fail(on_done, error)
             else:
                 self._read_records(remaining, on_done)
 
-        holdings = fragment.message_table
-        places = [holdings.deferred_prefix if lock.is_deferred else holdings.active_prefix for lock in locks]
-        wanted = [place + pack_sequence(lock.sequence) for place, lock in zip(places, locks, strict=True)]
-        look_up_records(fragment, wanted, visit, read)
+        message_table = fragment.message_table
+        prefixes = [
+            message_table.deferred_prefix if lock.is_deferred else message_table.active_prefix for lock in locks
+        ]
+        keys = [prefix + pack_sequence(lock.sequence) for prefix, lock in zip(prefixes, locks, strict=True)]
+        look_up_records(fragment, keys, visit, on_read)
 
     def _apply(self, on_done: OnDone) -> None:
         try:
-            changes = [self._prepare_settlement(settled) for settled in self._settlements]
-            parcels = self._make_batches()
-            direct = parcels.pop(None, None)
-            changes += self._prepare_transfers(parcels)
+            changes = [self._prepare_settlement(settlement) for settlement in self._settlements]
+            batches = self._make_batches()
+            own_batch = batches.pop(None, None)
+            changes += self._prepare_transfers(batches)
             changes += self._prepare_scheduled()
         except ServiceBusError as error:
             self._fail(on_done, error)
@@ -156,21 +163,21 @@ class LocalTransaction(TransactionPort):
 
         def done(error: ServiceBusError | None) -> None:
             if error is None:
-                for settled in self._settlements:
-                    settled.on_settled(True)  # noqa: FBT003
+                for settlement in self._settlements:
+                    settlement.on_settled(True)  # noqa: FBT003
             on_done(error)
 
-        if direct is not None:
-            self._send(direct, settle, done)
+        if own_batch is not None:
+            self._send(own_batch, settle, done)
         else:
             settle()
             self._part.main.commit_log.add_without_participant(done)
 
     def _send(self, batch: IncomingBatch, settle: Callable[[], None], on_done: OnDone) -> None:
-        """All that is sent is stored in one batch, and so is all that is done beside it."""
+        """Send messages, and run `settle` when they are put into a batch, to have all changes in the same batch."""
         is_stored = False
 
-        def beside() -> None:
+        def on_batched() -> None:
             nonlocal is_stored
             is_stored = True
             settle()
@@ -182,7 +189,7 @@ class LocalTransaction(TransactionPort):
                 on_done(error)
 
         try:
-            self._part.send(batch, done, on_batched=beside)
+            self._part.send(batch, done, on_batched=on_batched)
         except ServiceBusError as error:
             self._fail(on_done, error)
 
@@ -191,40 +198,40 @@ class LocalTransaction(TransactionPort):
         on_done(error)
 
     def _make_batches(self) -> dict[str | None, IncomingBatch]:
-        """What is sent, by where it goes, as it is now: its time begins."""
-        parcels: dict[str | None, IncomingBatch] = {}
+        """Return the sent messages by destination; their enqueued time is now."""
+        batches: dict[str | None, IncomingBatch] = {}
         for payload, message_format, destination in self._sends:
             now_ms = self._part.main.clock.wall_ms()
-            parcel = parcels.setdefault(destination, IncomingBatch())
-            self._intake.add_to(parcel, payload, message_format, now_ms, validation_policy_for(self._part, destination))
-        return parcels
+            batch = batches.setdefault(destination, IncomingBatch())
+            self._intake.add_to(batch, payload, message_format, now_ms, validation_policy_for(self._part, destination))
+        return batches
 
     def _prepare_transfers(self, batches: dict[str | None, IncomingBatch]) -> list[Callable[[], None]]:
-        """What sends messages on to other entities at once. Raises where it cannot be done."""
+        """Return the calls that store messages for other entities. Raises if a message cannot be stored."""
         changes: list[Callable[[], None]] = []
-        for destination, parcel in batches.items():
+        for destination, batch in batches.items():
             assert destination is not None
-            self._part.check_can_store(sum([len(record) for record in parcel.records]))
-            changes.append(partial(self._part.send_via, parcel.records, destination, ignore))
+            self._part.check_can_store(sum([len(record) for record in batch.records]))
+            changes.append(partial(self._part.send_via, batch.records, destination, ignore))
         return changes
 
     def _prepare_scheduled(self) -> list[Callable[[], None]]:
-        """What stores messages for later at once. Raises where it cannot be done."""
+        """Return the calls that store scheduled messages. Raises if a message cannot be stored."""
         if not self._scheduled:
             return []
         part, fragment = self._part, self._part.main
         if any(scheduled.incarnation != fragment.incarnation for scheduled in self._scheduled):
-            raise StoreUnavailable("the store failed before the transaction was committed; its numbers are void")
+            raise StoreUnavailable("the store failed before the commit: the reserved sequence numbers are lost")
         fragment.commit_log.check_accepts_sends()
         part.entity.check_send_enabled()
         part.check_quota(sum([len(record) for scheduled in self._scheduled for record in scheduled.records]))
         return [partial(fragment.schedule.put, numbers, records) for _, numbers, records in self._scheduled]
 
     def _prepare_settlement(self, settlement: PendingSettlement) -> Callable[[], None]:
-        """What settles messages at once. Raises where it cannot be done."""
+        """Return the call that settles the messages of a pending settlement. Raises if a lock was lost."""
         fragment = settlement.fragment
         if settlement.incarnation != fragment.incarnation:
-            raise StoreUnavailable("the store failed before the transaction was committed; its locks are void")
+            raise StoreUnavailable("the store failed before the commit: the locks of the transaction are lost")
         for lock in settlement.locks:
             if lock.session_id is not None and lock.session_lock is not None and lock.session_lock.has_ended:
                 raise session_lock_lost_error(lock.session_id)
@@ -234,5 +241,5 @@ class LocalTransaction(TransactionPort):
 
 
 def validation_policy_for(part: EntityPart, destination: str | None) -> ValidationPolicy:
-    """What is sent on is not asked for what the entity on its way wants of its own messages."""
+    """Return the validation policy for a send; a message sent via the part to another entity has no restrictions."""
     return part.validation_policy if destination is None else ValidationPolicy()

@@ -1,11 +1,11 @@
 """Parts of entities: one for each fragment.
 
-A part of a queue or subscription consists of several areas, each of them a `Fragment` object with numbers, counters and
-an order of its own: the messages, the dead letters and, if needed, messages on their way to other entities.
+A part of a queue or subscription consists of several areas, each of them a `Fragment` object with its own sequence
+numbers, counters and order: the messages, the dead letters and, if needed, messages on their way to other entities.
 
-Owns: the operations on a part (`Part`), and how a part stores messages if its store belongs to this process
-(`StoredPart`): how large it may become, and whether its messages are checked for duplicates. What is in a message was
-checked before (`intake`); the order and the delivery of messages are the fragment's business.
+Owns: the interface of a part (`EntityPart`), and how a part in a store of this process accepts messages (`LocalPart`):
+its quota and its duplicate detection. The package `intake` validates messages beforehand; the fragment orders and
+delivers messages.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from twinbus.broker.entities.local_transaction import LocalTransaction
+from twinbus.broker.entities.quota import check_quota
 from twinbus.broker.ports.fragment import LOCAL_OWNER
 from twinbus.model.description import fragment_size_mb
-from twinbus.model.errors import QuotaExceeded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,37 +40,37 @@ class EntityPart:
     """One fragment of an entity, in this process or in another one."""
 
     def __init__(self, entity: Entity, number: int) -> None:
-        """Made by the namespace; `number` is the fragment's."""
+        """Create a part with the given fragment number; called by a `PartFactory`."""
         self.entity = entity
         self.number = number
 
     @property
     def main(self) -> FragmentPort:
-        """Its messages; of a topic, those that are scheduled."""
+        """The fragment for the entity's own messages; a topic's fragment holds only scheduled messages."""
         raise NotImplementedError
 
     @property
     def fragments(self) -> list[FragmentPort]:
-        """All its areas."""
+        """All existing areas of the part."""
         return [self.main]
 
     @property
     def owner(self) -> OwnerPort:
-        """The process that owns it."""
+        """The process that owns the store of the part."""
         return LOCAL_OWNER
 
     @property
     def validation_policy(self) -> ValidationPolicy:
-        """What its entity demands of messages."""
+        """The validation policy of the entity."""
         return self.entity.validation_policy
 
     @property
     def is_in_use(self) -> bool:
-        """Whether a receiver or browser is attached."""
+        """Whether a receiver or browser is attached to an area of the part."""
         return any(fragment.is_in_use for fragment in self.fragments)
 
     def fragment_of(self, sub_queue: SubQueue) -> FragmentPort:  # noqa: ARG002
-        """Return the area that receivers of the entity, or of one of its dead-letter queues, take messages from."""
+        """Return the area of a sub-queue."""
         return self.main
 
     def send(
@@ -80,25 +80,29 @@ class EntityPart:
         sequence_numbers: list[int] | None = None,
         on_batched: Callable[[], None] | None = None,
     ) -> None:
-        """Store messages, all or none; `answer` is called when they are on disk. QuotaExceeded, StoreUnavailable.
+        """Store messages, all or none; `on_done` is called when they are on disk.
 
-        `numbers` gets their sequence numbers before `answer` is called; 0 for a duplicate, which is not stored.
-        `beside` is called when the messages are put into a batch, and may put changes into the same batch.
+        The sequence numbers are added to `sequence_numbers` before `on_done` is called; the number of a duplicate,
+        which is not stored, is 0. `on_batched` is called when the messages are put into a batch, and may put changes
+        into the same batch. Raises QuotaExceeded or StoreUnavailable.
         """
         raise NotImplementedError
 
     def send_via(self, records: list[bytes], destination: str, on_done: OnDone) -> None:
-        """Store messages that go on to another entity, all or none. QuotaExceeded, StoreUnavailable."""
+        """Store messages as transfers to the entity `destination`, all or none.
+
+        Raises QuotaExceeded or StoreUnavailable.
+        """
         raise NotImplementedError
 
     def accept_forwarded(
         self, source_prefix: bytes, numbered_records: list[tuple[int, bytes]], on_done: OnDone
     ) -> None:
-        """Store messages that another entity forwards, as `Arrivals.take`; `source` is the prefix of its keys."""
+        """Store messages forwarded from the key prefix `source_prefix`, like `ForwardingInbox.accept`."""
         raise NotImplementedError
 
     def check_can_store(self, size: int) -> None:
-        """Raise what a send of `size` bytes would raise, as far as that is known before it."""
+        """Raise the error that a send of `size` bytes would raise, as far as this process can tell."""
         raise NotImplementedError
 
     def resubmit(
@@ -108,54 +112,54 @@ class EntityPart:
         intake: MessageIntake,
         on_result: Callable[[list[int] | ServiceBusError], None],
     ) -> None:
-        """Make dead letters active again, as `Resubmission.resubmit`."""
+        """Make dead letters active again, like `Resubmission.resubmit`."""
         raise NotImplementedError
 
     def begin_transaction(self, intake: MessageIntake) -> TransactionPort:
-        """Begin the part of a transaction that this part's owner carries out."""
+        """Begin a transaction on the part; the part's owner carries it out."""
         raise NotImplementedError
 
     def runtime(self) -> QueueRuntime:
-        """Return what it holds now. Its times are those of its entity."""
+        """Return the message counts and sizes of the part."""
         raise NotImplementedError
 
     def apply_description(self, limits: NamespaceLimits) -> None:
-        """Adopt the entity's description, which has changed."""
+        """Apply the changed description of the entity."""
 
     def put_rule(self, rule_name: str, rule: Rule) -> None:
-        """Add a rule to a part of a subscription, or replace it."""
+        """Add or replace a rule, if this is a part of a subscription."""
 
     def remove_rule(self, rule_name: str) -> None:
-        """Remove a rule from a part of a subscription."""
+        """Remove a rule, if this is a part of a subscription."""
 
     def detach_from_topic(self) -> None:
-        """Receive no more copies: the subscription is deleted."""
+        """Stop getting copies of published messages: the subscription was deleted."""
 
     def load(self, on_done: Callable[[ServiceBusError | None], None]) -> None:
-        """Read what it holds from its store."""
+        """Load the state of the part from its store."""
         raise NotImplementedError
 
     def resume(self) -> None:
-        """All entities are loaded: messages may be handed out and forwarded."""
+        """Begin to dispatch and forward messages; called when all entities are loaded."""
         for fragment in self.fragments:
             fragment.resume()
 
     def close(self, error: ServiceBusError) -> None:
-        """The entity was deleted: notify all receivers."""
+        """Detach all receivers: the entity was deleted."""
         for fragment in self.fragments:
             fragment.close(error)
 
 
 class LocalPart(EntityPart):
-    """A part whose store belongs to this process."""
+    """A part in a store of this process."""
 
     @property
     def main(self) -> Fragment:
-        """Its messages."""
+        """The fragment for the entity's own messages."""
         raise NotImplementedError
 
     def begin_transaction(self, intake: MessageIntake) -> TransactionPort:
-        """Begin a transaction on it."""
+        """Begin a transaction on the part."""
         return LocalTransaction(self, intake)
 
     def send(
@@ -165,16 +169,15 @@ class LocalPart(EntityPart):
         sequence_numbers: list[int] | None = None,
         on_batched: Callable[[], None] | None = None,
     ) -> None:
-        """Store messages, or sync nothing if there are only pings."""
+        """Store messages; a batch that contains only pings writes nothing."""
         self.entity.check_send_enabled()
         records, fragment = batch.records, self.main
         if not records:
             fragment.ping(on_done)
             return
         self.check_quota(sum([len(record) for record in records]))
-        if (
-            self.entity.validation_policy.detects_duplicates and batch.duplicate_ids
-        ):  # a message that returns to its entity has no id here
+        # Messages that are forwarded to their own entity have no duplicate ids.
+        if self.entity.validation_policy.detects_duplicates and batch.duplicate_ids:
             fragment.duplicate_detection.enqueue(
                 records, batch.duplicate_ids, [] if sequence_numbers is None else sequence_numbers, on_done, on_batched
             )
@@ -192,35 +195,28 @@ class LocalPart(EntityPart):
     def accept_forwarded(
         self, source_prefix: bytes, numbered_records: list[tuple[int, bytes]], on_done: OnDone
     ) -> None:
-        """Store messages that another entity forwards."""
+        """Store messages that another entity forwards, each only once."""
         self.main.forwarding_inbox.accept(source_prefix, numbered_records, self, on_done)
 
     def check_can_store(self, size: int) -> None:
-        """Raise what a send of `size` bytes would raise."""
+        """Raise the error that a send of `size` bytes would raise."""
         self.entity.check_send_enabled()
         self.main.commit_log.check_accepts_sends()
         self.main.check_loaded()
         self.check_quota(size)
 
     def stored_bytes(self) -> int:
-        """Return the size of all that it holds."""
+        """Return the size of all messages and session states in bytes."""
         raise NotImplementedError
 
     @property
     def max_size_mb(self) -> int:
-        """The size of its entity, as that is described."""
+        """The maximum size in the description of the entity."""
         raise NotImplementedError
 
     def check_quota(self, size: int) -> None:
-        """Raise QuotaExceeded if `size` bytes more do not fit."""
-        limit = fragment_size_mb(self.max_size_mb) * MEGABYTE
-        held = self.stored_bytes()
-        if held + size > limit:
-            raise QuotaExceeded(
-                f"The maximum entity size has been reached or exceeded for '{self.entity.path}': it holds {held:,} "
-                f"bytes of {limit:,}, and {size:,} more do not fit. Receive messages, also from its dead-letter queue, "
-                "clear session states, or make the entity larger (MaxSizeInMegabytes)."
-            )
+        """Raise QuotaExceeded if `size` more bytes do not fit."""
+        check_quota(self.entity.path, self.stored_bytes(), size, fragment_size_mb(self.max_size_mb) * MEGABYTE)
 
 
 def _enqueue(

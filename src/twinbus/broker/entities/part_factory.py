@@ -1,7 +1,7 @@
-"""Parts of entities, made for the store that they lie in: one factory for each store of a namespace.
+"""Factories of parts: one for each store of a namespace.
 
-Owns: how a part is put together if its store belongs to this process (`LocalPartFactory`). `remote.part` has the
-factory for stores of other processes; the namespace uses both by the same methods (`PartFactory`).
+Owns: the construction of parts in a store of this process (`LocalPartFactory`). `remote.part` has the factory for
+stores of other processes; the namespace uses both through the same interface (`PartFactory`).
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ if TYPE_CHECKING:
 
 
 class PartFactory:
-    """Makes the parts of entities that lie in one store."""
+    """The interface to create parts of entities in one store."""
 
     def make_queue_part(self, queue: Queue, number: int) -> EntityPart:
-        """Make a part of a queue; `number` is its fragment's."""
+        """Create the part of a queue with the given fragment number."""
         raise NotImplementedError
 
     def make_topic_part(self, topic: Topic, number: int) -> EntityPart:
-        """Make a part of a topic."""
+        """Create the part of a topic with the given fragment number."""
         raise NotImplementedError
 
     def make_subscription_part(
         self, subscription: Subscription, topic_part: EntityPart, subscription_key: str
     ) -> EntityPart:
-        """Make a part of a subscription beside a part of its topic, which knows it by `name`."""
+        """Create a part of a subscription, and register it in the topic's part under `subscription_key`."""
         raise NotImplementedError
 
 
 class LocalPartFactory(PartFactory):
-    """Makes parts in a store of this process."""
+    """A factory of parts in a store of this process."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class LocalPartFactory(PartFactory):
         find_destination: Callable[[str], Queue | Topic],
         on_forwarded: Callable[[str, int], None],
     ) -> None:
-        """`find` returns the entity that messages are forwarded to, `forwarded` counts forwarded messages."""
+        """Create a factory; `find_destination` finds an entity by path, `on_forwarded` counts forwarded messages."""
         self._commit_log = commit_log
         self._time_services = time_services
         self._token_source = token_source
@@ -79,11 +79,11 @@ class LocalPartFactory(PartFactory):
         self._on_forwarded = on_forwarded
 
     def make_queue_part(self, queue: Queue, number: int) -> EntityPart:
-        """Make a part of a queue."""
+        """Create the part of a queue with the given fragment number."""
         return QueuePart(queue, self._make_areas(queue.entity_id, number, queue.description))
 
     def make_topic_part(self, topic: Topic, number: int) -> EntityPart:
-        """Make a part of a topic."""
+        """Create the part of a topic with the given fragment number."""
         main = TopicFragment(
             area_prefix(topic.entity_id, number, Area.MAIN),
             self._commit_log,
@@ -98,10 +98,10 @@ class LocalPartFactory(PartFactory):
     def make_subscription_part(
         self, subscription: Subscription, topic_part: EntityPart, subscription_key: str
     ) -> EntityPart:
-        """Make a part of a subscription, which shares the bodies of messages with the topic's part."""
+        """Create a part of a subscription that shares message bodies with the topic's part, and register it there."""
         assert isinstance(topic_part, TopicPart)
-        bodies = topic_part.main.shared_bodies
-        areas = self._make_areas(subscription.entity_id, topic_part.number, subscription.description, bodies)
+        shared_bodies = topic_part.main.shared_bodies
+        areas = self._make_areas(subscription.entity_id, topic_part.number, subscription.description, shared_bodies)
         part = SubscriptionPart(subscription, topic_part, areas)
         topic_part.main.subscriptions[subscription_key] = part
         return part
@@ -115,21 +115,21 @@ class LocalPartFactory(PartFactory):
     ) -> Areas:
         main_policy, dead_letter_policy = fragment_policies(description, self._limits)
 
-        def prefix(area: Area) -> bytes:
+        def key_prefix_of(area: Area) -> bytes:
             return area_prefix(entity_id, number, area)
 
-        def make(area: Area) -> Fragment:
+        def make_area(area: Area) -> Fragment:
             return Fragment(
-                prefix(area),
+                key_prefix_of(area),
                 self._commit_log,
                 dead_letter_policy,
                 time_services=self._time_services,
                 token_source=self._token_source,
             )
 
-        dead_letters = make(Area.DEAD_LETTER)
+        dead_letters = make_area(Area.DEAD_LETTER)
         main = Fragment(
-            prefix(Area.MAIN),
+            key_prefix_of(Area.MAIN),
             self._commit_log,
             main_policy,
             time_services=self._time_services,
@@ -138,4 +138,4 @@ class LocalPartFactory(PartFactory):
             has_sessions=description.requires_session,
             shared_bodies=shared_bodies,
         )
-        return Areas(main, dead_letters, make, self._find_destination, prefix, self._on_forwarded)
+        return Areas(main, dead_letters, make_area, self._find_destination, key_prefix_of, self._on_forwarded)

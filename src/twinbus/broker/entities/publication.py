@@ -1,9 +1,9 @@
-"""A publication: the messages of one send to a topic, until it is known which rules match them.
+"""A publication: the messages of one send to a topic while the rules are evaluated for them.
 
-Finding that out changes nothing, so it can be spread over many turns of the loop; what comes of it is then put into one
-batch, all or nothing (`fan_out`). Each message is judged by the rules that are there when its turn comes.
+The evaluation changes nothing, so it can be spread over many turns of the loop; `fan_out` then puts all results into
+one batch, or none. Each message is evaluated against the rules that exist at that time.
 
-Owns: how far the evaluation got, and what it found: matching rules, and the copies that their actions made.
+Owns: the progress of the evaluation and its results: the matching rules, and the copies that their actions made.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Publication:
-    """What is published together."""
+    """Messages that are published together, and the results of evaluating the rules for them."""
 
     def __init__(
         self,
@@ -40,10 +40,11 @@ class Publication:
         on_applied: OnApplied,
         on_batched: Callable[[], None] | None,
     ) -> None:
-        """Messages with the numbers from `first` on.
+        """Create a publication whose messages get the sequence numbers from `first_sequence` on.
 
-        `size` is what they weigh, 0 for messages that the topic held before. `beside` is called when they are put into
-        a batch, and may put something into the same; `applied` and `answer` are for the journal.
+        `size` is the size of the messages in bytes, or 0 for scheduled messages, which the topic already counts.
+        `on_batched` is called when the messages are put into a batch, and may put changes into the same batch;
+        `on_applied` and `on_done` are passed to the commit log.
         """
         self.records = records
         self.first_sequence = first_sequence
@@ -52,66 +53,65 @@ class Publication:
         self.on_applied = on_applied
         self.on_batched = on_batched
         self.copied_bytes = 0
-        """Bytes of the copies that actions made."""
+        """The size of the copies that actions made."""
         self.counted_bytes = 0
-        """Bytes of the messages and these copies that its fragment counts as waiting."""
+        """The bytes of messages and copies that the fragment counts as pending."""
         self.spans_turns = False
-        """Its evaluation did not fit in the turn in which it began."""
+        """Whether the evaluation takes more than one turn."""
         self.matches: list[list[tuple[IndexedRule[tuple[SubscriptionPart, str]], FilterError | None]] | None] = []
-        """Rules that match each of the first messages, or fail with an error; None for a message that is for later."""
+        """The matching or failed rules for each message evaluated so far; None for a scheduled message."""
         self.altered_copies: dict[tuple[int, int], bytes | FilterError] = {}
-        """What actions made of messages: by their places, and by those of the rules among what was found."""
+        """The copies that actions made, by the message's index and the rule's index in the message's matches."""
         self._current_match: IncrementalMatch[tuple[SubscriptionPart, str]] | None = None
-        """Of the message that is being judged."""
+        """The evaluation of the current message, or None."""
         self._next_action = 0
-        """Of this message's matching rules: the first whose action was not looked at."""
+        """The index of the next rule in the current message's matches whose action is to be applied."""
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of the messages, as far as they are new to the topic, and of the copies that actions made."""
+        """The size of new messages and of the copies that actions made."""
         return self.size + self.copied_bytes
 
     @property
     def is_evaluated(self) -> bool:
-        """All messages are judged."""
+        """Whether all messages are evaluated."""
         return len(self.matches) == len(self.records)
 
     def evaluate_without_actions(self, rules: RuleIndex[tuple[SubscriptionPart, str]], budget: int) -> int:
-        """Evaluate, message by message, what costs no more than so many units. Returns what is left of them.
+        """Evaluate whole messages, as many as `budget` units allow. Return the remaining units.
 
-        This is the way of nearly all messages, where no rule has an action. Where it ends before all are judged, `work`
-        goes on.
+        Most topics take this fast path: it requires that no rule has an action. If messages remain, call `evaluate`.
         """
-        number = self.first_sequence
+        sequence = self.first_sequence
         for record in self.records:
             if record[3] == SCHEDULED_STATE:
                 self.matches.append(None)
             else:
-                found = rules.match_within(MessageView(record, number), budget)
-                if found is None:
+                matches = rules.match_within(MessageView(record, sequence), budget)
+                if matches is None:
                     break
-                self.matches.append(found)
+                self.matches.append(matches)
                 budget -= rules.last_cost
-            number += 1
+            sequence += 1
         return budget
 
     def evaluate(self, rules: RuleIndex[tuple[SubscriptionPart, str]], limits: NamespaceLimits, budget: int) -> int:
-        """Evaluate until so many units are used up. Returns what is left of them, which may be less than nothing.
+        """Evaluate messages until `budget` units are used up. Return the remaining units, which may be negative.
 
-        QuotaExceeded if actions make too many bytes of copies of messages that are new to the topic.
+        Raises QuotaExceeded if the copies that actions make of new messages are too large.
         """
-        found, records = self.matches, self.records
-        while len(found) < len(records):
-            record = records[len(found)]
+        matches, records = self.matches, self.records
+        while len(matches) < len(records):
+            record = records[len(matches)]
             if record[3] == SCHEDULED_STATE:
-                found.append(None)
+                matches.append(None)
                 continue
             if budget <= 0:
                 return budget
             matching = self._current_match
             if matching is None:
                 matching = self._current_match = rules.begin_match(
-                    MessageView(record, self.first_sequence + len(found))
+                    MessageView(record, self.first_sequence + len(matches))
                 )
                 self._next_action = 0
             budget = matching.advance(budget)
@@ -122,7 +122,7 @@ class Publication:
             budget = self._apply_actions(record, matching, limits, budget)
             if self._next_action < len(matching.matches):
                 return budget
-            found.append(matching.matches)
+            matches.append(matching.matches)
             self._current_match = None
         return budget
 
@@ -133,8 +133,8 @@ class Publication:
         limits: NamespaceLimits,
         budget: int,
     ) -> int:
-        """Make the copies that actions change, as `work`."""
-        message, size, view = len(self.matches), min(len(record), FULL_SIZE), matching.view
+        """Apply the actions of the matching rules until `budget` is used up. Return the remaining units."""
+        position, size, view = len(self.matches), min(len(record), FULL_SIZE), matching.view
         while self._next_action < len(matching.matches):
             entry, error = matching.matches[self._next_action]
             action = entry.rule.action
@@ -142,7 +142,7 @@ class Publication:
                 if budget <= 0:
                     break
                 altered = self._apply_action(action, record, view, limits)
-                self.altered_copies[message, self._next_action] = altered
+                self.altered_copies[position, self._next_action] = altered
                 if isinstance(altered, bytes):
                     self.copied_bytes += len(altered)
                     self._check_copied_bytes(limits)
@@ -151,11 +151,11 @@ class Publication:
         return budget
 
     def _check_copied_bytes(self, limits: NamespaceLimits) -> None:
-        """Refuse a send before its copies fill the memory; scheduled messages were accepted before, and are not."""
+        """Raise QuotaExceeded if the copies of a send use too much memory; scheduled messages were accepted before."""
         if self.size and self.copied_bytes > limits.max_pending_bytes:
             raise QuotaExceeded(
-                f"the actions of the topic's rules make {self.copied_bytes:,} bytes or more of copies of what "
-                "was sent, and "
+                f"the actions of the topic's rules make {self.copied_bytes:,} bytes or more of copies of the "
+                "messages, and "
                 f"max_pending_bytes is {limits.max_pending_bytes:,}: send fewer or smaller messages at a time, or "
                 "delete rules with an action"
             )
@@ -165,5 +165,5 @@ class Publication:
     ) -> bytes | FilterError:
         try:
             return action.apply(record, limits, self.first_sequence + len(self.matches), view)
-        except FilterError as problem:
-            return problem
+        except FilterError as error:
+            return error

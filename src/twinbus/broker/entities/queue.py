@@ -1,6 +1,6 @@
-"""Queues: what is sent to a queue is received from it.
+"""Queues: entities that messages are sent to and received from.
 
-Owns: a queue's description. Which part a message goes to is decided by `partitioned`.
+Owns: a queue's description. `intake.partitioner` chooses the part for each message.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class Queue(ReceivableEntity):
         path: str,
         description: QueueDescription,
         *,
-        first_fragment: int,
+        round_robin_start: int,
         created_ms: int,
         updated_ms: int,
     ) -> None:
-        """Made by the namespace; messages without a key are spread from part `start` on."""
+        """Create a queue without parts; its first message without a key goes to part `round_robin_start`."""
         super().__init__(
             entity_id,
             path,
@@ -46,15 +46,15 @@ class Queue(ReceivableEntity):
             updated_ms=updated_ms,
         )
         self.description = description
-        self.partitioner = Partitioner(self.parts, first_fragment)
+        self.partitioner = Partitioner(self.parts, round_robin_start)
         self.send_order = SendOrder(path)
 
     def forward_target(self, sub_queue: SubQueue) -> str | None:
-        """Return the path that messages are forwarded to, or None."""
+        """Return the path that messages in a sub-queue are forwarded to, or None."""
         return forwarding_target(self.description.forward_to, self.description.forward_dead_lettered_to, sub_queue)
 
     def apply_description(self, description: QueueDescription, limits: NamespaceLimits) -> None:
-        """Change the description."""
+        """Apply a new description to the queue and its parts."""
         self.description = description
         self.send_order.max_bytes = limits.max_pending_bytes
         self.validation_policy = ValidationPolicy(
@@ -68,42 +68,42 @@ class Queue(ReceivableEntity):
         self.set_status(description.status)
 
     def send(self, batch: IncomingBatch, on_done: OnDone, sequence_numbers: list[int] | None = None) -> None:
-        """Store messages; `answer` is called when they are on disk. As `Part.send`."""
+        """Store messages; `on_done` is called when they are on disk. See `EntityPart.send`."""
         if self.is_partitioned:
             partitioner.send(self, batch, on_done, [] if sequence_numbers is None else sequence_numbers)
         else:
             self.parts[0].send(batch, on_done, sequence_numbers)
 
     def send_via(self, records: list[bytes], destination: str, on_done: OnDone) -> None:
-        """Store messages that go on to another entity, in the parts that their keys for this queue lead to."""
+        """Store messages as transfers to the entity `destination`, in parts chosen by their via-partition keys."""
         if not self.is_partitioned:
             self.parts[0].send_via(records, destination, on_done)
             return
-        parcel = IncomingBatch()
-        parcel.records = records
-        parcel.partition_keys = [via_partition_key_of(record) for record in records]
-        partitioner.send_via(self, parcel, destination, on_done)
+        batch = IncomingBatch()
+        batch.records = records
+        batch.partition_keys = [via_partition_key_of(record) for record in records]
+        partitioner.send_via(self, batch, destination, on_done)
 
     def fragment_error(self, fragment_number: int, error: ServiceBusError) -> ServiceBusError:
-        """Return the error for a sender whose key leads to a part that refused a message."""
+        """Return the error for the sender of a message that a part refused."""
         return partitioner.fragment_error(self, fragment_number, error)
 
     def accept_forwarded(
         self, source_prefix: bytes, numbered_records: list[tuple[int, bytes]], on_done: OnDone
     ) -> None:
-        """Store messages that another entity forwards. As `Part.take_arrivals`."""
+        """Store messages that another entity forwards. See `EntityPart.accept_forwarded`."""
         partitioner.accept_forwarded(self, source_prefix, numbered_records, on_done)
 
 
 def via_partition_key_of(record: bytes) -> bytes | None:
-    """Return the key of a message for the queue that it is sent via."""
+    """Return the via-partition key of a message, which chooses a part of the queue it is sent via, or None."""
     pairs = annotation_pairs_of(parse_record(record))
-    found = next((value for name, value, _ in pairs if name == VIA_PARTITION_KEY), None)
-    return found.encode() if isinstance(found, str) else None
+    key = next((value for name, value, _ in pairs if name == VIA_PARTITION_KEY), None)
+    return key.encode() if isinstance(key, str) else None
 
 
 def forwarding_target(forward_to: str | None, forward_dead_lettered_to: str | None, sub_queue: SubQueue) -> str | None:
-    """Return where the messages of an entity, or of one of its dead-letter queues, are forwarded to; None: nowhere."""
+    """Return the path that messages in a sub-queue are forwarded to, or None."""
     if sub_queue is SubQueue.MAIN:
         return forward_to
     return forward_dead_lettered_to if sub_queue is SubQueue.DEAD_LETTER else None

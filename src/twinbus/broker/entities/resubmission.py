@@ -1,17 +1,18 @@
-"""Resubmission: dead letters that become active again.
+"""Resubmission: making dead letters active again.
 
-Owns: their way back, in one batch: a message is in the dead-letter queue, or active again under a new number, and never
-in both or neither. It is as it was sent, or as it was edited: not yet delivered, with all the time it may live, and
-without what was noted when it was dead-lettered. Duplicates are not looked for: it is one, and wanted.
+Owns: the move of a message from the dead-letter queue to its queue. The move is one batch, so that the message is
+always in exactly one of the two queues. The message gets a new sequence number, a delivery count of 0 and its full time
+to live, and loses its dead-letter properties; its other contents are as they were sent, or as they were edited. There
+is no duplicate detection, which would reject the message.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from twinbus.broker.fragment.dead_lettering import DEAD_LETTER_PROPERTY_NAMES
 from twinbus.broker.fragment.locks import NEVER_EXPIRES_S, Lock
 from twinbus.broker.fragment.record_lookup import look_up_records
-from twinbus.broker.fragment.settlement import DEAD_LETTER_PROPERTY_NAMES
 from twinbus.broker.message_record import make_record, parse_record, render_unlocked, without_properties
 from twinbus.broker.ports.incoming_batch import IncomingBatch
 from twinbus.broker.store_keys import pack_sequence
@@ -26,10 +27,10 @@ if TYPE_CHECKING:
 
 
 class Resubmission:
-    """The way back of one queue's dead letters."""
+    """The resubmission of dead letters in one part."""
 
     def __init__(self, part: ReceivablePart) -> None:
-        """Made by its part."""
+        """Create the resubmission for `part`."""
         self._part = part
 
     def resubmit(
@@ -39,48 +40,48 @@ class Resubmission:
         intake: MessageIntake,
         on_result: Callable[[list[int] | ServiceBusError], None],
     ) -> None:
-        """Make dead letters active: all of them, or none. `done` hears their new sequence numbers.
+        """Make dead letters active, all or none; `on_result` gets their new sequence numbers, or the error.
 
-        `edited` is what the one message is from now on, as a client would send it.
+        `edited` replaces the contents of a single message, encoded as a client would send it.
         """
-        dead = self._part.dead_letters
+        dead_letters = self._part.dead_letters
         self._part.entity.check_send_enabled()
-        dead.commit_log.check_accepts_sends()
-        dead.check_loaded()
-        taken: list[tuple[Lock, bytes]] = []
-        life = dead.incarnation
+        dead_letters.commit_log.check_accepts_sends()
+        dead_letters.check_loaded()
+        locked: list[tuple[Lock, bytes]] = []
+        incarnation = dead_letters.incarnation
 
-        def visit(place: int, record: bytes | None) -> None:
-            """Nobody else has it from now on, however many are still to be read."""
-            sequence = sequences[place]
-            if record is not None and sequence not in dead.in_flight:
+        def visit(index: int, record: bytes | None) -> None:
+            """Lock the message before the remaining records are read, so that no receiver gets it."""
+            sequence = sequences[index]
+            if record is not None and sequence not in dead_letters.in_flight:
                 lock = Lock(0, sequence, len(record), NEVER_EXPIRES_S)
-                dead.dispatcher.withdraw({sequence})
-                dead.in_flight.add([lock])
-                taken.append((lock, record))
+                dead_letters.dispatcher.withdraw({sequence})
+                dead_letters.in_flight.add([lock])
+                locked.append((lock, record))
 
         def looked_up(error: ServiceBusError | None) -> None:
-            there = {lock.sequence for lock, _ in taken}
-            missing = next((sequence for sequence in sequences if sequence not in there), None)
+            locked_sequences = {lock.sequence for lock, _ in locked}
+            missing = next((sequence for sequence in sequences if sequence not in locked_sequences), None)
             if error is None and missing is not None:
-                error = MessageNotFound(f"no dead letter {missing} is there, or someone has it")
+                error = MessageNotFound(f"dead letter {missing} does not exist, or a receiver has locked it")
             try:
                 if error is not None:
                     raise error
-                parcel = self._parse_again([record for _, record in taken], edited, intake)
-                growth = sum([len(record) for record in parcel.records]) - sum([lock.size for lock, _ in taken])
+                batch = self._parse_again([record for _, record in locked], edited, intake)
+                growth = sum([len(record) for record in batch.records]) - sum([lock.size for lock, _ in locked])
                 if growth > 0:
                     self._part.check_quota(growth)
-                self._move([lock for lock, _ in taken], parcel, on_result)
-            except ServiceBusError as problem:
-                if life == dead.incarnation:
-                    for lock, record in taken:
-                        dead.requeue(lock, record)
-                on_result(problem)
-                dead.dispatcher.dispatch()
+                self._move([lock for lock, _ in locked], batch, on_result)
+            except ServiceBusError as failure:
+                if incarnation == dead_letters.incarnation:
+                    for lock, record in locked:
+                        dead_letters.requeue(lock, record)
+                on_result(failure)
+                dead_letters.dispatcher.dispatch()
 
-        place = dead.message_table.active_prefix
-        look_up_records(dead, [place + pack_sequence(sequence) for sequence in sequences], visit, looked_up)
+        prefix = dead_letters.message_table.active_prefix
+        look_up_records(dead_letters, [prefix + pack_sequence(sequence) for sequence in sequences], visit, looked_up)
 
     def _move(
         self, locks: list[Lock], batch: IncomingBatch, on_result: Callable[[list[int] | ServiceBusError], None]
@@ -91,17 +92,18 @@ class Resubmission:
         self._part.dead_letters.remove(locks, ignore)
 
     def _parse_again(self, records: list[bytes], edited: bytes | None, intake: MessageIntake) -> IncomingBatch:
-        parcel, now_ms = IncomingBatch(), self._part.main.clock.wall_ms()
+        batch, now_ms = IncomingBatch(), self._part.main.clock.wall_ms()
         for record in records:
             payload = edited if edited is not None else _as_sent(record)
-            intake.add_to(parcel, payload, 0, now_ms, self._part.validation_policy)
-        if parcel.ping_count:
-            raise InvalidArgument("a ping cannot be stored")
-        return parcel
+            intake.add_to(batch, payload, 0, now_ms, self._part.validation_policy)
+        if batch.ping_count:
+            raise InvalidArgument("the edited message is a ping, which cannot be stored")
+        return batch
 
 
 def _as_sent(record: bytes) -> bytes:
-    parts = parse_record(record)
+    fields = parse_record(record)
     return render_unlocked(
-        make_record(parts._replace(bare_message=without_properties(parts.bare_message, DEAD_LETTER_PROPERTY_NAMES))), 0
+        make_record(fields._replace(bare_message=without_properties(fields.bare_message, DEAD_LETTER_PROPERTY_NAMES))),
+        0,
     )

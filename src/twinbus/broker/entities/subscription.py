@@ -1,4 +1,4 @@
-"""Subscriptions: what a topic copies into its subscription is received from that.
+"""Subscriptions: entities that hold copies of a topic's messages for receivers.
 
 Owns: a subscription's description and its rules.
 """
@@ -34,7 +34,7 @@ class Subscription(ReceivableEntity):
         created_ms: int,
         updated_ms: int,
     ) -> None:
-        """Made by the namespace. It is partitioned if its topic is."""
+        """Create a subscription without parts and rules; it is partitioned if its topic is."""
         super().__init__(
             entity_id,
             path,
@@ -46,14 +46,14 @@ class Subscription(ReceivableEntity):
         self.description = description
         self.topic = topic
         self.rules: dict[str, Rule] = {}
-        """By the keys of their names, in the order of their making."""
+        """The rules by the canonical keys of their names, in the order of creation."""
 
     def forward_target(self, sub_queue: SubQueue) -> str | None:
-        """Return the path that messages are forwarded to, or None."""
+        """Return the path that messages in a sub-queue are forwarded to, or None."""
         return forwarding_target(self.description.forward_to, self.description.forward_dead_lettered_to, sub_queue)
 
     def apply_description(self, description: SubscriptionDescription, limits: NamespaceLimits) -> None:
-        """Change the description."""
+        """Apply a new description to the subscription and its parts."""
         self.description = description
         self.validation_policy = ValidationPolicy(
             max_ttl_ms=description.default_time_to_live_ms,
@@ -64,20 +64,20 @@ class Subscription(ReceivableEntity):
         self.set_status(description.status)
 
     def put_rule(self, description: RuleDescription) -> None:
-        """Add a rule, or replace the one of the same name. InvalidArgument."""
+        """Add a rule, replacing a rule of the same name. Raises InvalidArgument if the rule is not valid."""
         rule, name = Rule(description), canonical_key(description.name)
         self.rules[name] = rule
         for part in self.parts:
             part.put_rule(name, rule)
 
     def remove_rule(self, name: str) -> None:
-        """Remove a rule."""
+        """Remove a rule by name."""
         del self.rules[canonical_key(name)]
         for part in self.parts:
             part.remove_rule(canonical_key(name))
 
     def detach_from_topic(self) -> None:
-        """Get no more copies: the subscription is deleted."""
+        """Remove the subscription from its topic: the subscription was deleted."""
         for part in self.parts:
             part.detach_from_topic()
         subscriptions = self.topic.subscriptions

@@ -1,4 +1,4 @@
-"""Topics: what is sent to a topic is copied into those of its subscriptions that have a matching rule (`fan_out`).
+"""Topics: entities that copy each message into the subscriptions with a matching rule (`fan_out`).
 
 Owns: a topic's description and its subscriptions.
 """
@@ -35,11 +35,11 @@ class Topic(Entity):
         description: TopicDescription,
         stores: Sequence[int],
         *,
-        first_fragment: int,
+        round_robin_start: int,
         created_ms: int,
         updated_ms: int,
     ) -> None:
-        """Made by the namespace, with a part in each of `stores`; messages without a key are spread from `start` on."""
+        """Create a topic without parts; its first message without a key goes to part `round_robin_start`."""
         super().__init__(
             entity_id,
             path,
@@ -50,18 +50,18 @@ class Topic(Entity):
         )
         self.description = description
         self.stores = stores
-        self.partitioner = Partitioner(self.parts, first_fragment)
+        self.partitioner = Partitioner(self.parts, round_robin_start)
         self.send_order = SendOrder(path)
         self.subscriptions: dict[str, Subscription] = {}
-        """By the keys of their names."""
+        """The subscriptions, by the canonical keys of their names."""
 
     @property
     def is_in_use(self) -> bool:
-        """Whether a receiver or browser is attached to one of its subscriptions."""
+        """Whether a receiver or browser is attached to a subscription of the topic."""
         return any(subscription.is_in_use for subscription in self.subscriptions.values())
 
     def apply_description(self, description: TopicDescription, limits: NamespaceLimits) -> None:
-        """Change the description."""
+        """Apply a new description to the topic and its parts."""
         self.description = description
         self.send_order.max_bytes = limits.max_pending_bytes
         self.validation_policy = ValidationPolicy(
@@ -74,24 +74,24 @@ class Topic(Entity):
         self.set_status(description.status)
 
     def send(self, batch: IncomingBatch, on_done: OnDone, sequence_numbers: list[int] | None = None) -> None:
-        """Publish messages; `answer` is called when they are on disk. As `Part.send`."""
+        """Publish messages; `on_done` is called when they are on disk. See `EntityPart.send`."""
         if self.is_partitioned:
             partitioner.send(self, batch, on_done, [] if sequence_numbers is None else sequence_numbers)
         else:
             self.parts[0].send(batch, on_done, sequence_numbers)
 
     def fragment_error(self, fragment_number: int, error: ServiceBusError) -> ServiceBusError:
-        """Return the error for a sender whose key leads to a part that refused a message."""
+        """Return the error for the sender of a message that a part refused."""
         return partitioner.fragment_error(self, fragment_number, error)
 
     def accept_forwarded(
         self, source_prefix: bytes, numbered_records: list[tuple[int, bytes]], on_done: OnDone
     ) -> None:
-        """Store messages that another entity forwards. As `Part.take_arrivals`."""
+        """Publish messages that another entity forwards. See `EntityPart.accept_forwarded`."""
         partitioner.accept_forwarded(self, source_prefix, numbered_records, on_done)
 
     def runtime(self) -> TopicRuntime:
-        """Return what all parts hold now."""
+        """Return the message counts and sizes of all parts together."""
         parts = [part.runtime() for part in self.parts]
         return TopicRuntime(
             scheduled_count=sum([part.scheduled_count for part in parts]),

@@ -1,10 +1,11 @@
-"""A transaction: sends and settlements on one entity that are done together, or not at all.
+"""A transaction: sends and settlements on one entity that are applied together, or not at all.
 
-Owns: what was asked for until it is discharged, and the locks on the messages that are to be settled: meanwhile nobody
-else settles them, and they do not expire. Nothing is written before the discharge; then all of it is one batch. What is
-sent gets its sequence number and its time only there; but messages for later are told their numbers before.
+Owns: the sends of a transaction until its discharge, its binding to a part, and its size limit. Locks of messages to be
+settled are held by the part's transaction (`local_transaction`): until the discharge they do not expire, and nothing
+else settles these messages. Nothing is written before the commit, which writes all changes in one batch. Sent messages
+get their sequence numbers and enqueued times on commit; scheduled messages get their sequence numbers at once.
 
-A transaction is bound to one entity by its first operation, since a batch of one store is the only atomic thing.
+The first operation binds a transaction to one part of an entity, because only a batch of one store is atomic.
 """
 
 from __future__ import annotations
@@ -40,32 +41,32 @@ MAX_OPERATIONS: Final = 100
 
 
 class Transaction:
-    """What one client wants done together."""
+    """The operations of one client that are applied together."""
 
     def __init__(self, intake: MessageIntake) -> None:
-        """Nothing yet."""
+        """Create a transaction without operations."""
         self.part: EntityPart | None = None
-        """What it is bound to."""
+        """The part that the transaction is bound to, or None before the first operation."""
         self.partition_key: bytes | None = None
-        """Of the messages that are sent in it to a partitioned entity: they all have the same."""
+        """The common key of all messages sent in the transaction to a partitioned entity."""
         self.failure: ServiceBusError | None = None
-        """Why it cannot be committed any more."""
+        """The error that keeps the transaction from being committed, or None."""
         self.size = 0
-        """Bytes that are to be sent, and are kept until then."""
+        """The bytes of sends and scheduled messages that are held until the discharge."""
         self._intake = intake
         self._sends: list[tuple[bytes, int, str | None]] = []
-        """Payloads, each with its message format, and where it goes if that is not the entity itself."""
+        """For each send: payload, message format and, if the send is to another entity, destination."""
         self._operation_count = 0
         self._has_ended = False
         self._part_transaction: TransactionPort | None = None
-        """What the owner of the part carries out."""
+        """The transaction at the owner of the part."""
 
-    # --- what is asked for --------------------------------------------------------------------------------------------
+    # --- operations ---------------------------------------------------------------------------------------------------
 
     def send_to(
         self, target: Queue | Topic, payload: bytes, message_format: int, destination: str | None = None
     ) -> None:
-        """Send a message, or a batch of them, to the part that its key leads to. As `send`."""
+        """Send a message or a batch to the part that its partition key selects. See `send`."""
         part = target.parts[0]
         if target.is_partitioned:
             part = self.part_for(target, self._partition_keys_of(target, payload, message_format, destination))
@@ -74,13 +75,13 @@ class Transaction:
     def _partition_keys_of(
         self, target: Queue | Topic, payload: bytes, message_format: int, destination: str | None
     ) -> list[bytes | None]:
-        """Return the keys of messages; of messages that go on to another entity, those for the entity on their way."""
-        parcel = IncomingBatch()
+        """Return the partition keys of messages, or the via-partition keys if they go on to `destination`."""
+        batch = IncomingBatch()
         try:
             self._intake.add_to(
-                parcel, payload, message_format, target.parts[0].main.clock.wall_ms(), target.validation_policy
+                batch, payload, message_format, target.parts[0].main.clock.wall_ms(), target.validation_policy
             )
-        except NotAllowed as error:  # Service Bus calls it an invalid operation in a transaction
+        except NotAllowed as error:  # in a transaction, Service Bus reports an invalid operation
             refusal = InvalidOperation(f"in a transaction: {error}")
             self.fail(refusal)
             raise refusal from None
@@ -88,22 +89,22 @@ class Transaction:
             self.fail(error)
             raise
         if destination is not None:
-            return [via_partition_key_of(record) for record in parcel.records]
-        return parcel.partition_keys + parcel.ping_partition_keys
+            return [via_partition_key_of(record) for record in batch.records]
+        return batch.partition_keys + batch.ping_partition_keys
 
     def send(self, part: EntityPart, payload: bytes, message_format: int, destination: str | None = None) -> None:
-        """Send a message, or a batch of them, on to `destination` if that is another entity.
+        """Send a message or a batch to the part, or via the part to the entity `destination`.
 
-        Whatever is wrong with it is raised now, and fails the transaction.
+        An invalid send raises its error now, and fails the transaction.
         """
         self._begin_operation(part)
         try:
             part.entity.check_send_enabled()
             part.main.check_accepts_sends()
-            parcel = IncomingBatch()
-            terms = validation_policy_for(part, destination)
-            self._intake.add_to(parcel, payload, message_format, part.main.clock.wall_ms(), terms)
-            self._count_operations(max(1, len(parcel)))
+            batch = IncomingBatch()
+            policy = validation_policy_for(part, destination)
+            self._intake.add_to(batch, payload, message_format, part.main.clock.wall_ms(), policy)
+            self._count_operations(max(1, len(batch)))
         except ServiceBusError as error:
             self.fail(error)
             raise
@@ -111,18 +112,17 @@ class Transaction:
         self.size += len(payload)
 
     def schedule(self, part: EntityPart, records: list[bytes]) -> list[int]:
-        """Store messages for later. Returns the sequence numbers by which they can be cancelled once it is committed.
+        """Schedule messages. Return the sequence numbers by which they can be cancelled after the commit.
 
-        Whatever is wrong with it is raised now, and fails the transaction.
+        An invalid message raises its error now, and fails the transaction.
         """
-        work = self._begin_operation(part)
+        part_transaction = self._begin_operation(part)
         try:
-            if (
-                part.validation_policy.detects_duplicates
-            ):  # one would be found at the discharge, when its number is told
+            # A duplicate would be found only on commit, after its sequence number was returned.
+            if part.validation_policy.detects_duplicates:
                 raise InvalidOperation(
-                    f"'{part.entity.path}' detects duplicates: messages are scheduled there outside of transactions "
-                    "only"
+                    f"'{part.entity.path}' detects duplicates: messages can be scheduled there only outside of "
+                    "transactions"
                 )
             part.entity.check_send_enabled()
             part.main.check_accepts_sends()
@@ -132,13 +132,13 @@ class Transaction:
             self.fail(error)
             raise
         self.size += sum([len(record) for record in records])
-        return work.schedule(records)
+        return part_transaction.schedule(records)
 
     def part_for(self, target: Queue | Topic, partition_keys: Iterable[bytes | None]) -> EntityPart:
-        """Return the part that messages of these keys go to. InvalidOperation, which fails the transaction.
+        """Return the part for messages with these partition keys, or fail the transaction with InvalidOperation.
 
-        A batch of one store is the only atomic thing: the first key binds the transaction to a fragment of a
-        partitioned entity, and all other messages must have the same key.
+        Only a batch of one store is atomic: the first key binds the transaction to a fragment of a partitioned entity,
+        and all other messages must have the same key.
         """
         if not target.is_partitioned:
             return target.parts[0]
@@ -154,14 +154,14 @@ class Transaction:
     def _key_error(self, path: str, partition_key: bytes | None) -> InvalidOperation | None:
         if partition_key is None:
             return InvalidOperation(
-                f"'{path}' is partitioned: a message that is sent to it in a transaction has a session id or a "
-                "partition key, or, where duplicates are detected, a message id"
+                f"'{path}' is partitioned: a message sent to it in a transaction must have a session id or a "
+                "partition key, or, if duplicates are detected, a message id"
             )
         if self.partition_key is None or self.partition_key == partition_key:
             return None
         return InvalidOperation(
-            f"all messages of a transaction on '{path}', which is partitioned, have the same session id or partition "
-            f"key; this one has {partition_key.decode(errors='replace')!r:.80}, and others "
+            f"all messages of a transaction on the partitioned '{path}' must have the same session id or partition "
+            f"key; this one has {partition_key.decode(errors='replace')!r:.80}, and the others have "
             f"{self.partition_key.decode(errors='replace')!r:.80}"
         )
 
@@ -174,38 +174,38 @@ class Transaction:
         properties: Mapping[str, object] | None = None,
         on_settled: Callable[[bool], None] | None = None,
     ) -> list[int]:
-        """Settle messages that are locked. Returns those whose lock is lost, which fails the transaction.
+        """Settle locked messages on commit. Return the numbers of lost locks.
 
-        `told` hears in the end whether they are settled, or locked as before.
+        `on_settled` is called with True after the commit, or with False after a rollback, which keeps the locks.
         """
-        work = self._begin_operation(part)
+        part_transaction = self._begin_operation(part)
         self._count_operations(len(lock_numbers))
         try:
-            return work.settle(fragment, lock_numbers, disposition, properties, on_settled or ignore)
+            return part_transaction.settle(fragment, lock_numbers, disposition, properties, on_settled or ignore)
         except ServiceBusError as error:
             self.fail(error)
             raise
 
     def bind(self, part: EntityPart) -> int:
-        """Bind it to a part. Return the number by which the part's owner knows it; 0 if that is this process."""
+        """Bind the transaction to a part. Return its number at the part's owner; 0 if the owner is this process."""
         return self._begin_operation(part).number
 
     def fail(self, error: ServiceBusError) -> None:
-        """It cannot be committed any more."""
+        """Mark the transaction as failed, so that it cannot be committed."""
         self.failure = self.failure or error
 
     def _begin_operation(self, part: EntityPart) -> TransactionPort:
         if self._has_ended:
-            raise TransactionRolledBack("the transaction is over")
+            raise TransactionRolledBack("the transaction has ended: begin a new one")
         if self.part is None:
             self.part = part
             self._part_transaction = part.begin_transaction(self._intake)
         elif self.part is not part:
-            what = f"'{part.entity.path}' is another entity. Send via the first one, or use"
+            hint = f"'{part.entity.path}' is another entity. Send via the first one, or use"
             if part.entity is self.part.entity:
-                what = "this is of another fragment of it. Use the same key, or"
+                hint = "this operation is on another fragment of it. Use the same key, or"
             error = InvalidOperation(
-                f"the transaction is bound to '{self.part.entity.path}', which was used first in it; {what} "
+                f"the transaction is bound to '{self.part.entity.path}', the first entity used in it; {hint} "
                 "two transactions."
             )
             self.fail(error)
@@ -216,22 +216,24 @@ class Transaction:
     def _count_operations(self, count: int) -> None:
         self._operation_count += count
         if self._operation_count > MAX_OPERATIONS:
-            error = TransactionTooLarge(f"a transaction can have {MAX_OPERATIONS} messages, and this one has more")
+            error = TransactionTooLarge(
+                f"a transaction can have at most {MAX_OPERATIONS} messages: use several transactions"
+            )
             self.fail(error)
             raise error
 
-    # --- the end ------------------------------------------------------------------------------------------------------
+    # --- discharge ----------------------------------------------------------------------------------------------------
 
     def roll_back(self) -> None:
-        """Do nothing of it: messages that were to be settled are locked as before."""
+        """Discard all operations; messages that were to be settled remain locked."""
         self._has_ended = True
         if self._part_transaction is not None:
             self._part_transaction.roll_back()
 
     def commit(self, on_done: OnDone) -> None:
-        """Do all of it; `answer` is called when it is on disk, or with the reason why nothing of it was done."""
+        """Apply all operations; `on_done` is called when they are on disk, or with the error if none was applied."""
         if self._has_ended or self.failure is not None:
-            text = f"the transaction was rolled back: {self.failure}" if self.failure else "the transaction is over"
+            text = f"the transaction was rolled back: {self.failure}" if self.failure else "the transaction has ended"
             self.roll_back()
             on_done(TransactionRolledBack(text))
             return

@@ -1,6 +1,7 @@
-"""Rules at work: which messages a rule is true for, and what its action makes of them.
+"""Evaluation of subscription rules: which messages a rule matches, and how its action changes their copies.
 
-Owns: the language of filters and actions, and finding the rules that match among thousands. `rule.compile_rule` makes
-a rule of its description, `view.View` is a message as rules see it, `index.RuleIndex` holds all rules of one topic.
-Pure, and knows nothing of topics or subscriptions: what becomes of a message that matches, or fails, is theirs to say.
+Owns the language of filters and actions, and the index that finds the matching rules among thousands.
+`rule.compile_rule` compiles a rule from its description, `message_view.MessageView` is a message as rules see it, and
+`rule_index.RuleIndex` holds all rules of one topic. The code is pure and knows nothing of topics or subscriptions:
+topics decide what happens to a message that matches a rule or fails its evaluation.
 """

@@ -1,9 +1,9 @@
-"""Actions: what a rule changes in the messages it is true for.
+"""Actions: the changes that a rule makes to its copy of a matching message.
 
-Statements are run one after the other, and see what those before them did. A copy that an action made says which rule
-made it, in the property RuleName.
+Statements run in order, and each statement sees the effects of the statements before it. An action also sets the copy's
+RuleName property to the name of the rule.
 
-Owns: what SET and REMOVE mean, and which values a property can take. How they are written is for `draft` to know.
+Owns the meaning of SET and REMOVE, and the values that each property accepts. `message_draft` encodes the changes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, TypeAlias
 from uuid import UUID
 
-from twinbus.amqp.encode import encode
+from twinbus.amqp.codec.encode import encode
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.message import Message, Section
 from twinbus.amqp.types import Byte, Float, Int, Short, Symbol, Timestamp, UByte, UInt, ULong, UShort
@@ -55,12 +55,12 @@ _INTEGER_RANGES: Final[dict[type[int], tuple[int, int]]] = {
 
 
 class Action:
-    """The action of one rule; it has no state, and can be shared."""
+    """Compiled action of one rule; stateless, so it can be shared."""
 
     __slots__ = ("_rule_name", "_statements", "cost")
 
     def __init__(self, rule_name: str, statements: list[Statement], cost: Cost) -> None:
-        """`rule_name` is what is written into RuleName."""
+        """Create an action from compiled statements; `rule_name` is written into the property RuleName."""
         self.cost = cost
         self._rule_name = rule_name
         self._statements = statements
@@ -72,9 +72,10 @@ class Action:
         sequence: int | None = None,
         view: MessageView | None = None,
     ) -> bytes:
-        """A stored message with the changes. FilterError if they cannot be made, or are more than `limits` allow.
+        """Return `record` with the changes of this action.
 
-        `view` is the same message, if there is a view of it: what it has read already is not read again.
+        Raise FilterError if a statement fails, or if the changed message exceeds `limits`. `view` is an existing view
+        of the same message, whose decoded properties are reused.
         """
         draft = MessageDraft(record, sequence, view)
         draft.set(_RULE_NAME_PROPERTY, self._rule_name, self._rule_name)
@@ -83,31 +84,31 @@ class Action:
                 statement(draft, limits)
             changed = draft.encode()
         except DecodeError as error:
-            raise FilterError(f"a property cannot be read: {error.description}") from None
+            raise FilterError(f"a property of the message cannot be decoded: {error.description}") from None
         _check_size(changed, limits)
         return changed
 
 
 def compile_action(parser: ExpressionParser, rule_name: str) -> Action:
-    """An action, or InvalidArgument: what is wrong with it, and where."""
+    """Compile an action; raise InvalidArgument with the position and the reason if its text is not valid."""
     statements: list[Statement] = []
     parsed = parser.parse_action()
-    for found in parsed:
-        target, is_set = found.target, isinstance(found, SetStatement)
+    for statement in parsed:
+        target, is_set = statement.target, isinstance(statement, SetStatement)
         if isinstance(target.key, int):
             if not SYSTEM_PROPERTIES[target.key].is_settable:
                 settable = property_names(settable_only=True)
-                raise parser.syntax_error(found.position, f"{target.name} cannot be changed; what can be is {settable}")
+                raise parser.syntax_error(statement.position, f"{target.name} cannot be changed; use one of {settable}")
             if not is_set and target.key == _MESSAGE_ID:
-                raise parser.syntax_error(found.position, "a message cannot be without a MessageId")
-        if not isinstance(found, SetStatement):
+                raise parser.syntax_error(statement.position, "MessageId cannot be removed")
+        if not isinstance(statement, SetStatement):
             statements.append(_compile_remove(target))
         elif isinstance(target.key, bytes):
-            statements.append(_compile_set_user(found, target.key))
+            statements.append(_compile_set_user(statement, target.key))
         else:
-            if isinstance(found.value, Constant):
-                _check_constant(parser, found, target.key, found.value.value)
-            statements.append(_compile_set_system(found, target.key))
+            if isinstance(statement.value, Constant):
+                _check_constant(parser, statement, target.key, statement.value.value)
+            statements.append(_compile_set_system(statement, target.key))
     return Action(rule_name, statements, action_cost(parsed))
 
 
@@ -124,8 +125,8 @@ def _check_size(record: bytes, limits: NamespaceLimits) -> None:
     size = message.size_of(Section.PROPERTIES) + message.size_of(Section.APPLICATION_PROPERTIES)
     size += len(parts.annotations)
     if size > limits.max_properties_bytes:
-        most = limits.max_properties_bytes
-        raise FilterError(f"the action gives {size} bytes of properties and annotations; there can be {most}")
+        limit = limits.max_properties_bytes
+        raise FilterError(f"the action makes {size} bytes of properties and annotations; the limit is {limit}")
 
 
 # --- statements -------------------------------------------------------------------------------------------------------
@@ -138,10 +139,10 @@ def _compile_remove(target: Property) -> Statement:
 def _compile_set_user(statement: SetStatement, property_key: bytes) -> Statement:
     target, source = statement.target, statement.value
     if isinstance(source, Property) and isinstance(source.key, bytes):
-        copied = source.key
+        source_key = source.key
 
         def copy(draft: MessageDraft, _limits: NamespaceLimits) -> None:
-            stored = draft.amqp_value(copied)
+            stored = draft.amqp_value(source_key)
             draft.set(target, from_amqp(stored), stored)
 
         return copy
@@ -150,7 +151,7 @@ def _compile_set_user(statement: SetStatement, property_key: bytes) -> Statement
     def change(draft: MessageDraft, limits: NamespaceLimits) -> None:
         stored = _keep_type(_to_storable(evaluate(draft)), _current_value(draft, property_key))
         if len(encode(stored)) > limits.max_property_bytes:
-            raise FilterError(f"{target.name!r:.60} would take more than {limits.max_property_bytes} bytes")
+            raise FilterError(f"the value of {target.name!r:.60} is larger than {limits.max_property_bytes} bytes")
         draft.set(target, from_amqp(stored), stored)
 
     return change
@@ -172,22 +173,22 @@ def _compile_set_system(statement: SetStatement, number: int) -> Statement:
 def _current_value(draft: MessageDraft, property_key: bytes) -> object:
     try:
         return draft.amqp_value(property_key)
-    except DecodeError:  # it is replaced anyway
+    except DecodeError:  # the unreadable value is about to be replaced
         return None
 
 
 def _to_storable(value: object) -> object:
     if value is OPAQUE:
-        raise FilterError("a list or map, or what cannot be read, cannot be put into a property")
+        raise FilterError("a property cannot be set to a list, a map or a value that cannot be decoded")
     if type(value) is int and not fits_long(value):
         if not 0 <= value <= _INTEGER_RANGES[ULong][1]:
-            raise FilterError("a number that 64 bits cannot hold cannot be put into a property")
+            raise FilterError("a property cannot be set to a number that does not fit into 64 bits")
         return ULong(value)
     return to_amqp(value)
 
 
 def _keep_type(new_value: object, old_value: object) -> object:
-    """A number in the type that the property has already, where it fits: an int stays an int."""
+    """Convert a number to the property's present AMQP type, if the number fits: an int stays an int."""
     if type(new_value) is int and isinstance(old_value, int):
         kind = type(old_value)
         lowest, highest = _INTEGER_RANGES.get(kind, (1, 0))
@@ -198,17 +199,17 @@ def _keep_type(new_value: object, old_value: object) -> object:
 
 
 def _convert_system_value(number: int, value: object, limits: NamespaceLimits) -> tuple[object, object]:
-    """A value for a system property: as expressions see it, and as it is stored."""
+    """Convert a value for a system property; return it as expressions see it and as it is stored."""
     name = SYSTEM_PROPERTIES[number].names[0]
     if number == _TIME_TO_LIVE:
         if value is None:
             return None, None
         if type(value) is not Duration or value.ticks < 0:
-            raise FilterError(f"{name} is a duration of at least zero, not {kind_name(value)}")
+            raise FilterError(f"{name} must be a duration of at least zero, not {kind_name(value)}")
         return value, value.ticks // TICKS_PER_MS
     if number == _SCHEDULED_TIME:
         if value is not None and type(value) is not Instant:
-            raise FilterError(f"{name} is a time, not {kind_name(value)}")
+            raise FilterError(f"{name} must be a time, not {kind_name(value)}")
         return value, None if value is None else Timestamp(value.ticks // TICKS_PER_MS)
     return _convert_system_text(number, name, value, limits)
 
@@ -219,11 +220,11 @@ def _convert_system_text(number: int, name: str, value: object, limits: Namespac
     if type(value) is int or isinstance(value, UUID):
         value = str(value)
     if not isinstance(value, str):
-        raise FilterError(f"{name} is a text, not {kind_name(value)}")
+        raise FilterError(f"{name} must be a string, not {kind_name(value)}")
     if SYSTEM_PROPERTIES[number].is_id_sized and len(value) > limits.max_id_characters:
-        raise FilterError(f"{name} would have {len(value)} characters; it can have {limits.max_id_characters}")
+        raise FilterError(f"{name} has {len(value)} characters; the limit is {limits.max_id_characters}")
     if number != _CONTENT_TYPE:
         return value, value
     if not value.isascii():
-        raise FilterError(f"{name} can have ASCII characters only")
+        raise FilterError(f"{name} must contain only ASCII characters")
     return value, Symbol(value)

@@ -1,9 +1,10 @@
-"""Sums, products and the like, as C# would do them.
+"""Arithmetic in expressions, with the semantics of C#.
 
-Integers have 64 bits and do not wrap; a division of integers is cut towards zero; an integer with a fraction is a
-double. A text can be put behind a text; times and durations can be added and subtracted where that means something.
+Integers have 64 bits; an overflow is an error. Integer division truncates towards zero. An integer combined with a
+double gives a double. `+` also concatenates strings, and times and durations can be added and subtracted.
 
-Owns: the table of what can be combined with what. Anything else is a FilterError; with null the result is null.
+Owns the table of operators and the kinds of values they combine. Any other combination raises FilterError; an operation
+on null gives null.
 """
 
 from __future__ import annotations
@@ -30,55 +31,55 @@ if TYPE_CHECKING:
 
     Operation: TypeAlias = Callable[[Any, Any], object]
 
-MAX_TEXT_CHARACTERS: Final = 32_768
-"""Characters that an expression can put together: no property holds more, and an action could double it each time."""
+MAX_STRING_CHARACTERS: Final = 32_768
+"""Longest string that `+` may produce: no property holds more, and each SET in an action could double the string."""
 _MIN_LONG: Final = -(2**63)
 _MAX_LONG: Final = 2**63 - 1
 
 
 def combine(op: str, left: object, right: object) -> object:
-    """What the two make together."""
+    """Return the result of `left op right`, None if either is null; raise FilterError if it cannot be computed."""
     if left is None or right is None:
         return None
     operation = _OPERATIONS.get((op, KINDS.get(type(left), 0), KINDS.get(type(right), 0)))
     if operation is None:
-        raise FilterError(f"{kind_name(left)} {op} {kind_name(right)} has no meaning")
+        raise FilterError(f"cannot compute {kind_name(left)} {op} {kind_name(right)}")
     try:
         return operation(left, right)
-    except OverflowError:  # a number beyond all doubles
-        raise FilterError(f"{op} gives a number that is too large") from None
+    except OverflowError:  # an integer too large for a double
+        raise FilterError(f"the result of {op} is too large for a double") from None
 
 
 def negate(value: object) -> object:
-    """The same number or duration, with the other sign."""
+    """Return the negative of a number or duration, or None for null; raise FilterError for any other value."""
     if type(value) is Duration:
         return combine("-", Duration(0), value)
     if type(value) is float:
         return -value
     if value is not None and type(value) is not int:
-        raise FilterError(f"- before {kind_name(value)} has no meaning")
+        raise FilterError(f"- cannot be applied to {kind_name(value)}")
     return combine("-", 0, value)
 
 
 def plus(value: object) -> object:
-    """The same number or duration."""
+    """Return a number or duration unchanged; raise FilterError for any other kind of value except null."""
     if value is not None and KINDS.get(type(value), 0) not in (NUMBER, DURATION):
-        raise FilterError(f"+ before {kind_name(value)} has no meaning")
+        raise FilterError(f"+ cannot be applied to {kind_name(value)}")
     return value
 
 
 def fits_long(number: int) -> bool:
-    """Whether 64 bits are enough for it."""
+    """Return whether `number` fits into a signed 64-bit integer."""
     return _MIN_LONG <= number <= _MAX_LONG
 
 
 def _check_long(number: int, op: str) -> int:
     if not fits_long(number):
-        raise FilterError(f"{op} gives {number:.6g}, which 64 bits cannot hold")
+        raise FilterError(f"the result of {op}, {number:.6g}, does not fit into 64 bits")
     return number
 
 
-def _add(left: int | float, right: int | float) -> int | float:  # noqa: PYI041  # exact: their types decide
+def _add(left: int | float, right: int | float) -> int | float:  # noqa: PYI041  # int and float take different branches
     if type(left) is int and type(right) is int:
         return _check_long(left + right, "+")
     return float(left) + float(right)
@@ -98,7 +99,7 @@ def _multiply(left: int | float, right: int | float) -> int | float:  # noqa: PY
 
 def _divide(left: int | float, right: int | float) -> int | float:  # noqa: PYI041
     if right == 0:
-        raise FilterError("a division by zero")
+        raise FilterError("division by zero")
     if type(left) is int and type(right) is int:
         return _check_long(_quotient(left, right), "/")
     return float(left) / float(right)
@@ -106,10 +107,10 @@ def _divide(left: int | float, right: int | float) -> int | float:  # noqa: PYI0
 
 def _remainder(left: int | float, right: int | float) -> int | float:  # noqa: PYI041
     if right == 0:
-        raise FilterError("a remainder of a division by zero")
+        raise FilterError("remainder of a division by zero")
     if type(left) is int and type(right) is int:
         return _check_long(left - right * _quotient(left, right), "%")
-    # Python refuses the remainder of an infinity; C# has no number for it either, and says so with NaN.
+    # math.fmod raises ValueError for an infinite dividend, where C# returns NaN.
     return math.fmod(left, right) if math.isfinite(left) else math.nan
 
 
@@ -119,14 +120,16 @@ def _quotient(left: int, right: int) -> int:
 
 
 def _concatenate(left: str, right: str) -> str:
-    if len(left) + len(right) > MAX_TEXT_CHARACTERS:
-        raise FilterError(f"+ gives a text of {len(left) + len(right)} characters; it can have {MAX_TEXT_CHARACTERS}")
+    if len(left) + len(right) > MAX_STRING_CHARACTERS:
+        raise FilterError(
+            f"+ makes a string of {len(left) + len(right)} characters; the limit is {MAX_STRING_CHARACTERS}"
+        )
     return left + right
 
 
 def _instant(ticks: int) -> Instant:
     if not -EPOCH_TICKS <= ticks <= MAX_INSTANT_TICKS:
-        raise FilterError("a time before the year 1 or after the year 9999")
+        raise FilterError("the resulting time is before the year 1 or after the year 9999")
     return Instant(ticks)
 
 
@@ -149,4 +152,4 @@ _OPERATIONS: Final[dict[tuple[str, int, int], Operation]] = {
     ("-", DURATION, DURATION): lambda left, right: _duration(left.ticks - right.ticks),
 }
 UNARY_OPERATORS: Final[dict[str, Callable[[object], object]]] = {"+": plus, "-": negate}
-"""What a sign means before a single value."""
+"""Functions for unary plus and minus."""

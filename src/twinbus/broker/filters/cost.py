@@ -1,11 +1,11 @@
-"""What a rule costs: an estimate, made of its parsed form when the rule is made.
+"""Estimated cost of evaluating a rule, computed from its syntax tree when the rule is created.
 
-The unit is about a microsecond. A part of the cost is the same for every message (`fixed`), another one grows with the
-message's size up to the largest property there can be (`sized`): patterns, and texts that are put together. Both are
-what the worst message of that size costs, measured; most messages cost less.
+One unit is about a microsecond. A cost has a part that is the same for every message (`fixed`) and a part that grows
+with the size of the message, up to the size of the largest possible property (`variable`): pattern matching and string
+concatenation. Both parts are measured for the worst message of a given size; most messages cost less.
 
-Owns: the prices. What they are compared with is for `broker.work` (a turn of the loop) and for the limits of a
-namespace (one rule, all rules of a topic) to say.
+Owns the cost of each operation. The limits that costs are compared with belong to the callers: the work done in one
+turn of the event loop, and the namespace's limits for one rule and for all rules of a topic.
 """
 
 from __future__ import annotations
@@ -40,52 +40,52 @@ if TYPE_CHECKING:
 
 SIZE_BITS: Final = 15
 FULL_SIZE: Final = 1 << SIZE_BITS
-"""Bytes of a message from which on a rule costs all of `sized`: no property is larger."""
+"""Message size in bytes at which a rule costs all of `Cost.variable`: no property is larger."""
 
 
 class Cost(NamedTuple):
-    """Units."""
+    """Cost in units of about a microsecond."""
 
     fixed: int
     variable: int = 0
-    """For a message of FULL_SIZE; in proportion for smaller ones."""
+    """Additional cost for a message of FULL_SIZE bytes; proportionally less for smaller messages."""
 
     @property
     def total(self) -> int:
-        """For the largest message."""
+        """Cost for a message of FULL_SIZE bytes or more."""
         return self.fixed + self.variable
 
 
 _NO_COST: Final = Cost(0)
 _STEP_COST: Final = Cost(1)
 _COMPARISON_COST: Final = Cost(1, 2)
-"""Of two texts that may both be long."""
+"""Cost of comparing two strings that may both be long."""
 _OPERAND_COST: Final = Cost(1, 5)
-"""A text that is put behind another is copied."""
+"""Cost of one operand of an arithmetic chain: concatenation copies strings."""
 _DYNAMIC_NAME_COST: Final = Cost(2, 220)
-"""A text is made a property's name: in lower case, as UTF-8."""
+"""Cost of converting a string to a property key: lower case, encoded as UTF-8."""
 _NEW_ID_COST: Final = Cost(3)
 _CHARACTER_SCAN_COST: Final = 3_400
 _DYNAMIC_PATTERN_COST: Final = Cost(700, _CHARACTER_SCAN_COST)
-"""A pattern that is not known before the message is."""
+"""Cost of a LIKE pattern that depends on the message, so it is compiled during evaluation."""
 _LITERAL_COST: Final = 16
-"""`str.find` takes time in proportion to the text and, at worst, to what it looks for up to 100 characters."""
+"""Cost per literal character: the worst case of `str.find` grows with the needle's length, up to 100 characters."""
 _MAX_LITERAL_COST: Final = 1_600
 _POSITIONS_COST: Final = 80
-"""Finding the places of one character."""
+"""Cost of finding all positions of one character in a string."""
 _SHIFT_COST: Final = 2
 _ACTION_COST: Final = Cost(60, 300)
-"""A copy is written anew, and held until all are."""
+"""Cost of encoding the changed record, which is held in memory until all copies of the message are made."""
 _STATEMENT_COST: Final = Cost(5, 50)
 
 
 def filter_cost(node: Node) -> Cost:
-    """What it costs to evaluate a filter, or a part of it."""
+    """Return the cost of evaluating a filter or one of its subexpressions."""
     return _COST_FUNCTIONS[type(node)](node)
 
 
 def action_cost(statements: Iterable[SetStatement | RemoveStatement]) -> Cost:
-    """What it costs to make a copy with an action."""
+    """Return the cost of making a copy of a message with an action made of these statements."""
     costs = [_ACTION_COST]
     for statement in statements:
         costs.append(_STATEMENT_COST)
@@ -95,11 +95,11 @@ def action_cost(statements: Iterable[SetStatement | RemoveStatement]) -> Cost:
 
 
 def _sum(costs: Iterable[Cost]) -> Cost:
-    fixed = sized = 0
+    fixed = variable = 0
     for cost in costs:
         fixed += cost.fixed
-        sized += cost.variable
-    return Cost(fixed, sized)
+        variable += cost.variable
+    return Cost(fixed, variable)
 
 
 def _operands_cost(node: And | Or) -> Cost:
@@ -132,15 +132,15 @@ def _like_cost(node: Like) -> Cost:
 
 
 def _pattern_cost(pattern: LikePattern) -> Cost:
-    sized = 0
-    for stretch in pattern.inner_segments:
-        if stretch.distinct_characters:
-            sized += _SHIFT_COST * stretch.literal_count
+    variable = 0
+    for segment in pattern.inner_segments:
+        if segment.distinct_characters:
+            variable += _SHIFT_COST * segment.literal_count
         else:
-            sized += min(_LITERAL_COST * stretch.literal_count, _MAX_LITERAL_COST)
+            variable += min(_LITERAL_COST * segment.literal_count, _MAX_LITERAL_COST)
     characters = len(pattern.distinct_characters)
-    sized += min(_POSITIONS_COST * characters, _CHARACTER_SCAN_COST)
-    return Cost(len(pattern.inner_segments), sized)
+    variable += min(_POSITIONS_COST * characters, _CHARACTER_SCAN_COST)
+    return Cost(len(pattern.inner_segments), variable)
 
 
 def _arithmetic_cost(node: ArithmeticChain) -> Cost:

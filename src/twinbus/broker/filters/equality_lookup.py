@@ -1,11 +1,11 @@
-"""Which equalities a filter needs: what a dictionary can say of it before it is evaluated.
+"""Equalities that a filter requires, so that a dictionary can rule the filter out before it is evaluated.
 
-A lookup is a few properties with a value each; where none of them is equal, the filter is not true, and evaluating it
-would not fail either. `a = 1 AND b > 2` has the lookup a = 1; `a = 1 OR b IN (2, 3)` has one with three terms;
+A lookup is a set of terms `property = value`. If a message satisfies none of the terms, the filter is not true and its
+evaluation cannot fail. `a = 1 AND b > 2` has the lookup a = 1; `a = 1 OR b IN (2, 3)` has one lookup with three terms;
 `b > 2` has none.
 
-Owns: finding lookups, and the order of evaluation that they promise: in a conjunction, what can be looked up comes
-first. Without that order `1 / b = 1 AND a = 1` would fail or not, depending on who looks.
+Owns the search for lookups, and the evaluation order that lookups rely on: operands of a conjunction that have a lookup
+are evaluated first. Without this order, evaluating `1 / b = 1 AND a = 1` could fail where the index skips the rule.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from twinbus.broker.filters.values import KINDS, index_key
 
 
 class EqualityTerm(NamedTuple):
-    """A property that has to have a value."""
+    """Condition that a property equals a value."""
 
     property_key: PropertyKey
     value_key: object
-    """As `values.key_of` makes it."""
+    """Value as converted by `values.index_key`."""
 
 
 class EqualityLookup(NamedTuple):
-    """One of these has to be so."""
+    """Terms of which at least one must hold for the filter to be true."""
 
     terms: tuple[EqualityTerm, ...]
     is_exact: bool
-    """... and if one is, the filter is true."""
+    """Whether the filter is true if at least one term holds."""
 
 
 def find_lookups(node: Node) -> list[EqualityLookup]:
-    """All lookups a filter has: any one of them will do. Without any, it has to be evaluated."""
+    """Return the lookups of a filter, each of which is enough to index it; empty if it must always be evaluated."""
     if isinstance(node, Comparison) and node.op == "=":
         return _choices_lookups(node.left, (node.right,)) or _choices_lookups(node.right, (node.left,))
     if isinstance(node, In):
@@ -46,8 +46,8 @@ def find_lookups(node: Node) -> list[EqualityLookup]:
 
 
 def evaluation_order(node: And) -> list[Node]:
-    """The parts in the order in which they are evaluated: equalities, what has a lookup otherwise, the others."""
-    return sorted(node.operands, key=lambda part: _rank(find_lookups(part)))
+    """Return the operands in evaluation order: exact lookups first, then other lookups, then the remaining operands."""
+    return sorted(node.operands, key=lambda operand: _rank(find_lookups(operand)))
 
 
 def _rank(lookups: list[EqualityLookup]) -> int:
@@ -69,19 +69,19 @@ def _choices_lookups(value: Node, choices: tuple[Node, ...]) -> list[EqualityLoo
 def _or_lookups(node: Or) -> list[EqualityLookup]:
     terms: dict[EqualityTerm, None] = {}
     is_exact = True
-    for part in node.operands:
-        found = find_lookups(part)
-        if not found:
+    for operand in node.operands:
+        lookups = find_lookups(operand)
+        if not lookups:
             return []
-        chosen = min(found, key=lambda lookup: len(lookup.terms))
-        terms.update(dict.fromkeys(chosen.terms))
-        is_exact = is_exact and chosen.is_exact
+        smallest = min(lookups, key=lambda lookup: len(lookup.terms))
+        terms.update(dict.fromkeys(smallest.terms))
+        is_exact = is_exact and smallest.is_exact
     return [EqualityLookup(tuple(terms), is_exact)]
 
 
 def _and_lookups(node: And) -> list[EqualityLookup]:
-    """Those of all equalities, which cannot fail; or of the part that is evaluated first."""
-    # Each part is asked once: asked twice, and so on down the tree, a nested filter would take for ever.
-    found = [lookup for lookups in sorted(map(find_lookups, node.operands), key=_rank) for lookup in lookups]
-    exact = [lookup for lookup in found if lookup.is_exact]
-    return [EqualityLookup(lookup.terms, is_exact=False) for lookup in exact or found[:1]]
+    """Return the lookups of all exact operands, which cannot fail, or else of the operand that is evaluated first."""
+    # Calling find_lookups twice per operand would take time exponential in the depth of the tree.
+    candidates = [lookup for lookups in sorted(map(find_lookups, node.operands), key=_rank) for lookup in lookups]
+    exact = [lookup for lookup in candidates if lookup.is_exact]
+    return [EqualityLookup(lookup.terms, is_exact=False) for lookup in exact or candidates[:1]]

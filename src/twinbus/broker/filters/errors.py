@@ -1,10 +1,10 @@
-"""What can go wrong with a rule after it was made.
+"""Error raised when a rule fails for a message.
 
-Owns: that one error. A rule that cannot be made at all is refused with `model.errors.InvalidArgument`.
+A rule that cannot be compiled is rejected with `model.errors.InvalidArgument` instead.
 """
 
 from __future__ import annotations
 
 
 class FilterError(Exception):
-    """A rule that cannot be evaluated for this message: something is divided by zero, or a number added to a text."""
+    """A rule cannot be evaluated for a message: for example, it divides by zero or adds a number to a string."""

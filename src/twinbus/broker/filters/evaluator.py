@@ -1,9 +1,9 @@
-"""From the nodes of an expression to functions of a message.
+"""Compiler from syntax tree nodes to functions of a message.
 
-Each node becomes a closure over what is known of it, so that evaluating an expression decides nothing that its text
-decided already. Predicates are true, false or unknown (None), as in SQL; a filter matches where it is true.
+Each node becomes a closure, so that decisions that depend only on the expression's text are made once, at compile time.
+Predicates are true, false or unknown (None), as in SQL; a filter matches a message if its predicate is true.
 
-Owns: evaluation. What values are, and how they combine, is for `values`, `arithmetic` and `like` to say.
+Owns evaluation. `values`, `arithmetic` and `like_pattern` define the values and the operations on them.
 """
 
 from __future__ import annotations
@@ -48,22 +48,22 @@ if TYPE_CHECKING:
 
 
 def compile_filter(node: Node) -> Test:
-    """Whether a predicate is true.
+    """Compile a predicate to a function that returns whether the predicate is true for a message.
 
-    Unknown and false are the same here, so that a conjunction ends with its first part that is not true.
+    Unknown counts as false, so evaluating a conjunction stops at the first operand that is not true.
     """
     if isinstance(node, And):
-        return _all([compile_filter(part) for part in evaluation_order(node)])
+        return _all([compile_filter(operand) for operand in evaluation_order(node)])
     if isinstance(node, Or):
-        return _any([compile_filter(part) for part in node.operands])
+        return _any([compile_filter(operand) for operand in node.operands])
     test = compile_predicate(node)
     return lambda view: test(view) is True
 
 
 def _all(operands: list[Test]) -> Test:
     def test(view: MessageView) -> bool:
-        for part in operands:  # noqa: SIM110  # a generator would take longer than the parts
-            if not part(view):
+        for operand in operands:  # noqa: SIM110  # a generator would take longer than the operands
+            if not operand(view):
                 return False
         return True
 
@@ -72,8 +72,8 @@ def _all(operands: list[Test]) -> Test:
 
 def _any(operands: list[Test]) -> Test:
     def test(view: MessageView) -> bool:
-        for part in operands:  # noqa: SIM110
-            if part(view):
+        for operand in operands:  # noqa: SIM110
+            if operand(view):
                 return True
         return False
 
@@ -84,115 +84,115 @@ def _any(operands: list[Test]) -> Test:
 
 
 def compile_predicate(node: Node) -> Predicate:
-    """A predicate: true, false, or None where that is unknown."""
+    """Compile a predicate to a function that returns True, False, or None if the result is unknown."""
     return _PREDICATES[type(node)](node)
 
 
 def _constant(node: ConstantPredicate) -> Predicate:
-    known = node.value
-    return lambda _view: known
+    value = node.value
+    return lambda _view: value
 
 
 def _is_null(node: IsNull) -> Predicate:
-    inner = compile_value(node.value)
-    return lambda view: inner(view) is None
+    value = compile_value(node.value)
+    return lambda view: value(view) is None
 
 
 def _exists(node: Exists) -> Predicate:
-    address = node.property_key
-    return lambda view: view.exists(address)
+    key = node.property_key
+    return lambda view: view.exists(key)
 
 
 def _and(node: And) -> Predicate:
-    return _first_decisive([compile_predicate(part) for part in node.operands], deciding=False)
+    return _first_decisive([compile_predicate(operand) for operand in node.operands], deciding=False)
 
 
 def _or(node: Or) -> Predicate:
-    return _first_decisive([compile_predicate(part) for part in node.operands], deciding=True)
+    return _first_decisive([compile_predicate(operand) for operand in node.operands], deciding=True)
 
 
 def _comparison(node: Comparison) -> Predicate:
-    sign = node.op
+    op = node.op
     if isinstance(node.left, Property) and isinstance(node.right, Constant):
-        return _comparison_with_constant(node.left, sign, node.right.value)
+        return _comparison_with_constant(node.left, op, node.right.value)
     left, right = compile_value(node.left), compile_value(node.right)
-    return lambda view: compare(sign, left(view), right(view))
+    return lambda view: compare(op, left(view), right(view))
 
 
 def _comparison_with_constant(target: Property, op: str, constant: object) -> Predicate:
-    """What most filters consist of."""
-    address, kind, test = target.key, KINDS.get(type(constant), 0), COMPARISONS[op]
+    """Compile the comparison of a property with a constant, the most common predicate of filters."""
+    key, kind, test = target.key, KINDS.get(type(constant), 0), COMPARISONS[op]
     if not is_comparable(op, kind):
         return lambda _view: None
 
     def compare_property(view: MessageView) -> bool | None:
-        found = view.value(address)
-        return test(found, constant) if KINDS.get(type(found), 0) == kind else None
+        value = view.value(key)
+        return test(value, constant) if KINDS.get(type(value), 0) == kind else None
 
     return compare_property
 
 
 def _in(node: In) -> Predicate:
-    inner, choices = compile_value(node.value), [compile_value(choice) for choice in node.choices]
+    value_of, choices = compile_value(node.value), [compile_value(choice) for choice in node.choices]
 
     def test(view: MessageView) -> bool | None:
-        found = inner(view)
-        answer: bool | None = False
+        value = value_of(view)
+        result: bool | None = False
         for choice in choices:
-            is_equal = equal(found, choice(view))
+            is_equal = equal(value, choice(view))
             if is_equal:
                 return True
             if is_equal is None:
-                answer = None
-        return answer
+                result = None
+        return result
 
     return test
 
 
 def _like(node: Like) -> Predicate:
-    inner = compile_value(node.value)
+    value_of = compile_value(node.value)
     if isinstance(node.pattern, LikePattern):
-        ready = node.pattern
+        compiled = node.pattern
 
-        def test_known(view: MessageView) -> bool | None:
-            found = inner(view)
-            return ready.matches(found) if isinstance(found, str) else None
+        def test_compiled(view: MessageView) -> bool | None:
+            value = value_of(view)
+            return compiled.matches(value) if isinstance(value, str) else None
 
-        return test_known
+        return test_compiled
     pattern = compile_value(node.pattern)
     escape: Evaluator = compile_value(node.escape) if node.escape is not None else lambda _view: ""
 
     def test(view: MessageView) -> bool | None:
-        found, wanted, escaping = inner(view), pattern(view), escape(view)
-        if not isinstance(found, str) or not isinstance(wanted, str) or not isinstance(escaping, str):
+        value, pattern_text, escape_character = value_of(view), pattern(view), escape(view)
+        if not isinstance(value, str) or not isinstance(pattern_text, str) or not isinstance(escape_character, str):
             return None
-        return cached_pattern(wanted, escaping if node.escape is not None else None).matches(found)
+        return cached_pattern(pattern_text, escape_character if node.escape is not None else None).matches(value)
 
     return test
 
 
 def _not(node: Not) -> Predicate:
-    inner = compile_predicate(node.operand)
+    operand = compile_predicate(node.operand)
 
     def test(view: MessageView) -> bool | None:
-        found = inner(view)
-        return None if found is None else not found
+        result = operand(view)
+        return None if result is None else not result
 
     return test
 
 
 def _first_decisive(operands: list[Predicate], *, deciding: bool) -> Predicate:
-    """The first part that is so decides; else the opposite, or unknown if any part is."""
+    """Return a predicate: `deciding` if any operand is, else unknown if any operand is unknown, else the opposite."""
 
     def test(view: MessageView) -> bool | None:
-        answer: bool | None = not deciding
-        for part in operands:
-            found = part(view)
-            if found is deciding:
+        result: bool | None = not deciding
+        for operand in operands:
+            value = operand(view)
+            if value is deciding:
                 return deciding
-            if found is None:
-                answer = None
-        return answer
+            if value is None:
+                result = None
+        return result
 
     return test
 
@@ -214,42 +214,42 @@ _PREDICATES: Final[dict[type, Callable[[Any], Predicate]]] = {
 
 
 def compile_value(node: Node) -> Evaluator:
-    """A value."""
+    """Compile a value expression to a function that returns its value for a message."""
     if isinstance(node, Property):
-        address = node.key
-        return lambda view: view.value(address)
+        key = node.key
+        return lambda view: view.value(key)
     if isinstance(node, Constant):
         constant = node.value
         return lambda _view: constant
     if isinstance(node, DynamicProperty):
         return _dynamic_property(compile_value(node.name))
     if isinstance(node, NewId):
-        make = node.make
-        return lambda _view: make()
+        new_id = node.make
+        return lambda _view: new_id()
     if isinstance(node, UnaryOperation):
-        inner, operation = compile_value(node.operand), UNARY_OPERATORS[node.op]
-        return lambda view: operation(inner(view))
+        operand_of, operation = compile_value(node.operand), UNARY_OPERATORS[node.op]
+        return lambda view: operation(operand_of(view))
     assert isinstance(node, ArithmeticChain)
-    return _arithmetic(compile_value(node.first), [(sign, compile_value(operand)) for sign, operand in node.rest])
+    return _arithmetic(compile_value(node.first), [(op, compile_value(operand)) for op, operand in node.rest])
 
 
 def _dynamic_property(name: Evaluator) -> Evaluator:
     def find(view: MessageView) -> object:
-        found = name(view)
-        if found is None:
+        value = name(view)
+        if value is None:
             return None
-        if not isinstance(found, str):
-            raise FilterError(f"a property is named by a text, not by {kind_name(found)}")
-        return view.value(user_property_key(found))
+        if not isinstance(value, str):
+            raise FilterError(f"the name of a property must be a string, not {kind_name(value)}")
+        return view.value(user_property_key(value))
 
     return find
 
 
 def _arithmetic(first: Evaluator, rest: list[tuple[str, Evaluator]]) -> Evaluator:
-    def work_out(view: MessageView) -> object:
+    def calculate(view: MessageView) -> object:
         result = first(view)
-        for sign, operand in rest:
-            result = combine(sign, result, operand(view))
+        for op, operand in rest:
+            result = combine(op, result, operand(view))
         return result
 
-    return work_out
+    return calculate

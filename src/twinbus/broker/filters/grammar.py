@@ -1,9 +1,9 @@
-"""The grammar of filters and actions, and what is said of a text that does not follow it.
+"""The grammar of filters and actions, and the errors for text that does not match it.
 
-LALR: no text makes the parser go back, so reading takes time in proportion to its length. Chains (a AND b AND c,
-1 + 2 + 3) come flat and parentheses leave nothing behind, so that a tree is as deep as its text is nested, no deeper.
+The parser is LALR and never backtracks, so parsing takes linear time. Chains (a AND b AND c, 1 + 2 + 3) become one flat
+node and parentheses produce none, so a tree is no deeper than the nesting of its text.
 
-Owns: which texts are expressions. What they mean is for `syntax` to say.
+Owns the syntax of expressions. `parser` turns the trees into `syntax_tree` nodes.
 """
 
 from __future__ import annotations
@@ -94,9 +94,10 @@ _GRAMMARS: Final = {"filter": _FILTER, "action": _ACTION}
 
 @cache
 def _parser(kind: str) -> Lark:
-    """Made when the first expression is read: that takes a tenth of a second, and most namespaces never need it.
+    """Build the parser on first use: building takes a tenth of a second, and most namespaces never parse an expression.
 
-    The basic lexer keeps keywords reserved everywhere, as documented; the other would take them for names at times.
+    The basic lexer reserves keywords everywhere, as documented; the contextual lexer would sometimes accept a keyword
+    as a name.
     """
     return Lark(_GRAMMARS[kind] + _EXPRESSION, parser="lalr", lexer="basic")
 
@@ -125,16 +126,16 @@ _TERMINAL_NAMES: Final = {
     "the end": {"$END"},
 }
 _IMPLIED_TERMINALS: Final = {"a property or a constant": {"NAME", "BRACKETED", "QUOTED", "NULL"}}
-"""What need not be said once that was."""
+"""Terminals that a dictionary key already covers: an error text that lists the key omits them."""
 _QUOTES: Final = "'\"["
 
 
 def parse(text: str, kind: str) -> Tree[Token]:
-    """The tree of a text; `what` is "filter" or "action". InvalidArgument, with the place, if it is none."""
+    """Parse `text` as a `kind` ("filter" or "action"); raise InvalidArgument with the position of a syntax error."""
     try:
         return _parser(kind).parse(text)
     except UnexpectedCharacters as error:
-        at: int = error.pos_in_stream  # type: ignore[assignment]  # lark says None, and gives a number
+        at: int = error.pos_in_stream  # type: ignore[assignment]  # lark declares None but sets an int
         raise syntax_error(text, kind, at, _describe_stray(text[at])) from None
     except UnexpectedToken as error:
         at_end = error.token.type == "$END"
@@ -145,7 +146,7 @@ def parse(text: str, kind: str) -> Tree[Token]:
 
 
 def syntax_error(text: str, kind: str, position: int, message: str) -> InvalidArgument:
-    """What is wrong, and where."""
+    """Return an error with the line and column of `position` in `text`."""
     before = text[:position]
     line, column = before.count("\n") + 1, position - before.rfind("\n")
     return InvalidArgument(f"the {kind} is wrong at line {line}, column {column}: {message}")
@@ -153,15 +154,15 @@ def syntax_error(text: str, kind: str, position: int, message: str) -> InvalidAr
 
 def _describe_stray(character: str) -> str:
     if character in _QUOTES:
-        return f"found {character!r}, which nothing closes"
-    return f"found {character!r}, which has no meaning here"
+        return f"found {character!r} without a closing quote or bracket"
+    return f"found unexpected character {character!r}"
 
 
 def _describe_expected(terminals: Iterable[str]) -> str:
-    left = set(terminals)
+    remaining = set(terminals)
     words: list[str] = []
-    for word, meant in _TERMINAL_NAMES.items():
-        if meant <= left:
+    for word, covered in _TERMINAL_NAMES.items():
+        if covered <= remaining:
             words.append(word)
-            left -= meant | _IMPLIED_TERMINALS.get(word, set())
+            remaining -= covered | _IMPLIED_TERMINALS.get(word, set())
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"

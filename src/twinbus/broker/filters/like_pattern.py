@@ -1,17 +1,17 @@
-"""Patterns of LIKE: % is any text, _ any character, and an escape character makes the next one literal.
+"""LIKE patterns: % matches any text, _ any one character, and an escape character makes the next character literal.
 
-A pattern is cut at each %. The stretches between have a fixed length, so taking the first place where each fits is
-enough: nothing is tried twice. Wildcards at the ends of a stretch are only counted; what is left is found in one of
-three ways, each of which takes time in proportion to the text, whatever the pattern:
+A pattern is split at each % into segments. A segment has a fixed length, so the first position where it fits is always
+right and the matcher never backtracks. Wildcards at the ends of a segment are only counted; the core between them is
+searched in one of three ways, each of which takes time linear in the text for any pattern:
 
-- literal characters: `str.find`;
-- wildcards in between, nearby: character by character, with a bit for each character of the stretch;
-- wildcards in between, farther away: with a bit for each character of the text. One integer for each character of the
-  stretch says where the text has it; shifted and combined, these leave the places where the stretch fits. They belong
-  to the text, so that other patterns, of other rules, use them, too. Where a pattern has so many different characters
-  that making the integers takes longer than reading the text does, it is read to its end.
+- A core without wildcards: `str.find`.
+- A core with wildcards, near the start of the search: character by character, with one bit per character of the core.
+- A core with wildcards, farther away: with one bit per character of the text. For each character of the core, an
+  integer holds the positions of this character in the text; shifting and AND-ing these integers leaves the positions
+  where the core fits. The integers are cached per text, so patterns of other rules reuse them. If a pattern has so many
+  distinct characters that computing the integers takes longer than scanning the text, the text is scanned to its end.
 
-Owns: what a pattern means. Case matters, as everywhere in values.
+Owns the meaning of patterns. Matching is case-sensitive, like every comparison of values.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ MAX_PATTERN_CHARACTERS: Final = 1024
 _ANY_TEXT: Final = "%"
 _ANY_CHARACTER: Final = "_"
 _SCAN_AHEAD: Final = 256
-"""Characters that are read one by one before the others are looked at all at once."""
+"""Characters that are scanned one by one before the search switches to position integers."""
 _MAX_DISTINCT: Final = 50
-"""Different characters of a pattern beyond which all are read one by one."""
+"""Largest number of distinct characters in a pattern for which position integers are used."""
 _MAX_CACHED: Final = 256
-"""Integers that are kept for a text."""
+"""Largest number of position integers cached for a text."""
 _LARGEST_BYTE: Final = 0xFF
 _PLANES: Final = 4
 _ZERO, _ONE = b"01"
 
 
 class CharacterPositions:
-    """Where a text has which characters: integers, in which the lowest bit is the text's first character."""
+    """Positions of each character in a text, as integers whose lowest bit stands for the first character."""
 
     __slots__ = ("_bits", "_planes", "_text")
 
     def __init__(self, text: str) -> None:
-        """Nothing is known before it is asked for."""
+        """Prepare a text; the positions of a character are computed on first use."""
         self._text = text
         self._bits: dict[str, int] = {}
         self._planes: list[bytes]
-        """The lowest bytes of all characters, then the second ones, and so on; empty where all are zero."""
-        reverse = text[::-1]  # digits of a number begin with the highest
+        """Byte planes of the reversed text's code points, lowest byte first; a plane of zeros is empty."""
+        reverse = text[::-1]  # int(..., 2) takes the highest digit first
         try:
             self._planes = [reverse.encode("latin-1"), b"", b"", b""]
         except UnicodeEncodeError:
@@ -54,7 +54,7 @@ class CharacterPositions:
             self._planes = [wide[plane::_PLANES].rstrip(b"\0") and wide[plane::_PLANES] for plane in range(_PLANES)]
 
     def positions_of(self, character: str) -> int:
-        """The places of one character."""
+        """Return the positions of one character as an integer."""
         bits = self._bits.get(character)
         if bits is None:
             if len(self._bits) >= _MAX_CACHED:
@@ -63,7 +63,7 @@ class CharacterPositions:
         return bits
 
     def is_for(self, text: str) -> bool:
-        """Whether these are the places in that very text."""
+        """Return whether these positions were computed for `text`, compared by identity."""
         return self._text is text
 
     def _find(self, code: int) -> int:
@@ -83,7 +83,7 @@ def _equal_bits(plane: bytes, byte: int) -> int:
 
 
 class _PositionsCache:
-    """The places in the text that was matched last: the rules of a topic look at the same property of a message."""
+    """Cache of the last text's positions: the rules of a topic often test the same property of a message."""
 
     __slots__ = ("_positions",)
 
@@ -100,7 +100,7 @@ _POSITIONS: Final = _PositionsCache()
 
 
 class Segment:
-    """What lies between two %: characters, some of which may be any."""
+    """Part of a pattern between two %: literal characters and `_` wildcards."""
 
     __slots__ = (
         "_characters",
@@ -115,54 +115,57 @@ class Segment:
     )
 
     def __init__(self, characters: list[str | None]) -> None:
-        """None is any character."""
+        """Create a segment of these characters; None is a wildcard."""
         self.size = len(characters)
-        known = [place for place, character in enumerate(characters) if character is not None]
-        self._leading_wildcards = known[0] if known else 0
-        """Wildcards in front; `_tail` is how many there are behind."""
-        self._trailing_wildcards = self.size - 1 - known[-1] if known else self.size
+        literal_positions = [position for position, character in enumerate(characters) if character is not None]
+        self._leading_wildcards = literal_positions[0] if literal_positions else 0
+        """Wildcards before the core; `_trailing_wildcards` are those after it."""
+        self._trailing_wildcards = self.size - 1 - literal_positions[-1] if literal_positions else self.size
         core = characters[self._leading_wildcards : self.size - self._trailing_wildcards]
         literals = [character for character in core if character is not None]
         self._literal = "".join(literals) if len(literals) == len(core) else None
-        """The characters, if none of them is any."""
+        """The core as a string, if it has no wildcards."""
         self.distinct_characters = set(literals) if self._literal is None else set()
-        """Different characters, where there are wildcards in between."""
+        """Distinct literal characters of a core with wildcards; empty for a core without wildcards."""
         self._characters = core
         self._wildcard_mask = 0
-        """A bit for each place where any character fits; `_masks` has those where one character does, too."""
+        """Bits of the core's wildcard positions; `_masks` holds, per character, the positions where it fits."""
         self._masks: dict[str, int] = {}
-        for place, character in enumerate(core):
+        for position, character in enumerate(core):
             if character is None:
-                self._wildcard_mask |= 1 << place
+                self._wildcard_mask |= 1 << position
             else:
-                self._masks[character] = self._masks.get(character, 0) | 1 << place
+                self._masks[character] = self._masks.get(character, 0) | 1 << position
         self._masks = {character: mask | self._wildcard_mask for character, mask in self._masks.items()}
         self._last_bit = 1 << len(core) >> 1
 
     @property
     def literal_count(self) -> int:
-        """How many characters of it are not any."""
+        """Number of literal characters."""
         return sum([character is not None for character in self._characters])
 
     def find(self, text: str, start: int, end: int, *, use_positions: bool = False) -> int:
-        """The first place between the two where it fits; -1 if there is none. `by_places`: with help of `Places`."""
+        """Return the first position between `start` and `end` where the segment fits, or -1.
+
+        `use_positions` allows a search by position integers.
+        """
         start, end = start + self._leading_wildcards, end - self._trailing_wildcards
         if self._literal is not None:
-            found = text.find(self._literal, start, end) if start <= end else -1
+            position = text.find(self._literal, start, end) if start <= end else -1
         else:
-            near = min(end, start + _SCAN_AHEAD + len(self._characters)) if use_positions else end
-            found = self._find_by_characters(text, start, near)
-            if found < 0 and near < end:
-                found = self._find_by_positions(text, start + _SCAN_AHEAD, end)
-        return found - self._leading_wildcards if found >= 0 else -1
+            scan_end = min(end, start + _SCAN_AHEAD + len(self._characters)) if use_positions else end
+            position = self._find_by_characters(text, start, scan_end)
+            if position < 0 and scan_end < end:
+                position = self._find_by_positions(text, start + _SCAN_AHEAD, end)
+        return position - self._leading_wildcards if position >= 0 else -1
 
     def matches_at(self, text: str, at: int) -> bool:
-        """Whether the text, which is long enough, has it there."""
+        """Return whether the segment fits at position `at` of `text`, which must be long enough."""
         if self._literal is not None:
             return text.startswith(self._literal, at + self._leading_wildcards)
         at += self._leading_wildcards
-        for place, character in enumerate(self._characters, at):
-            if character is not None and text[place] != character:
+        for position, character in enumerate(self._characters, at):
+            if character is not None and text[position] != character:
                 return False
         return True
 
@@ -170,17 +173,17 @@ class Segment:
         latest = end - len(self._characters) - start
         if latest < 0:
             return -1
-        places = _POSITIONS.positions_in(text)
-        left = (2 << latest) - 1
-        for place, character in enumerate(self._characters, start):
+        positions = _POSITIONS.positions_in(text)
+        fits = (2 << latest) - 1
+        for position, character in enumerate(self._characters, start):
             if character is not None:
-                left &= places.positions_of(character) >> place
-                if not left:
+                fits &= positions.positions_of(character) >> position
+                if not fits:
                     return -1
-        return start + (left & -left).bit_length() - 1
+        return start + (fits & -fits).bit_length() - 1
 
     def _find_by_characters(self, text: str, start: int, end: int) -> int:
-        # A bit of `reached` is set where the stretch, up to that bit, ends at the character just read.
+        # Bit i of `reached` is set if the first i + 1 characters of the core match the text that ends at `at`.
         reached = 0
         for at in range(start, end):
             reached = (reached << 1 | 1) & self._masks.get(text[at], self._wildcard_mask)
@@ -190,47 +193,47 @@ class Segment:
 
 
 class LikePattern:
-    """One pattern, ready to be compared with any number of texts."""
+    """Compiled LIKE pattern."""
 
     __slots__ = ("_segments", "_use_positions")
 
     def __init__(self, pattern: str, escape: str | None = None) -> None:
-        """FilterError if it is too long, the escape character is not one, or stands at the end."""
+        """Compile a pattern; raise FilterError if it is too long or uses its escape character wrongly."""
         if len(pattern) > MAX_PATTERN_CHARACTERS:
-            raise FilterError(f"a pattern of {len(pattern)} characters; it can have {MAX_PATTERN_CHARACTERS}")
+            raise FilterError(f"the pattern has {len(pattern)} characters; the limit is {MAX_PATTERN_CHARACTERS}")
         if escape is not None and len(escape) != 1:
-            raise FilterError(f"{escape!r:.20} cannot escape anything: that takes exactly one character")
+            raise FilterError(f"the escape character must be exactly one character, not {escape!r:.20}")
         self._segments = _split(pattern, escape)
         self._use_positions = 0 < len(self.distinct_characters) <= _MAX_DISTINCT
 
     @property
     def inner_segments(self) -> list[Segment]:
-        """The stretches that are looked for: the first and the last are where the text begins and ends."""
+        """Segments to search for: all but the first and last, which are anchored to the ends of the text."""
         return self._segments[1:-1]
 
     @property
     def distinct_characters(self) -> set[str]:
-        """The different characters of stretches with wildcards in between."""
-        return set().union(*[stretch.distinct_characters for stretch in self.inner_segments])
+        """Distinct literal characters of the inner segments whose core has wildcards."""
+        return set().union(*[segment.distinct_characters for segment in self.inner_segments])
 
     def matches(self, text: str) -> bool:
-        """Whether all of the text is as the pattern says."""
+        """Return whether the pattern matches the whole text."""
         first, last = self._segments[0], self._segments[-1]
         if len(self._segments) == 1:
             return len(text) == first.size and first.matches_at(text, 0)
         at, end = first.size, len(text) - last.size
         if at > end or not first.matches_at(text, 0) or not last.matches_at(text, end):
             return False
-        for stretch in self._segments[1:-1]:
-            found = stretch.find(text, at, end, use_positions=self._use_positions)
-            if found < 0:
+        for segment in self._segments[1:-1]:
+            position = segment.find(text, at, end, use_positions=self._use_positions)
+            if position < 0:
                 return False
-            at = found + stretch.size
+            at = position + segment.size
         return True
 
 
 def _split(pattern: str, escape: str | None) -> list[Segment]:
-    stretches: list[Segment] = []
+    segments: list[Segment] = []
     characters: list[str | None] = []
     is_escaped = False
     for character in pattern:
@@ -240,17 +243,17 @@ def _split(pattern: str, escape: str | None) -> list[Segment]:
         elif character == escape:
             is_escaped = True
         elif character == _ANY_TEXT:
-            if characters or not stretches:  # %% is %
-                stretches.append(Segment(characters))
+            if characters or not segments:  # %% is the same as %
+                segments.append(Segment(characters))
             characters = []
         else:
             characters.append(None if character == _ANY_CHARACTER else character)
     if is_escaped:
-        raise FilterError(f"the pattern {pattern!r:.60} ends with its escape character, which then escapes nothing")
-    return [*stretches, Segment(characters)]
+        raise FilterError(f"the pattern {pattern!r:.60} ends with its escape character")
+    return [*segments, Segment(characters)]
 
 
 @lru_cache(maxsize=256)
 def cached_pattern(pattern: str, escape: str | None) -> LikePattern:
-    """The same, remembered: where a property holds the pattern, most messages have the same."""
+    """Return a compiled pattern from a cache: patterns taken from a property are mostly the same for all messages."""
     return LikePattern(pattern, escape)

@@ -1,6 +1,6 @@
-"""A message that an action is at work on: what was set is seen by the statements behind, and written once at the end.
+"""A message while an action changes it: later statements see the changes, and the record is encoded once at the end.
 
-Owns: the changes, and how a stored message is written with them; the bytes of all that did not change stay.
+Owns the changes and the encoding of the changed record; the bytes of unchanged sections and properties are copied.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
-from twinbus.amqp.decode import decode, open_list, open_map, skip
-from twinbus.amqp.encode import encode
+from twinbus.amqp.codec.decode import decode, open_list, open_map, skip
+from twinbus.amqp.codec.encode import encode
 from twinbus.amqp.message import Message, Section
 from twinbus.broker.filters.message_view import MessageView
 from twinbus.broker.filters.syntax_tree import Property, PropertyKey, user_property_key
@@ -37,49 +37,49 @@ _APPLICATION_PROPERTIES_HEAD: Final = Struct(">4sII")
 
 
 class MessageDraft(MessageView):
-    """A stored message, and what is to be changed in it."""
+    """A stored message with pending changes to its properties."""
 
     __slots__ = ("_changes", "_new_names", "_removed_keys")
 
     def __init__(self, record: bytes, sequence: int | None = None, view: MessageView | None = None) -> None:
-        """As it is, at first; `view` has perhaps read some of it already."""
+        """Create a draft without changes; `view` is an existing view of the same message, whose cache is copied."""
         super().__init__(record, sequence)
         if view is not None:
             self.copy_cache(view)
         self._changes: dict[PropertyKey, object] = {}
-        """What is set, as AMQP has it, but for the time to live, which is in milliseconds."""
+        """New values as AMQP types; the time to live is in milliseconds."""
         self._removed_keys: set[bytes] = set()
-        """Properties of the sender's that go."""
+        """Keys of user properties to remove."""
         self._new_names: dict[bytes, str] = {}
-        """How those that are set are written, where the message does not have them yet."""
+        """Names of user properties that are set, as the action spells them; used if the message lacks the property."""
 
     def set(self, target: Property, value: object, amqp_value: object) -> None:
-        """Set a property: `value` as expressions see it from now on, `stored` as it is written."""
-        address = target.key
-        self._values[address] = value
-        self._changes[address] = amqp_value
-        if isinstance(address, bytes):
-            self._removed_keys.discard(address)
-            self._new_names[address] = target.name
+        """Set a property: later expressions see `value`, and `amqp_value` is encoded into the record."""
+        key = target.key
+        self._values[key] = value
+        self._changes[key] = amqp_value
+        if isinstance(key, bytes):
+            self._removed_keys.discard(key)
+            self._new_names[key] = target.name
 
     def remove(self, target: Property) -> None:
-        """Take one away: a property of the sender's; a system property is null then."""
-        address = target.key
-        self._values[address] = None
-        if isinstance(address, bytes):
-            self._changes.pop(address, None)
-            self._removed_keys.add(address)
+        """Remove a user property, or set a system property to null."""
+        key = target.key
+        self._values[key] = None
+        if isinstance(key, bytes):
+            self._changes.pop(key, None)
+            self._removed_keys.add(key)
         else:
-            self._changes[address] = None
+            self._changes[key] = None
 
     def exists(self, key: PropertyKey) -> bool:
-        """As of any message, with the changes."""
+        """Return whether the changed message has the property; a system property exists if it is not null."""
         if isinstance(key, bytes) and (key in self._changes or key in self._removed_keys):
             return key in self._changes
         return super().exists(key)
 
     def amqp_value(self, key: bytes) -> object:
-        """As of any message, with the changes."""
+        """Return a user property of the changed message as an AMQP value; raise DecodeError if it cannot be decoded."""
         if key in self._changes or key in self._removed_keys:
             return self._changes.get(key)
         return super().amqp_value(key)
@@ -87,20 +87,20 @@ class MessageDraft(MessageView):
     # --- writing ------------------------------------------------------------------------------------------------------
 
     def encode(self) -> bytes:
-        """The stored message, with all changes."""
+        """Return the record with all changes."""
         parts = parse_record(self.record)
         fields: dict[int, object] = {}
         annotations: dict[str, object] = {}
         for number, value in self._changes.items():
             if isinstance(number, bytes):
                 continue
-            found = SYSTEM_PROPERTIES[number]
-            if found.location is PropertyLocation.ANNOTATION:
-                annotations[found.annotation] = value
+            system_property = SYSTEM_PROPERTIES[number]
+            if system_property.location is PropertyLocation.ANNOTATION:
+                annotations[system_property.annotation] = value
             elif number == _TIME_TO_LIVE:
                 parts = _with_time_to_live(parts, value)
             else:
-                fields[found.field] = value
+                fields[system_property.field] = value
         if _SESSION_ID in self._changes and parts.session_id is not None:
             session = self._changes[_SESSION_ID]
             parts = parts._replace(session_id=session.encode() if isinstance(session, str) else None)
@@ -108,28 +108,31 @@ class MessageDraft(MessageView):
             parts = parts._replace(bare_message=_with_fields(parts.bare_message, fields))
         if annotations:
             parts = _without_annotations(parts, annotations)
-        wanted = {name: value for name, value in annotations.items() if value is not None}
-        return self._with_user_properties(parts, wanted)
+        new_annotations = {name: value for name, value in annotations.items() if value is not None}
+        return self._with_user_properties(parts, new_annotations)
 
     def _with_user_properties(self, parts: RecordFields, annotations: Mapping[str, object]) -> bytes:
-        """The sender's properties: one that is there keeps the way its name is written."""
+        """Return the record of `parts` with the changes to user properties and with these annotations added."""
         parts = parts._replace(bare_message=self._encode_bare(parts.bare_message), shared_body=0)
         return change_record(make_record(parts), annotations=annotations) if annotations else make_record(parts)
 
     def _encode_bare(self, bare: bytes) -> bytes:
-        """A bare message with the changes to the sender's properties: where these are all new, none is walked over."""
+        """Return a bare message with the changes to user properties.
+
+        If all changed properties are new to the message, the existing section is copied without being parsed.
+        """
         message = Message(bare)
         names = dict(self._new_names)
-        known, raw = self._find_user_properties(), message.raw(Section.APPLICATION_PROPERTIES)
-        if any(address in known for address in (*names, *self._removed_keys)):
+        existing, raw = self._find_user_properties(), message.raw(Section.APPLICATION_PROPERTIES)
+        if any(key in existing for key in (*names, *self._removed_keys)):
             count, content = self._unchanged_properties(message, names)
         elif raw:
             count, at = open_map(raw, skip(raw, 1))
             content = raw[at:]
         else:
             count, content = 0, b""
-        added = [address for address in self._changes if isinstance(address, bytes)]
-        content += b"".join([encode(names[address]) + encode(self._changes[address]) for address in added])
+        added = [key for key in self._changes if isinstance(key, bytes)]
+        content += b"".join([encode(names[key]) + encode(self._changes[key]) for key in added])
         count += 2 * len(added)
         section = _APPLICATION_PROPERTIES_HEAD.pack(b"\x00\x53\x74\xd1", len(content) + 4, count) + content
         body = message.body_section
@@ -137,32 +140,32 @@ class MessageDraft(MessageView):
         return b"".join([*pieces, message.raw(Section.FOOTER)])
 
     def _unchanged_properties(self, message: Message, names: dict[bytes, str]) -> tuple[int, bytes]:
-        """The sender's properties but for those that change; `names` gets how these are written."""
+        """Return the count and bytes of unchanged user properties; add original names of changed ones to `names`."""
         kept: list[bytes] = []
-        spelled: dict[bytes, str] = {}
-        for key, raw in message.pairs(Section.APPLICATION_PROPERTIES):
-            address = user_property_key(key) if isinstance(key, str) else b""
-            if isinstance(key, str) and (address in self._changes or address in self._removed_keys):
-                spelled.setdefault(address, str(key))
+        spellings: dict[bytes, str] = {}
+        for name, raw in message.pairs(Section.APPLICATION_PROPERTIES):
+            key = user_property_key(name) if isinstance(name, str) else b""
+            if isinstance(name, str) and (key in self._changes or key in self._removed_keys):
+                spellings.setdefault(key, str(name))
             else:
                 kept.append(raw)
-        names.update(spelled)
+        names.update(spellings)
         return 2 * len(kept), b"".join(kept)
 
 
 def _with_time_to_live(parts: RecordFields, ttl_ms: object) -> RecordFields:
     flags, priority, _ = parts.header
     if isinstance(ttl_ms, int) and ttl_ms < FOREVER_MS:
-        envelope = MessageHeader(flags | HAS_TTL, priority, ttl_ms)
+        header = MessageHeader(flags | HAS_TTL, priority, ttl_ms)
     else:
-        envelope = MessageHeader(flags & ~HAS_TTL, priority)
+        header = MessageHeader(flags & ~HAS_TTL, priority)
     if parts.state == ACTIVE_STATE:
-        parts = parts._replace(due_ms=expiry_time(envelope, parts.enqueued_ms))
-    return parts._replace(header=envelope)
+        parts = parts._replace(due_ms=expiry_time(header, parts.enqueued_ms))
+    return parts._replace(header=header)
 
 
 def _with_fields(bare: bytes, changes: Mapping[int, object]) -> bytes:
-    """A bare message with some fields of its properties set."""
+    """Return a bare message with the given fields of its properties section replaced."""
     message = Message(bare)
     raw = message.raw(Section.PROPERTIES)
     fields: list[bytes] = []

@@ -1,15 +1,16 @@
-"""A message as rules see it: its properties, each read when the first rule asks for it, and then kept for the others.
+"""A message as rules see it: properties are decoded on first use and cached for the other rules.
 
-To find a property, names and sizes are walked over; values are decoded for those that are asked for. The body never is.
+To find a property, the view reads only names and sizes; it decodes the values of requested properties only, and never
+the body.
 
-Owns: what a rule can know of a message. Knows nothing of rules.
+Owns the properties that rules can read. Knows nothing of rules.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from twinbus.amqp.decode import decode, open_list, open_map, skip
+from twinbus.amqp.codec.decode import decode, open_list, open_map, skip
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.message import Message, Section
 from twinbus.broker.filters.system_properties import SYSTEM_PROPERTIES, PropertyLocation, property_number
@@ -20,7 +21,7 @@ from twinbus.broker.filters.values import (
     Duration,
     Instant,
     from_amqp,
-    id_as_text,
+    id_as_string,
 )
 from twinbus.broker.message_record import HAS_TTL, enqueued_time_of, offsets_of, parse_record
 from twinbus.model.times import TICKS_PER_MS
@@ -28,11 +29,11 @@ from twinbus.model.times import TICKS_PER_MS
 if TYPE_CHECKING:
     from twinbus.broker.filters.syntax_tree import PropertyKey
 
-_NOT_THERE: Final = -1
+_ABSENT: Final = -1
 _SHORT_DESCRIPTOR: Final = 0x53
-"""A number of one byte, as nearly all write it."""
+"""Descriptor encoded as a one-byte number (smallulong), as nearly all clients write it."""
 _SHORT_NAMES: Final = (0xA1, 0xA3)
-"""A string or a symbol, with a size of one byte."""
+"""Constructors of a string and a symbol with a one-byte size."""
 _LONG_NAMES: Final = (0xB1, 0xB3)
 _TIME_TO_LIVE: Final = property_number("TimeToLive")
 _EXPIRES_AT: Final = property_number("ExpiresAtUtc")
@@ -42,7 +43,7 @@ _DELIVERY_COUNT: Final = property_number("DeliveryCount")
 
 
 class MessageView:
-    """One stored message."""
+    """Properties of one stored message, decoded lazily."""
 
     __slots__ = (
         "_annotation_offsets",
@@ -61,28 +62,28 @@ class MessageView:
     )
 
     def __init__(self, record: bytes, sequence: int | None = None) -> None:
-        """`record` is as `broker.record` makes it; `sequence` is the message's number, where it has one already."""
+        """Create a view of a record (see `broker.message_record`); `sequence` is its sequence number, if assigned."""
         self.record = record
         self.scanned_properties = 0
-        """The sender's properties that were walked over to find one."""
+        """Number of user properties that were scanned to find one."""
         self._sequence = sequence
         self._values: dict[PropertyKey, object] = {}
-        """What was asked for before."""
+        """Decoded properties."""
         self._source = record
-        """The bytes that the sections lie in."""
-        self._bare_at = _NOT_THERE
-        self._properties_at = _NOT_THERE
-        self._user_properties_at = _NOT_THERE
+        """The bytes that contain the sections."""
+        self._bare_at = _ABSENT
+        self._properties_at = _ABSENT
+        self._user_properties_at = _ABSENT
         self._field_offsets: list[int] = []
-        """Where the fields of the properties begin, as far as was asked for."""
-        self._fields_left = _NOT_THERE
+        """Offsets of the fields of the properties section that were found so far."""
+        self._fields_left = _ABSENT
         self._next_field = 0
         self._user_offsets: dict[bytes, int] | None = None
-        """Where the values of the sender's properties begin, by their names in lower case."""
+        """Offsets of the values of user properties, by name in lower case."""
         self._annotation_offsets: dict[bytes, int] | None = None
 
     def copy_cache(self, other: MessageView) -> None:
-        """Know of the same message what another view has read of it."""
+        """Copy the decoded properties and offsets of another view of the same message."""
         self.scanned_properties = other.scanned_properties
         self._values = dict(other._values)
         self._source = other._source
@@ -99,33 +100,33 @@ class MessageView:
         self._user_offsets, self._annotation_offsets = other._user_offsets, other._annotation_offsets
 
     def value(self, key: PropertyKey) -> object:
-        """A property, as expressions see it; None where it is null or not there."""
+        """Return a property as expressions see it, or None if it is null or absent."""
         values = self._values
         if key in values:
             return values[key]
-        found = self._read_user_property(key) if isinstance(key, bytes) else self._read_system_property(key)
-        values[key] = found
-        return found
+        value = self._read_user_property(key) if isinstance(key, bytes) else self._read_system_property(key)
+        values[key] = value
+        return value
 
     def exists(self, key: PropertyKey) -> bool:
-        """Whether the sender gave it such a property, be it null; whether a system property is not null."""
+        """Return whether the message has the property; a user property may be null, a system property must not be."""
         if isinstance(key, bytes):
             return key in self._find_user_properties()
         return self.value(key) is not None
 
     def user_property_keys(self) -> list[bytes]:
-        """Of the sender's properties, in lower case."""
+        """Return the keys of all user properties: their names in lower case."""
         return list(self._find_user_properties())
 
     def amqp_value(self, key: bytes) -> object:
-        """One of the sender's properties as AMQP has it, its type included. DecodeError if it cannot be read."""
-        at = self._find_user_properties().get(key, _NOT_THERE)
+        """Return a user property with its AMQP type, or None if absent; raise DecodeError if it cannot be decoded."""
+        at = self._find_user_properties().get(key, _ABSENT)
         return decode(self._source, at)[0] if at >= 0 else None
 
-    # --- the sender's properties --------------------------------------------------------------------------------------
+    # --- user properties ----------------------------------------------------------------------------------------------
 
     def _read_user_property(self, key: bytes) -> object:
-        at = self._find_user_properties().get(key, _NOT_THERE)
+        at = self._find_user_properties().get(key, _ABSENT)
         return from_amqp(_decode_or_opaque(self._source, at)) if at >= 0 else None
 
     def _find_user_properties(self) -> dict[bytes, int]:
@@ -141,13 +142,13 @@ class MessageView:
     # --- system properties --------------------------------------------------------------------------------------------
 
     def _read_system_property(self, number: int) -> object:
-        found = SYSTEM_PROPERTIES[number]
-        if found.location is PropertyLocation.FIELD:
-            return from_amqp(self._read_field(found.field))
-        if found.location is PropertyLocation.ID:
-            return id_as_text(self._read_field(found.field))
-        if found.location is PropertyLocation.ANNOTATION:
-            return self._read_annotation(found.annotation)
+        system_property = SYSTEM_PROPERTIES[number]
+        if system_property.location is PropertyLocation.FIELD:
+            return from_amqp(self._read_field(system_property.field))
+        if system_property.location is PropertyLocation.ID:
+            return id_as_string(self._read_field(system_property.field))
+        if system_property.location is PropertyLocation.ANNOTATION:
+            return self._read_annotation(system_property.annotation)
         return self._read_record_head(number)
 
     def _read_field(self, index: int) -> object:
@@ -168,7 +169,7 @@ class MessageView:
         if self._annotation_offsets is None:
             at, count, _ = offsets_of(self.record)
             self._annotation_offsets = _scan_map(self.record, at, count // 2)
-        at = self._annotation_offsets.get(name.encode(), _NOT_THERE)
+        at = self._annotation_offsets.get(name.encode(), _ABSENT)
         return from_amqp(_decode_or_opaque(self.record, at)) if at >= 0 else None
 
     def _read_record_head(self, number: int) -> object:
@@ -186,14 +187,14 @@ class MessageView:
         return len(self.record)
 
     def _time_to_live(self) -> Duration:
-        envelope = parse_record(self.record).header
-        is_limited = envelope.flags & HAS_TTL
-        return Duration(min(envelope.ttl_ms * TICKS_PER_MS, MAX_DURATION_TICKS) if is_limited else MAX_DURATION_TICKS)
+        header = parse_record(self.record).header
+        is_limited = header.flags & HAS_TTL
+        return Duration(min(header.ttl_ms * TICKS_PER_MS, MAX_DURATION_TICKS) if is_limited else MAX_DURATION_TICKS)
 
     # --- sections -----------------------------------------------------------------------------------------------------
 
     def _find_sections(self) -> None:
-        """Find both sections, usually the first two; a body that lies before one is stepped over by its size."""
+        """Find the two properties sections, usually the first two; a body before them is skipped by its size."""
         if self._bare_at >= 0:
             return
         self._bare_at = offsets_of(self.record)[2]
@@ -210,16 +211,16 @@ class MessageView:
             at = skip(source, at)
 
     def _find_unusual_sections(self) -> None:
-        """Descriptors written long, or by name, are for `Message` to read."""
+        """Let `Message` find the sections if a descriptor is not encoded as a one-byte number."""
         message = Message(self.record[self._bare_at :])
         properties, user = message.raw(Section.PROPERTIES), message.raw(Section.APPLICATION_PROPERTIES)
         self._source = properties + user
-        self._properties_at = skip(properties, 1) if properties else _NOT_THERE
-        self._user_properties_at = len(properties) + skip(user, 1) if user else _NOT_THERE
+        self._properties_at = skip(properties, 1) if properties else _ABSENT
+        self._user_properties_at = len(properties) + skip(user, 1) if user else _ABSENT
 
 
 def _decode_or_opaque(source: bytes, at: int) -> object:
-    """A value that cannot be read is there all the same; who sent it may know what it is."""
+    """Return the value at `at`, or OPAQUE if it cannot be decoded: such a property still exists."""
     try:
         return decode(source, at)[0]
     except DecodeError:
@@ -227,8 +228,8 @@ def _decode_or_opaque(source: bytes, at: int) -> object:
 
 
 def _scan_map(source: bytes, at: int, pairs: int) -> dict[bytes, int]:
-    """Where the values of a map begin, by names in lower case. Of names that differ in case only the first counts."""
-    found: dict[bytes, int] = {}
+    """Return the offsets of a map's values by name in lower case; of names that differ only in case, the first wins."""
+    offsets: dict[bytes, int] = {}
     for _ in range(pairs):
         constructor = source[at]
         if constructor in _SHORT_NAMES:
@@ -237,15 +238,15 @@ def _scan_map(source: bytes, at: int, pairs: int) -> dict[bytes, int]:
         elif constructor in _LONG_NAMES:
             start = at + 5
             end = start + int.from_bytes(source[at + 1 : start], "big")
-        else:  # a name that is no text names nothing here
+        else:  # a key that is not a string cannot be named by an expression
             at = skip(source, skip(source, at))
             continue
         name = source[start:end]
         name = name.lower() if name.isascii() else _lower_utf8(name)
-        if name not in found:
-            found[name] = end
+        if name not in offsets:
+            offsets[name] = end
         at = skip(source, end)
-    return found
+    return offsets
 
 
 def _lower_utf8(name: bytes) -> bytes:

@@ -1,9 +1,10 @@
-"""From the text of a filter or an action to what it says.
+"""Parser of filters and actions: from text to `syntax_tree` nodes.
 
-What is known when the rule is made is worked out here: constants are combined, parameters are put in, names are looked
-up. So `1 = 1` is one node that says true, and what can never work is refused with its place.
+Everything that does not depend on a message is resolved here: constants are folded, parameters are substituted and
+names are looked up. `1 = 1` becomes one constant node, and an expression that can never work is rejected with its
+position.
 
-Owns: the meaning of each construct of the grammar, short of evaluating it.
+Owns the translation of each construct of the grammar into nodes. Knows nothing of evaluation.
 """
 
 from __future__ import annotations
@@ -47,43 +48,43 @@ if TYPE_CHECKING:
     from twinbus.model.errors import InvalidArgument
 
 MAX_DEPTH: Final = 50
-"""Levels of an expression; a chain of ANDs or sums is one level, however long."""
+"""Largest depth of an expression; a chain of ANDs or sums is one level, however long."""
 
 
 class ExpressionParser:
-    """Makes nodes of one text."""
+    """Parser of one filter or action."""
 
     def __init__(self, text: str, kind: str, parameters: Mapping[str, object], new_id: Callable[[], UUID]) -> None:
-        """`what` is "filter" or "action". Parameters go with or without their @; case does not matter."""
+        """Create a parser; `kind` is "filter" or "action". Parameter names ignore case and may start with @."""
         self._text = text
         self._kind = kind
         self._parameters = {name.removeprefix("@").lower(): value for name, value in parameters.items()}
         self._new_id = new_id
 
     def parse_filter(self) -> Node:
-        """All of it, as a filter."""
+        """Parse the text as a filter; raise InvalidArgument if it is not valid."""
         return self._parse(grammar.parse(self._text, self._kind), 0)
 
     def parse_action(self) -> list[SetStatement | RemoveStatement]:
-        """All of it, as an action."""
+        """Parse the text as the statements of an action; raise InvalidArgument if it is not valid."""
         return [self._statement(tree) for tree in _trees(grammar.parse(self._text, self._kind))]
 
     def syntax_error(self, position: int, message: str) -> InvalidArgument:
-        """What is wrong at that character."""
+        """Return an error with the line and column of the character at `position`."""
         return grammar.syntax_error(self._text, self._kind, position, message)
 
     def _error_at(self, node: Tree[Token] | Token, message: str) -> InvalidArgument:
         return self.syntax_error(_position_of(node), message)
 
     def _statement(self, tree: Tree[Token]) -> SetStatement | RemoveStatement:
-        target, *rest = _trees(tree)
-        found = self._property(target, 0)
+        target, *values = _trees(tree)
+        prop = self._property(target, 0)
         at = _position_of(target)
-        return SetStatement(found, self._parse(rest[0], 0), at) if rest else RemoveStatement(found, at)
+        return SetStatement(prop, self._parse(values[0], 0), at) if values else RemoveStatement(prop, at)
 
     def _parse(self, tree: Tree[Token], depth: int) -> Node:
         if depth > MAX_DEPTH:
-            raise self._error_at(tree, f"it is nested deeper than {MAX_DEPTH} levels")
+            raise self._error_at(tree, f"the expression is nested deeper than {MAX_DEPTH} levels")
         node: Node = self._NODE_PARSERS[tree.data](self, tree, depth + 1)
         return node
 
@@ -101,17 +102,17 @@ class ExpressionParser:
         return Constant({"TRUE": True, "FALSE": False, "NULL": None}[token.type])
 
     def _number(self, token: Token, sign: str) -> Constant:
-        """The sign belongs to it: -9223372036854775808 is a number, without its sign it is none."""
+        """Parse a number together with its sign: 9223372036854775808 fits into 64 bits only with a minus sign."""
         number = int(sign + token) if token.type == "INTEGER" else float(sign + token)
         if math.isinf(number) if isinstance(number, float) else not arithmetic.fits_long(number):
-            raise self._error_at(token, "the number is too large: 64 bits cannot hold it")
+            raise self._error_at(token, "the number does not fit into 64 bits")
         return Constant(number)
 
     def _parameter(self, tree: Tree[Token], _depth: int) -> Constant:
         token = _tokens(tree)[0]
         name = token[1:].lower()
         if name not in self._parameters:
-            raise self._error_at(token, f"no value is given for the parameter {token}")
+            raise self._error_at(token, f"the parameter {token} has no value")
         return Constant(self._parameters[name])
 
     def _property(self, tree: Tree[Token], _depth: int) -> Property:
@@ -119,14 +120,14 @@ class ExpressionParser:
         name = _name_of(tokens[-1])
         scope = _name_of(tokens[0]).lower() if len(tokens) > 1 else "user"
         if not name:
-            raise self._error_at(tokens[-1], "a property has a name of at least one character")
+            raise self._error_at(tokens[-1], "the name of a property must have at least one character")
         if scope == "user":
             return Property(user_property_key(name), name)
         if scope != "sys":
-            raise self._error_at(tree, f"{tokens[0]} is no scope, only sys and user are; a name with a dot goes in [ ]")
+            raise self._error_at(tree, f"unknown scope {tokens[0]}: use sys or user; put a name with a dot in [ ]")
         number = PROPERTY_NUMBERS.get(name.lower())
         if number is None:
-            raise self._error_at(tokens[-1], f"there is no system property {name!r:.60}; there are {property_names()}")
+            raise self._error_at(tokens[-1], f"unknown system property {name!r:.60}; use one of {property_names()}")
         return Property(number, name)
 
     def _call(self, tree: Tree[Token], depth: int) -> Node:
@@ -135,36 +136,36 @@ class ExpressionParser:
         if function == "newid" and not arguments:
             return NewId(self._new_id)
         if function not in ("property", "p") or len(arguments) != 1:
-            raise self._error_at(tree, "there is no such function; there are newid(), property(name) and p(name)")
+            raise self._error_at(tree, "unknown function; use newid(), property(name) or p(name)")
         (name,) = arguments
         if not isinstance(name, Constant):
             return DynamicProperty(name)
         if isinstance(name.value, str) and name.value:
             return Property(user_property_key(name.value), name.value)
-        raise self._error_at(tree, f"a property is named by a text, not by {kind_name(name.value)}")
+        raise self._error_at(tree, f"the name of a property must be a non-empty string, not {kind_name(name.value)}")
 
     def _sign(self, tree: Tree[Token], depth: int) -> Node:
-        sign = str(_tokens(tree)[0])
+        op = str(_tokens(tree)[0])
         (inner,) = _trees(tree)
         if inner.data == "constant" and _tokens(inner)[0].type in ("INTEGER", "DECIMAL"):
-            return self._number(_tokens(inner)[0], sign)
+            return self._number(_tokens(inner)[0], op)
         operand = self._parse(inner, depth)
         if not isinstance(operand, Constant):
-            return UnaryOperation(sign, operand)
+            return UnaryOperation(op, operand)
         try:
-            return Constant(arithmetic.UNARY_OPERATORS[sign](operand.value))
+            return Constant(arithmetic.UNARY_OPERATORS[op](operand.value))
         except FilterError as error:
             raise self._error_at(tree, str(error)) from None
 
     def _arithmetic(self, tree: Tree[Token], depth: int) -> Node:
         first, *operands = self._parse_children(tree, depth)
         rest: list[tuple[str, Node]] = []
-        for sign, operand in zip(map(str, _tokens(tree)), operands, strict=True):
+        for op, operand in zip(map(str, _tokens(tree)), operands, strict=True):
             if rest or not isinstance(first, Constant) or not isinstance(operand, Constant):
-                rest.append((sign, operand))
+                rest.append((op, operand))
                 continue
             try:
-                first = Constant(arithmetic.combine(sign, first.value, operand.value))
+                first = Constant(arithmetic.combine(op, first.value, operand.value))
             except FilterError as error:
                 raise self._error_at(tree, str(error)) from None
         return ArithmeticChain(first, tuple(rest)) if rest else first
@@ -182,12 +183,12 @@ class ExpressionParser:
 
     def _comparison(self, tree: Tree[Token], depth: int) -> Node:
         left, right = self._parse_children(tree, depth)
-        sign = str(_tokens(tree)[0])
+        op = str(_tokens(tree)[0])
         if Constant(None) in (left, right):
             return ConstantPredicate(value=None)
         if isinstance(left, Constant) and isinstance(right, Constant):
-            return ConstantPredicate(compare(sign, left.value, right.value))
-        return Comparison(sign, left, right)
+            return ConstantPredicate(compare(op, left.value, right.value))
+        return Comparison(op, left, right)
 
     def _in(self, tree: Tree[Token], depth: int) -> Node:
         value_tree, choices_tree = _trees(tree)
@@ -195,26 +196,26 @@ class ExpressionParser:
         if value == Constant(None) or all(choice == Constant(None) for choice in choices):
             return ConstantPredicate(value=None)
         if isinstance(value, Constant) and all(isinstance(choice, Constant) for choice in choices):
-            known = [equal(value.value, choice.value) for choice in choices if isinstance(choice, Constant)]
-            return ConstantPredicate(value=True if True in known else None if None in known else False)
+            results = [equal(value.value, choice.value) for choice in choices if isinstance(choice, Constant)]
+            return ConstantPredicate(value=True if True in results else None if None in results else False)
         return In(value, tuple(choices))
 
     def _not_in(self, tree: Tree[Token], depth: int) -> Node:
         return negation(self._in(tree, depth))
 
     def _like(self, tree: Tree[Token], depth: int) -> Node:
-        value, pattern, *rest = self._parse_children(tree, depth)
-        escape = rest[0] if rest else None
+        value, pattern, *escapes = self._parse_children(tree, depth)
+        escape = escapes[0] if escapes else None
         if Constant(None) in (value, pattern, escape):
             return ConstantPredicate(value=None)
         for node in (pattern, escape):
             if isinstance(node, Constant) and not isinstance(node.value, str):
-                complaint = f"a pattern and its escape character are texts, not {kind_name(node.value)}"
+                complaint = f"a pattern and its escape character must be strings, not {kind_name(node.value)}"
                 raise self._error_at(_trees(tree)[1], complaint)
-        ready = self._pattern(_trees(tree)[1], pattern, escape)
-        if not isinstance(value, Constant) or not isinstance(ready, LikePattern):
-            return Like(value, ready, escape)
-        return ConstantPredicate(ready.matches(value.value) if isinstance(value.value, str) else None)
+        compiled = self._pattern(_trees(tree)[1], pattern, escape)
+        if not isinstance(value, Constant) or not isinstance(compiled, LikePattern):
+            return Like(value, compiled, escape)
+        return ConstantPredicate(compiled.matches(value.value) if isinstance(value.value, str) else None)
 
     def _pattern(self, tree: Tree[Token], pattern: Node, escape: Node | None) -> LikePattern | Node:
         if not isinstance(pattern, Constant) or not (escape is None or isinstance(escape, Constant)):
@@ -257,7 +258,7 @@ class ExpressionParser:
         "is_not_null": _is_not_null,
         "exists": _exists,
     }
-    """By the names that the grammar gives."""
+    """Parsing methods by the names of grammar rules."""
 
 
 def _trees(tree: Tree[Token]) -> list[Tree[Token]]:

@@ -1,6 +1,7 @@
-"""One rule, ready for messages.
+"""Compiled rules.
 
-Owns: the way from a description to what can be evaluated. A rule that cannot be is refused here, when it is made.
+Owns the compilation of a rule's description into a filter and an action. An invalid rule is rejected here, when it is
+created.
 """
 
 from __future__ import annotations
@@ -44,28 +45,28 @@ _CORRELATION_FIELDS: Final = {
 
 
 def correlation_predicate(description: CorrelationFilter) -> Node:
-    """All of its conditions; a filter without any is true for all messages."""
-    wanted: list[Node] = []
+    """Return the conjunction of a correlation filter's conditions; a filter without conditions is always true."""
+    conditions: list[Node] = []
     for field, name in _CORRELATION_FIELDS.items():
         text = getattr(description, field)
         if text is not None:
-            wanted.append(Comparison("=", Property(property_number(name), name), Constant(text)))
+            conditions.append(Comparison("=", Property(property_number(name), name), Constant(text)))
     for name, value in parse_values(description.properties, "the property").items():
-        wanted.append(Comparison("=", Property(user_property_key(name), name), Constant(value)))
-    return conjunction(wanted)
+        conditions.append(Comparison("=", Property(user_property_key(name), name), Constant(value)))
+    return conjunction(conditions)
 
 
 class CompiledRule:
-    """What is made of a description; it has no state, and can be shared."""
+    """Compiled filter and action of a rule; stateless, so it can be shared."""
 
     __slots__ = ("_filter", "action", "cost", "is_always_true", "is_never_true", "lookups", "name")
 
     def __init__(self, name: str, predicate: Node, action: Action | None = None) -> None:
-        """`predicate` is the filter; `action` is what is done to messages that it is true for."""
+        """Compile a filter given as a predicate; `action` changes the copies of messages that match."""
         self.name = name
         self.action = action
         self.cost = filter_cost(predicate)
-        """Of the filter; the action has its own."""
+        """Cost of the filter; the action has its own."""
         self.is_always_true = predicate == ConstantPredicate(value=True)
         self.is_never_true = isinstance(predicate, ConstantPredicate) and not predicate.value
         self.lookups: list[EqualityLookup] = find_lookups(predicate)
@@ -73,39 +74,39 @@ class CompiledRule:
 
     @property
     def total_cost(self) -> int:
-        """What the rule costs for the largest message, in units of `cost`; at least one."""
+        """Cost of filter and action for the largest message, in units of `cost.Cost`; at least one."""
         return max(1, self.cost.total + (self.action.cost.total if self.action is not None else 0))
 
     def matches(self, view: MessageView) -> bool:
-        """Whether the filter is true for a message. FilterError if that cannot be said."""
+        """Return whether the filter is true for a message; raise FilterError if it cannot be evaluated."""
         return self._filter(view)
 
 
 def compile_rule(description: RuleDescription, new_id: Callable[[], UUID] = uuid4) -> CompiledRule:
-    """A rule, or InvalidArgument: what is wrong with it, and where. `new_id` is what newid() gives."""
+    """Compile a rule; raise InvalidArgument with position and reason if it is invalid. newid() calls `new_id`."""
     predicate = _compile_predicate(description, new_id)
     action = None
     if description.action is not None:
         parameters = parse_values(description.action.parameters, "the parameter")
-        reader = _make_parser(description.action.expression, "action", parameters, new_id)
-        action = compile_action(reader, description.name)
+        parser = _make_parser(description.action.expression, "action", parameters, new_id)
+        action = compile_action(parser, description.name)
     return CompiledRule(description.name, predicate, action)
 
 
 def _compile_predicate(description: RuleDescription, new_id: Callable[[], UUID]) -> Node:
-    wanted = description.filter
-    if isinstance(wanted, SqlFilter):
-        parameters = parse_values(wanted.parameters, "the parameter")
-        return _make_parser(wanted.expression, "filter", parameters, new_id).parse_filter()
-    if isinstance(wanted, CorrelationFilter):
-        return correlation_predicate(wanted)
-    assert isinstance(wanted, TrueFilter | FalseFilter)
-    return ConstantPredicate(isinstance(wanted, TrueFilter))
+    filter_description = description.filter
+    if isinstance(filter_description, SqlFilter):
+        parameters = parse_values(filter_description.parameters, "the parameter")
+        return _make_parser(filter_description.expression, "filter", parameters, new_id).parse_filter()
+    if isinstance(filter_description, CorrelationFilter):
+        return correlation_predicate(filter_description)
+    assert isinstance(filter_description, TrueFilter | FalseFilter)
+    return ConstantPredicate(isinstance(filter_description, TrueFilter))
 
 
 def _make_parser(
     text: str, kind: str, parameters: Mapping[str, object], new_id: Callable[[], UUID]
 ) -> ExpressionParser:
-    from twinbus.broker.filters.parser import ExpressionParser  # noqa: PLC0415  # brings a parser: a server starts sooner without
+    from twinbus.broker.filters.parser import ExpressionParser  # noqa: PLC0415  # imports lark, which would slow down the server's start
 
     return ExpressionParser(text, kind, parameters, new_id)

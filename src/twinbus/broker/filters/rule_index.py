@@ -1,9 +1,9 @@
-"""All rules of one topic, and those of them that a message matches.
+"""Index of all rules of one topic, which finds the rules that match a message.
 
-A rule that needs some property to be equal to something lies in a dictionary under that, and costs nothing until a
-message has it. A rule that is true for all messages is only listed. The others are evaluated, one after the other.
+A rule that requires a property to equal a value is indexed by property and value, and costs nothing until a message has
+this value. Rules that are always true are listed without evaluation. All other rules are evaluated one by one.
 
-Owns: finding. That an index and evaluating one rule after the other say the same is what its tests are about.
+Owns the search. Its result is always the same as evaluating every rule in turn.
 """
 
 from __future__ import annotations
@@ -24,47 +24,47 @@ if TYPE_CHECKING:
     from twinbus.broker.filters.syntax_tree import PropertyKey
 
 Key = TypeVar("Key", bound="Hashable")
-"""What its owner knows a rule by."""
+"""Key by which the owner of the index identifies a rule."""
 _MAX_SCANNED_PROPERTIES: Final = 32
-"""Properties named by rules, up to which looking at each is cheaper than asking a message which ones it has."""
+"""Largest number of indexed properties for which reading each one is cheaper than listing the message's properties."""
 PAIR_BITS: Final = 1
-"""Walking over two properties of a message costs about one unit."""
+"""Shift from scanned properties to cost units: scanning two properties of a message costs about one unit."""
 MATCH_COST: Final = 1
-"""Units for a match without evaluation: listing it, and writing the copy that comes of it, take about as long."""
+"""Cost of a match without evaluation: adding the match and writing the copy take about one unit."""
 
 
 class IndexedRule(Generic[Key]):
-    """One rule in the index."""
+    """A rule in the index, with its key, its ordinal and its cost."""
 
     __slots__ = ("fixed_cost", "is_exact", "key", "lookup", "ordinal", "rule", "variable_cost")
 
     def __init__(self, key: Key, rule: CompiledRule, ordinal: int, lookup: EqualityLookup | None) -> None:
-        """`lookup` is the one that it lies under, if any."""
+        """Create an entry; `lookup` is the lookup under which the rule is indexed, if any."""
         self.key = key
         self.rule = rule
         self.ordinal = ordinal
         self.lookup = lookup
         self.is_exact = lookup is not None and lookup.is_exact
-        """A message under whose property it is found matches: there is nothing to evaluate."""
+        """Whether every message found by the lookup matches without evaluation."""
         self.fixed_cost, self.variable_cost = (MATCH_COST, 0) if self.is_exact else rule.cost
 
 
 if TYPE_CHECKING:
     RulesByOrdinal: TypeAlias = dict[int, IndexedRule[Key]]
-    """Rules by their ordinals."""
+    """Rules by ordinal."""
     Matches: TypeAlias = list[tuple[IndexedRule[Key], FilterError | None]]
-    """Rules that match, or fail with an error."""
+    """Rules that match, or whose evaluation failed, with the error."""
 
 
 class IncrementalMatch(Generic[Key]):
-    """Finding the rules that one message matches, some at a time."""
+    """Search for the rules that match one message, in steps of limited cost."""
 
     __slots__ = ("_entries", "_next", "_size", "matches", "remaining_cost", "view")
 
     def __init__(
         self, view: MessageView, entries: list[IndexedRule[Key]], matches: Matches[Key], remaining_cost: int
     ) -> None:
-        """`found` are those that match in any case, `entries` those that are left; to evaluate these costs `units`."""
+        """Start with the rules in `matches`, which are always true; evaluating `entries` costs `remaining_cost`."""
         self.view = view
         self.matches = matches
         self.remaining_cost = remaining_cost
@@ -73,7 +73,7 @@ class IncrementalMatch(Generic[Key]):
         self._next = 0
 
     def advance(self, budget: int) -> int:
-        """Evaluate until so many units are used up. Returns what is left of them, which may be less than nothing."""
+        """Evaluate rules until their cost reaches `budget`; return the unused budget, which may be negative."""
         entries, size, start = self._entries, self._size, self._next
         if self.remaining_cost <= budget:
             units, end = self.remaining_cost, len(entries)
@@ -90,30 +90,30 @@ class IncrementalMatch(Generic[Key]):
 
     @property
     def is_done(self) -> bool:
-        """None is left."""
+        """Whether all rules were evaluated."""
         return self._next == len(self._entries)
 
 
 class RuleIndex(Generic[Key]):
-    """Rules, each under a key."""
+    """Rules of one topic by key, in the order in which they were added."""
 
     def __init__(self) -> None:
-        """Empty."""
+        """Create an empty index."""
         self._entries: dict[Key, IndexedRule[Key]] = {}
         self._always_true: dict[Key, tuple[IndexedRule[Key], FilterError | None]] = {}
-        """What is told of the rules that are true for all messages."""
+        """Ready-made matches for the rules that are always true."""
         self._fixed_cost = 0
-        """What all of `_evaluated` cost, as `cost` has it."""
+        """Fixed cost of all rules in `_unindexed`; `_variable_cost` is their variable cost."""
         self._variable_cost = 0
         self._unindexed: RulesByOrdinal[Key] = {}
-        """Rules that have no lookup."""
+        """Rules without a lookup, which must be evaluated for every message."""
         self._by_property: dict[PropertyKey, dict[object, RulesByOrdinal[Key]]] = {}
-        """The others: by property, then by the key of its value."""
+        """Indexed rules, by property and then by `index_key` of its value."""
         self._next_ordinal = 0
         self.action_count = 0
-        """How many rules have an action."""
+        """Number of rules that have an action."""
         self.last_cost = 0
-        """What the last `match_within` cost, in units."""
+        """Cost of the last successful `match_within`, in units."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -125,7 +125,7 @@ class RuleIndex(Generic[Key]):
         return key in self._entries
 
     def put(self, key: Key, rule: CompiledRule) -> None:
-        """Add a rule behind all others; one with the same key goes."""
+        """Add a rule after all others, replacing a rule with the same key."""
         if key in self._entries:
             self.remove(key)
         lookup = min(rule.lookups, key=self._bucket_size, default=None)
@@ -136,66 +136,66 @@ class RuleIndex(Generic[Key]):
         if rule.is_always_true:
             self._always_true[key] = (entry, None)
         elif lookup is not None:
-            for address, value in lookup.terms:
-                self._by_property.setdefault(address, {}).setdefault(value, {})[entry.ordinal] = entry
+            for property_key, value in lookup.terms:
+                self._by_property.setdefault(property_key, {}).setdefault(value, {})[entry.ordinal] = entry
         elif not rule.is_never_true:
             self._unindexed[entry.ordinal] = entry
             self._fixed_cost += entry.fixed_cost
             self._variable_cost += entry.variable_cost
 
     def remove(self, key: Key) -> None:
-        """Take a rule away; KeyError if there is none."""
+        """Remove a rule; raise KeyError if the index has no rule with this key."""
         entry = self._entries.pop(key)
         self.action_count -= entry.rule.action is not None
         self._always_true.pop(key, None)
         if self._unindexed.pop(entry.ordinal, None) is not None:
             self._fixed_cost -= entry.fixed_cost
             self._variable_cost -= entry.variable_cost
-        for address, value in entry.lookup.terms if entry.lookup is not None else ():
-            table = self._by_property[address]
-            del table[value][entry.ordinal]
-            if not table[value]:
-                del table[value]
-            if not table:
-                del self._by_property[address]
+        for property_key, value in entry.lookup.terms if entry.lookup is not None else ():
+            rules_by_value = self._by_property[property_key]
+            del rules_by_value[value][entry.ordinal]
+            if not rules_by_value[value]:
+                del rules_by_value[value]
+            if not rules_by_value:
+                del self._by_property[property_key]
 
     def match(self, view: MessageView) -> list[tuple[Key, FilterError | None]]:
-        """The rules that a message matches, or fails, with the error then.
+        """Return the keys of the rules that match a message, or whose evaluation failed, with the error.
 
-        First those that are true for all messages, then the others, both in the order in which they were put.
+        Rules that are always true come first, then all other rules, both in the order in which they were added.
         """
-        found = list(self._always_true.values())
-        _evaluate(self._with_unindexed(self._find_candidates(view)), view, found)
-        return [(entry.key, error) for entry, error in found]
+        matches = list(self._always_true.values())
+        _evaluate(self._with_unindexed(self._find_candidates(view)), view, matches)
+        return [(entry.key, error) for entry, error in matches]
 
     def match_within(self, view: MessageView, budget: int) -> Matches[Key] | None:
-        """The same, all at once, with what is known of the rules; None if that costs more than so many units."""
+        """Return the matching rules, like `match`, or None if the evaluation would cost more than `budget` units."""
         entries = self._find_candidates(view) if self._by_property else []
         units = self._cost(view, entries) if entries or self._variable_cost else self._fixed_cost
         if units > budget:
             return None
-        found = list(self._always_true.values())
+        matches = list(self._always_true.values())
         if entries or self._unindexed:
-            _evaluate(self._with_unindexed(entries), view, found)
+            _evaluate(self._with_unindexed(entries), view, matches)
         self.last_cost = units + (view.scanned_properties >> PAIR_BITS)
-        return found
+        return matches
 
     def begin_match(self, view: MessageView) -> IncrementalMatch[Key]:
-        """The same in steps: what comes of it is about the rules that are there now."""
-        entries = list(dict.fromkeys(self._find_candidates(view)))  # one may be found by several of its terms
+        """Start a search in steps, which considers the rules that are in the index now."""
+        entries = list(dict.fromkeys(self._find_candidates(view)))  # several terms may find the same rule
         units = self._cost(view, entries)
         return IncrementalMatch(view, self._with_unindexed(entries), list(self._always_true.values()), units)
 
     def _cost(self, view: MessageView, candidates: list[IndexedRule[Key]]) -> int:
-        """What it costs to evaluate rules that were looked up, and all others."""
-        units, sized = self._fixed_cost, self._variable_cost
+        """Return the cost of evaluating these candidates and all rules without a lookup."""
+        units, variable = self._fixed_cost, self._variable_cost
         for entry in candidates:
             units += entry.fixed_cost
-            sized += entry.variable_cost
-        return units + (sized * min(len(view.record), FULL_SIZE) >> SIZE_BITS) if sized else units
+            variable += entry.variable_cost
+        return units + (variable * min(len(view.record), FULL_SIZE) >> SIZE_BITS) if variable else units
 
     def _with_unindexed(self, candidates: list[IndexedRule[Key]]) -> list[IndexedRule[Key]]:
-        """These and all that have no lookup, in the order in which they were put."""
+        """Return these candidates and all rules without a lookup, in the order in which they were added."""
         if self._unindexed:
             candidates.extend(self._unindexed.values())
         if len(candidates) > 1:
@@ -205,36 +205,34 @@ class RuleIndex(Generic[Key]):
     def _find_candidates(self, view: MessageView) -> list[IndexedRule[Key]]:
         entries: list[IndexedRule[Key]] = []
         tables = self._by_property
-        for address in self._property_keys(view):
-            value = view.value(address)
+        for property_key in self._property_keys(view):
+            value = view.value(property_key)
             if value is None:
                 continue
-            bucket = tables[address].get(index_key(value))
+            bucket = tables[property_key].get(index_key(value))
             if bucket is not None:
                 entries.extend(bucket.values())
         return entries
 
     def _property_keys(self, view: MessageView) -> list[PropertyKey]:
-        """The properties to look at: those that rules name, or where these are many, those that the message has."""
+        """Return the indexed properties; if there are many, return only those that the message may have."""
         tables = self._by_property
         if len(tables) <= _MAX_SCANNED_PROPERTIES:
             return list(tables)
-        return [
-            address for address in (*range(len(SYSTEM_PROPERTIES)), *view.user_property_keys()) if address in tables
-        ]
+        return [key for key in (*range(len(SYSTEM_PROPERTIES)), *view.user_property_keys()) if key in tables]
 
     def _bucket_size(self, lookup: EqualityLookup) -> tuple[int, int]:
-        """How many rules lie under a lookup already: two conditions are better spread over many values than one."""
+        """Return a sort key: the size of the lookup's largest bucket, then its number of terms."""
         tables = self._by_property
-        crowds = [len(tables.get(address, {}).get(value, ())) for address, value in lookup.terms]
-        return max(crowds, default=0), len(crowds)
+        sizes = [len(tables.get(property_key, {}).get(value, ())) for property_key, value in lookup.terms]
+        return max(sizes, default=0), len(sizes)
 
 
 def _evaluate(entries: list[IndexedRule[Key]], view: MessageView, matches: Matches[Key]) -> None:
-    """Add those rules to `found` that match, or fail."""
+    """Add to `matches` the rules that match, or whose evaluation fails."""
     last = -1
     for entry in entries:
-        if entry.ordinal == last:  # found by two of its terms
+        if entry.ordinal == last:  # a duplicate, found by another of its terms
             continue
         last = entry.ordinal
         if entry.is_exact:

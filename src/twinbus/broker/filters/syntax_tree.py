@@ -1,6 +1,7 @@
-"""What filters and actions say: trees of small nodes, made once for each rule.
+"""Syntax trees of filters and actions, built once for each rule.
 
-Owns: the nodes, and how predicates are put together. `reader` makes them of text, `evaluate` functions of them.
+Owns the node classes and the functions that combine predicates. `parser` builds the nodes from text, and `evaluator`
+compiles them to functions.
 """
 
 from __future__ import annotations
@@ -15,44 +16,44 @@ if TYPE_CHECKING:
     from twinbus.broker.filters.like_pattern import LikePattern
 
 PropertyKey: TypeAlias = "int | bytes"
-"""Which property: a line of `system.SYSTEM`, or the name of one of the sender's, in lower case, as UTF-8."""
+"""Index into `system_properties.SYSTEM_PROPERTIES`, or the name of a user property in lower case as UTF-8."""
 
 # --- values -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A value that is known."""
+    """Constant value."""
 
     value: object
 
 
 @dataclass(frozen=True, slots=True)
 class Property:
-    """A property of the message."""
+    """Reference to a property of the message."""
 
     key: PropertyKey
     name: str
-    """As it was written."""
+    """Name as the expression spells it."""
 
 
 @dataclass(frozen=True, slots=True)
 class DynamicProperty:
-    """`property(name)`, where the name is not known before the message is."""
+    """`property(name)` with a name that depends on the message."""
 
     name: Node
 
 
 @dataclass(frozen=True, slots=True)
 class NewId:
-    """`newid()`."""
+    """Call to `newid()`."""
 
     make: Callable[[], UUID]
 
 
 @dataclass(frozen=True, slots=True)
 class UnaryOperation:
-    """A sign before a value."""
+    """Unary plus or minus."""
 
     op: str
     operand: Node
@@ -60,7 +61,7 @@ class UnaryOperation:
 
 @dataclass(frozen=True, slots=True)
 class ArithmeticChain:
-    """Values that are combined from left to right."""
+    """Values combined from left to right by arithmetic operators."""
 
     first: Node
     rest: tuple[tuple[str, Node], ...]
@@ -71,14 +72,14 @@ class ArithmeticChain:
 
 @dataclass(frozen=True, slots=True)
 class ConstantPredicate:
-    """True, false or unknown (None), for any message."""
+    """Predicate with the same result for every message: true, false or unknown (None)."""
 
     value: bool | None
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two values and one of the signs of `values.COMPARISONS`."""
+    """Comparison of two values by an operator of `values.COMPARISONS`."""
 
     op: str
     left: Node
@@ -87,7 +88,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class In:
-    """IN: equal to any of these."""
+    """`IN`: whether a value equals any of the choices."""
 
     value: Node
     choices: tuple[Node, ...]
@@ -95,7 +96,7 @@ class In:
 
 @dataclass(frozen=True, slots=True)
 class Like:
-    """LIKE. A pattern that is known is ready."""
+    """`LIKE`; a constant pattern is already compiled."""
 
     value: Node
     pattern: LikePattern | Node
@@ -104,35 +105,35 @@ class Like:
 
 @dataclass(frozen=True, slots=True)
 class IsNull:
-    """Null, or not there."""
+    """`IS NULL`: whether a value is null or its property is absent."""
 
     value: Node
 
 
 @dataclass(frozen=True, slots=True)
 class Exists:
-    """There, be it null."""
+    """`EXISTS`: whether a property is present, even if it is null."""
 
     property_key: PropertyKey
 
 
 @dataclass(frozen=True, slots=True)
 class Not:
-    """The opposite; of unknown: unknown."""
+    """`NOT`: the opposite of a predicate; the opposite of unknown is unknown."""
 
     operand: Node
 
 
 @dataclass(frozen=True, slots=True)
 class And:
-    """All of these; at least two, and none of them an And."""
+    """Conjunction of at least two operands, none of which is an And."""
 
     operands: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Or:
-    """Any of these; at least two, and none of them an Or."""
+    """Disjunction of at least two operands, none of which is an Or."""
 
     operands: tuple[Node, ...]
 
@@ -144,36 +145,36 @@ Node: TypeAlias = (
 
 
 def conjunction(operands: list[Node]) -> Node:
-    """Their conjunction, without what is true anyway."""
-    flat = [inner for part in operands for inner in (part.operands if isinstance(part, And) else (part,))]
+    """Return the conjunction of predicates, flattened and simplified."""
+    flat = [inner for operand in operands for inner in (operand.operands if isinstance(operand, And) else (operand,))]
     if ConstantPredicate(value=False) in flat:
         return ConstantPredicate(value=False)
-    left = [part for part in flat if part != ConstantPredicate(value=True)]
-    if len(left) > 1:
-        return And(tuple(left))
-    return left[0] if left else ConstantPredicate(value=True)
+    remaining = [operand for operand in flat if operand != ConstantPredicate(value=True)]
+    if len(remaining) > 1:
+        return And(tuple(remaining))
+    return remaining[0] if remaining else ConstantPredicate(value=True)
 
 
 def disjunction(operands: list[Node]) -> Node:
-    """Their disjunction, without what is false anyway."""
-    flat = [inner for part in operands for inner in (part.operands if isinstance(part, Or) else (part,))]
+    """Return the disjunction of predicates, flattened and simplified."""
+    flat = [inner for operand in operands for inner in (operand.operands if isinstance(operand, Or) else (operand,))]
     if ConstantPredicate(value=True) in flat:
         return ConstantPredicate(value=True)
-    left = [part for part in flat if part != ConstantPredicate(value=False)]
-    if len(left) > 1:
-        return Or(tuple(left))
-    return left[0] if left else ConstantPredicate(value=False)
+    remaining = [operand for operand in flat if operand != ConstantPredicate(value=False)]
+    if len(remaining) > 1:
+        return Or(tuple(remaining))
+    return remaining[0] if remaining else ConstantPredicate(value=False)
 
 
 def negation(node: Node) -> Node:
-    """NOT."""
+    """Return the negation of a predicate, folded if it is constant."""
     if isinstance(node, ConstantPredicate):
         return ConstantPredicate(value=None if node.value is None else not node.value)
     return Not(node)
 
 
 def user_property_key(name: str) -> bytes:
-    """Where a property of the sender's is found: case does not matter."""
+    """Return the key of a user property; names are case-insensitive."""
     return name.lower().encode("utf-8", "surrogatepass")
 
 
@@ -187,7 +188,7 @@ class SetStatement:
     target: Property
     value: Node
     position: int
-    """The character of the text where the property is named."""
+    """Position of the property's name in the action's text."""
 
 
 @dataclass(frozen=True, slots=True)

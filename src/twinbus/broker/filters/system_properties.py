@@ -1,6 +1,7 @@
-"""The system properties: what `sys.` gives, where it lies in a message, and which of them an action may set.
+"""System properties, which expressions read as `sys.Name`.
 
-Owns: the table. The names are those of the messages of the .NET clients, of which there were two generations.
+Owns the table of their names, their locations in a message, and whether an action may set them. The names are those
+used by the message classes in both generations of .NET clients.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final, NamedTuple
 
-from twinbus.amqp.field_numbers import (
+from twinbus.amqp.codec.field_numbers import (
     CONTENT_TYPE,
     CORRELATION_ID,
     GROUP_ID,
@@ -28,26 +29,26 @@ from twinbus.model.annotations import (
 
 
 class PropertyLocation(Enum):
-    """Where a system property lies."""
+    """Part of a message that stores a system property."""
 
     FIELD = "a field of the properties"
     ID = "a field that is an id, of any type"
     ANNOTATION = "a message annotation"
-    HEAD = "what the broker wrote in front"
+    HEAD = "the head of the record, written by the broker"
 
 
 class SystemProperty(NamedTuple):
-    """One of them."""
+    """Names, location and constraints of one system property."""
 
     names: tuple[str, ...]
-    """The first is the one it is known by; case does not matter."""
+    """Accepted names, case-insensitive; the first one appears in error texts."""
     location: PropertyLocation
     field: int = 0
-    """Its number in the properties, where it lies there."""
+    """Field number in the properties section, for FIELD and ID."""
     annotation: str = ""
     is_settable: bool = False
     is_id_sized: bool = False
-    """No longer than an id may be."""
+    """Whether the property's length is limited by `max_id_characters`."""
 
 
 SYSTEM_PROPERTIES: Final = (
@@ -87,16 +88,16 @@ SYSTEM_PROPERTIES: Final = (
     SystemProperty(("Size",), PropertyLocation.HEAD),
 )
 PROPERTY_NUMBERS: Final = {
-    name.lower(): number for number, found in enumerate(SYSTEM_PROPERTIES) for name in found.names
+    name.lower(): number for number, entry in enumerate(SYSTEM_PROPERTIES) for name in entry.names
 }
-"""Which line of the table a name means."""
+"""Indexes into SYSTEM_PROPERTIES, by name in lower case."""
 
 
 def property_number(name: str) -> int:
-    """The same, for a name that is there."""
+    """Return the index of an existing system property; case does not matter."""
     return PROPERTY_NUMBERS[name.lower()]
 
 
 def property_names(*, settable_only: bool = False) -> str:
-    """All of them, for who asked for another."""
-    return ", ".join(found.names[0] for found in SYSTEM_PROPERTIES if found.is_settable or not settable_only)
+    """Return the names of all system properties, or of those an action may set, as a list for error texts."""
+    return ", ".join(entry.names[0] for entry in SYSTEM_PROPERTIES if entry.is_settable or not settable_only)

@@ -1,19 +1,19 @@
-"""The values that expressions deal in, and how two of them compare.
+"""Expression values, and their comparison.
 
-AMQP has a dozen types of numbers, two of texts, and more; expressions know eight kinds of values, and compare within a
-kind only. Anything else (lists, maps, what cannot be read) is there, but compares with nothing.
+AMQP has a dozen number types, several string types, and more; expressions have eight kinds of values and compare values
+of the same kind only. Any other value (a list, a map, a value that cannot be decoded) exists but is not comparable.
 
 | kind | Python here | AMQP |
 |---|---|---|
-| text | str | string, symbol, char, com.microsoft:uri |
+| string | str | string, symbol, char, com.microsoft:uri |
 | number | int, float | all integers, float, double, decimals |
 | time | Instant | timestamp, com.microsoft:datetime-offset |
-| duration | Span | com.microsoft:timespan |
-| truth | bool | boolean |
+| duration | Duration | com.microsoft:timespan |
+| boolean | bool | boolean |
 | uuid, binary | UUID, bytes | uuid, binary |
-| null | None | null, or not there |
+| null | None | null, or an absent property |
 
-Owns: the kinds, equality and order. Knows nothing of messages or expressions.
+Owns the kinds, equality and order. Knows nothing of messages or expressions.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 EPOCH_TICKS: Final = 621_355_968_000_000_000
-"""From the year 1, where .NET counts from, to 1970."""
+"""Ticks from the year 1, the epoch of .NET, to 1970."""
 MAX_INSTANT_TICKS: Final = 3_155_378_975_999_999_999 - EPOCH_TICKS
-"""The end of the year 9999, .NET's largest time."""
+"""End of the year 9999, .NET's largest time, in ticks since 1970."""
 MAX_DURATION_TICKS: Final = 2**63 - 1
 """P10675199DT2H48M5.4775807S, .NET's largest duration."""
 _DATETIME_OFFSET: Final = "com.microsoft:datetime-offset"
@@ -56,20 +56,20 @@ _URI: Final = "com.microsoft:uri"
 
 
 class Instant(NamedTuple):
-    """A time."""
+    """A point in time."""
 
     ticks: int
-    """Since 1970-01-01T00:00Z."""
+    """Ticks of 100 ns since 1970-01-01T00:00Z."""
 
 
 class Duration(NamedTuple):
-    """A duration."""
+    """A duration in ticks of 100 ns."""
 
     ticks: int
 
 
 class Opaque:
-    """A value that is there, but cannot be compared."""
+    """A value that exists but cannot be compared with any other."""
 
     __slots__ = ()
 
@@ -94,20 +94,20 @@ KINDS: Final[dict[type, int]] = {
     UUID: _UUID,
     bytes: _BINARY,
 }
-"""What has no kind compares with nothing."""
+"""Kinds by Python type; a value of any other type cannot be compared."""
 KIND_NAMES: Final = {
-    TEXT: "a text",
+    TEXT: "a string",
     NUMBER: "a number",
     INSTANT: "a time",
     DURATION: "a duration",
-    _BOOLEAN: "a truth value",
+    _BOOLEAN: "a boolean",
     _UUID: "a uuid",
     _BINARY: "a binary",
 }
 
 
 def kind_name(value: object) -> str:
-    """What kind of value that is, in words."""
+    """Return the kind of a value in words, for error texts."""
     return KIND_NAMES.get(KINDS.get(type(value), 0), "null" if value is None else "a list or map")
 
 
@@ -126,12 +126,12 @@ _EQUALITY_OPERATORS: Final = ("=", "<>", "!=")
 
 
 def is_comparable(op: str, kind: int) -> bool:
-    """Whether values of that kind can be compared so: texts, numbers, times and durations have an order."""
+    """Return whether `op` applies to values of this kind: only strings, numbers, times and durations are ordered."""
     return 0 < kind <= _LAST_ORDERED_KIND or (kind > 0 and op in _EQUALITY_OPERATORS)
 
 
 def compare(op: str, left: object, right: object) -> bool | None:
-    """Whether it is so; None where that is unknown: one is null, or they are of different kinds."""
+    """Compare two values; return None (unknown) if either is null or they are of different kinds."""
     kind = KINDS.get(type(left), 0)
     if kind != KINDS.get(type(right), 0) or not is_comparable(op, kind):
         return None
@@ -139,7 +139,7 @@ def compare(op: str, left: object, right: object) -> bool | None:
 
 
 def equal(left: object, right: object) -> bool | None:
-    """Whether they are equal; None where that is unknown."""
+    """Return whether two values are equal, or None (unknown) if either is null or they are of different kinds."""
     kind = KINDS.get(type(left), 0)
     if kind == 0 or kind != KINDS.get(type(right), 0):
         return None
@@ -147,9 +147,9 @@ def equal(left: object, right: object) -> bool | None:
 
 
 def index_key(value: object) -> object:
-    """What stands for a value in a dictionary: keys are equal where the values are, and only there.
+    """Return a dictionary key for a value; keys are equal if and only if the values are.
 
-    Python calls True and 1 equal, and a time and a duration that count as many ticks.
+    Python considers True equal to 1, and an Instant equal to a Duration with the same ticks.
     """
     kind = type(value)
     return (kind, value) if kind is bool or kind is Instant or kind is Duration else value
@@ -159,7 +159,7 @@ def index_key(value: object) -> object:
 
 
 def from_amqp(value: object) -> object:
-    """A value of a message, as expressions see it."""
+    """Convert an AMQP value to an expression value, or to OPAQUE."""
     kind = type(value)
     if kind in _UNCHANGED_TYPES:
         return value
@@ -168,7 +168,7 @@ def from_amqp(value: object) -> object:
 
 
 def to_amqp(value: object) -> object:
-    """A value that an expression gave, as it is written into a message."""
+    """Convert the result of an expression to an AMQP value."""
     if type(value) is Instant:
         return Timestamp(value.ticks // TICKS_PER_MS)
     if type(value) is Duration:
@@ -176,8 +176,8 @@ def to_amqp(value: object) -> object:
     return value
 
 
-def id_as_text(value: object) -> object:
-    """An id of any type as text: clients may choose the type, but who compares them writes text."""
+def id_as_string(value: object) -> object:
+    """Convert an id of any AMQP type to a string: senders choose the type, but filters compare ids with strings."""
     if type(value) is bytes:
         return value.hex()
     if isinstance(value, UUID | int):
@@ -188,7 +188,8 @@ def id_as_text(value: object) -> object:
 def _from_decimal(value: Decimal32 | Decimal64 | Decimal128) -> int | float:
     number: Decimal = value.to_decimal()
     sign, digits, exponent = number.as_tuple()
-    if isinstance(exponent, int) and exponent > 0:  # up to 6,144 digits, of which 34 are not zero: int() reads them all
+    # A decimal has up to 6,144 digits, of which 34 are significant; int(number) would parse all of them.
+    if isinstance(exponent, int) and exponent > 0:
         power: int = 10**exponent
         return int(Decimal((sign, digits, 0))) * power
     is_whole = number.is_finite() and number == number.to_integral_value()

@@ -1,6 +1,6 @@
-"""Values in descriptions of rules: from the text that XML has for them to what expressions deal in.
+"""Values in rule descriptions: conversion from their XML text to expression values.
 
-Owns: how each kind of `model.rule.KINDS` is written.
+Owns the text format of each type in `model.rule.VALUE_KINDS`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _DURATION: Final = re.compile(
     re.ASCII,
 )
 _UNITS: Final = {
-    "years": 365 * 86_400,  # as .NET reads them
+    "years": 365 * 86_400,  # the lengths .NET uses
     "months": 30 * 86_400,
     "days": 86_400,
     "hours": 3_600,
@@ -47,16 +47,16 @@ _UNITS: Final = {
 
 
 def parse_values(values: Mapping[str, Value], label: str) -> dict[str, object]:
-    """All of them. InvalidArgument names the one that is none; `what` says what they are."""
+    """Parse all values; raise InvalidArgument for the first invalid one, named by `label` and its name."""
     return {name: parse_value(value, f"{label} {name!r:.60}") for name, value in values.items()}
 
 
 def parse_value(value: Value, label: str) -> object:
-    """One of them."""
+    """Parse one value; raise InvalidArgument, which starts with `label`, if its text does not match its type."""
     try:
         return _PARSERS[value.kind](value.text)
     except (ValueError, KeyError, OverflowError):
-        raise InvalidArgument(f"{label} is {value.text!r:.60}, which is no {value.kind}") from None
+        raise InvalidArgument(f"{label} is {value.text!r:.60}, not a valid {value.kind}") from None
 
 
 def _parse_integer(text: str) -> int:
@@ -70,23 +70,23 @@ def _parse_double(text: str) -> float:
 
 
 def _parse_instant(text: str) -> Instant:
-    found = _TIME.fullmatch(text.strip())
-    if found is None:
+    match = _TIME.fullmatch(text.strip())
+    if match is None:
         raise ValueError
-    moment = datetime.fromisoformat(found["seconds"] + (found["zone"] or "Z"))
-    past = moment - EPOCH
-    fraction = (found["fraction"] or "").ljust(7, "0")[:7]
-    return Instant((past.days * 86_400 + past.seconds) * _TICKS_PER_SECOND + int(fraction))
+    moment = datetime.fromisoformat(match["seconds"] + (match["zone"] or "Z"))
+    since_epoch = moment - EPOCH
+    fraction = (match["fraction"] or "").ljust(7, "0")[:7]
+    return Instant((since_epoch.days * 86_400 + since_epoch.seconds) * _TICKS_PER_SECOND + int(fraction))
 
 
 def _parse_duration(text: str) -> Duration:
-    found = _DURATION.fullmatch(text.strip())
-    if found is None:
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
         raise ValueError
-    seconds = sum(Decimal(found[unit] or 0) * length for unit, length in _UNITS.items())
-    # Clients write the largest one with fewer digits, rounded up.
+    seconds = sum(Decimal(match[unit] or 0) * length for unit, length in _UNITS.items())
+    # Clients write the largest duration with fewer digits, rounded up.
     ticks = min(int(seconds * _TICKS_PER_SECOND), MAX_DURATION_TICKS)
-    return Duration(-ticks if found["sign"] else ticks)
+    return Duration(-ticks if match["sign"] else ticks)
 
 
 def _parse_binary(text: str) -> bytes:

@@ -1,7 +1,7 @@
-"""The line: which message of a fragment is next, and who gets it.
+"""The dispatcher: which message of a fragment is next, and which consumer gets it.
 
-Owns: the window of messages that can be handed out, the consumers that wait for them, and whose turn it is. What it
-means to hand one out is the fragment's affair. A fragment whose queue has sessions has `sessions` instead.
+Owns: the window of available messages, the consumers with credit, and their turns. The fragment locks or deletes the
+messages that it delivers. A fragment with sessions uses `session_dispatcher` instead.
 """
 
 from __future__ import annotations
@@ -24,76 +24,76 @@ if TYPE_CHECKING:
     from twinbus.store.protocol import Row
 
 FAIR_SHARE: Final = 100
-"""Messages one of several consumers gets before it is the next one's turn."""
+"""The maximum number of messages that one of several consumers gets in its turn."""
 MAX_SCAN_SPAN: Final = 20_000
-"""Sequence numbers that are looked through at once: where all of them are deleted, that takes as long as if they were
-not, and nobody else runs meanwhile."""
+"""The maximum range of sequence numbers of one scan: scanning deleted records takes as long as reading existing ones,
+and blocks the loop."""
 
 
 class LocalDispatcher(DispatcherPort):
-    """Who receives from a fragment of this process, and which message is next: what the fragment tells it."""
+    """The dispatcher interface that a fragment in this process uses."""
 
     @property
     def lowest_available(self) -> int:
-        """Below it there is nothing that is not out."""
+        """The sequence number below which no message is available: all are in flight or gone."""
         raise NotImplementedError
 
     def add_messages(self, messages: list[tuple[int, bytes]], size: int) -> None:
-        """Messages are on disk: now they are there for everyone."""
+        """Make messages available that are now on disk."""
         raise NotImplementedError
 
     def requeue(self, sequence: int, record: bytes) -> None:
-        """A message that was out is free again."""
+        """Make a message available again that was in flight."""
         raise NotImplementedError
 
     def requeue_unread(self, sequence: int) -> None:
-        """A message that was out is free again, and has to be read before it is handed out."""
+        """Make a message available again that was in flight, and read it again before its delivery."""
 
     def withdraw(self, sequences: set[int]) -> None:
-        """Messages that may be next are not: something else is done to them."""
+        """Remove messages from the window, because another operation has taken them."""
         raise NotImplementedError
 
     def begin_pending_delivery(self, consumer: Consumer, count: int) -> None:
-        """So many messages are being deleted, to be delivered then."""
+        """Reserve credit for messages that are delivered after their deletion is on disk."""
         raise NotImplementedError
 
     def end_pending_delivery(self, consumer: Consumer, count: int) -> None:
-        """... and that was done."""
+        """Record that the deletion of `count` messages for a consumer is on disk."""
         raise NotImplementedError
 
     def reset(self, low_watermark: int) -> None:
-        """What is known of messages is void: they are read again, from `low` on."""
+        """Discard the window and read messages again, from `low_watermark` on."""
         raise NotImplementedError
 
 
 class Dispatcher(LocalDispatcher):
-    """Messages in order, to whoever is hungry."""
+    """The dispatcher of a fragment without sessions: it delivers messages in order to consumers with credit."""
 
     def __init__(self, fragment: Fragment) -> None:
-        """Nobody is there yet."""
+        """Create a dispatcher without consumers, with an empty window."""
         self._consumers: set[Consumer] = set()
         self.window = Window(fragment.message_table.first_sequence)
         self._fragment = fragment
         self._waiting_consumers: OrderedDict[Consumer, None] = OrderedDict()
         self._drain_callbacks: dict[Consumer, Callable[[], None]] = {}
         self._pending_deliveries: dict[Consumer, int] = {}
-        """Who will get how many messages once they are deleted."""
+        """The number of messages that each consumer gets when their deletion is on disk."""
         self._withheld_values: WithheldValues | None = None
-        """Messages that the exclusive receiver does not want for now."""
+        """The property values that the exclusive receiver skips for now, or None."""
 
     @property
     def consumers(self) -> set[Consumer]:
-        """All receivers."""
+        """All attached consumers."""
         return self._consumers
 
     # --- consumers ----------------------------------------------------------------------------------------------------
 
     def add(self, consumer: Consumer) -> None:
-        """A receiver has come; it says when it is hungry."""
+        """Add a consumer, which gets messages once `dispatch_to` is called."""
         self._consumers.add(consumer)
 
     def remove(self, consumer: Consumer) -> None:
-        """A receiver has gone."""
+        """Remove a consumer; if it was the last one, clear the window."""
         self._consumers.discard(consumer)
         self._drain_callbacks.pop(consumer, None)
         self._waiting_consumers.pop(consumer, None)
@@ -102,25 +102,25 @@ class Dispatcher(LocalDispatcher):
             self.window.clear()
 
     def withhold(self, property_name: str = "", values: Sequence[str] = ()) -> None:
-        """Skip messages whose property has one of these values, and no others, until told otherwise."""
+        """Skip messages whose property has one of these values, until the next call replaces the values."""
         if self._withheld_values is None and not values:
             return
         withheld = self._withheld_values or WithheldValues()
-        freed = withheld.set_values(property_name, values)
-        if freed is not None:
-            self.requeue_unread(freed)
+        lowest_freed = withheld.set_values(property_name, values)
+        if lowest_freed is not None:
+            self.requeue_unread(lowest_freed)
         self._withheld_values = withheld if withheld.values else None
         if self._withheld_values is not None:
             self.window.withhold(withheld)
 
     def dispatch_to(self, consumer: Consumer) -> None:
-        """A receiver has room."""
+        """Dispatch messages to a consumer that has new credit, and to other waiting consumers."""
         if consumer in self._consumers:
             self._waiting_consumers.setdefault(consumer)
         self.dispatch()
 
     def drain(self, consumer: Consumer, on_drained: Callable[[], None]) -> None:
-        """Give a receiver what there is now; `drained` is called when that was all, or after a tenth of a second."""
+        """Deliver available messages to a consumer; `on_drained` is called when there are no more, or after 0.1 s."""
         fragment = self._fragment
         self._drain_callbacks[consumer] = on_drained
         deadline_s = fragment.clock.monotonic_s() + DRAIN_TIMEOUT_S
@@ -133,18 +133,18 @@ class Dispatcher(LocalDispatcher):
             on_drained()
 
     def begin_pending_delivery(self, consumer: Consumer, count: int) -> None:
-        """So many messages are being deleted, to be delivered then."""
+        """Reserve credit for messages that are delivered after their deletion is on disk."""
         consumer.reserve_credit(count)
         self._pending_deliveries[consumer] = self._pending_deliveries.get(consumer, 0) + count
 
     def end_pending_delivery(self, consumer: Consumer, count: int) -> None:
-        """... and that was done."""
-        left = self._pending_deliveries.pop(consumer, 0) - count
-        if left > 0:
-            self._pending_deliveries[consumer] = left
+        """Record that the deletion of `count` messages for a consumer is on disk."""
+        remaining = self._pending_deliveries.pop(consumer, 0) - count
+        if remaining > 0:
+            self._pending_deliveries[consumer] = remaining
 
     def close(self, error: ServiceBusError) -> None:
-        """Nobody gets anything any more."""
+        """Detach all consumers with an error."""
         for consumer in list(self._consumers):
             consumer.force_detach(error)
         self._consumers.clear()
@@ -157,17 +157,17 @@ class Dispatcher(LocalDispatcher):
 
     @property
     def lowest_available(self) -> int:
-        """Below it there is nothing that is not out."""
+        """The sequence number below which no message is available: all are in flight or gone."""
         skipped = None if self._withheld_values is None else self._withheld_values.lowest_skipped
         return self.window.lowest_available if skipped is None else min(skipped, self.window.lowest_available)
 
     def add_messages(self, messages: list[tuple[int, bytes]], size: int) -> None:
-        """Messages are on disk: now they are there for everyone."""
-        if messages and self._consumers and self._withheld_values is None:  # else they are read, and looked into then
+        """Make messages available that are now on disk."""
+        if messages and self._consumers and self._withheld_values is None:  # otherwise the messages are read later
             self.window.extend(messages, size)
 
     def requeue(self, sequence: int, record: bytes) -> None:
-        """A message that was out is free again."""
+        """Make a message available again that was in flight."""
         window = self.window
         if self._consumers and sequence < window.next_read:
             if self._withheld_values is None or not self._withheld_values.skips(sequence, record):
@@ -176,51 +176,51 @@ class Dispatcher(LocalDispatcher):
             window.next_read = min(window.next_read, sequence)
 
     def requeue_unread(self, sequence: int) -> None:
-        """A message that was out is free again, and has to be read before it is handed out."""
+        """Make a message available again that was in flight, and read it again before its delivery."""
         self.window.clear()
         self.window.next_read = min(self.window.next_read, sequence)
 
     def withdraw(self, sequences: set[int]) -> None:
-        """Messages that may be next are not: something else is done to them."""
+        """Remove messages from the window, because another operation has taken them."""
         self.window.withdraw(sequences)
 
     def reset(self, low_watermark: int) -> None:
-        """What is known of messages is void: they are read again, from `low` on."""
-        handing, self._pending_deliveries = self._pending_deliveries, {}
-        for consumer, count in handing.items():
+        """Discard the window and read messages again, from `low_watermark` on."""
+        pending, self._pending_deliveries = self._pending_deliveries, {}
+        for consumer, count in pending.items():
             consumer.reserve_credit(-count)
             if consumer in self._consumers:
                 self._waiting_consumers.setdefault(consumer)
         if self._withheld_values is not None:
             self._withheld_values.forget_skipped()
         self.window = Window(low_watermark)
-        for consumer in handing:
+        for consumer in pending:
             if consumer in self._consumers:
-                # other fragments have passed it over while its room was reserved for this one
+                # other fragments skipped the consumer while its credit was reserved here
                 consumer.request_messages()
 
     def dispatch(self) -> None:
-        """Hand out what can be."""
-        fragment, window, hungry = self._fragment, self.window, self._waiting_consumers
+        """Deliver available messages to waiting consumers, and read ahead."""
+        fragment, window, waiting = self._fragment, self.window, self._waiting_consumers
         redelivery = fragment.redelivery
         if not fragment.can_deliver:
-            return  # what is handed out now could not be settled
-        while window.ready and hungry:
-            free = fragment.available_locks
-            if free <= 0:
+            return  # messages delivered now could not be settled
+        while window.ready and waiting:
+            available_locks = fragment.available_locks
+            if available_locks <= 0:
                 break
-            consumer = next(iter(hungry))
-            count = min(consumer.available_credit, len(window.ready), free)
+            consumer = next(iter(waiting))
+            count = min(consumer.available_credit, len(window.ready), available_locks)
             if count <= 0:
-                del hungry[consumer]
+                del waiting[consumer]
                 continue
-            if len(hungry) > 1:
-                count = min(count, FAIR_SHARE, len(window.ready) // len(hungry) or 1)
-                hungry.move_to_end(consumer)
+            if len(waiting) > 1:
+                count = min(count, FAIR_SHARE, len(window.ready) // len(waiting) or 1)
+                waiting.move_to_end(consumer)
             if redelivery.is_tracking:
                 count = redelivery.deliverable_count(window.ready, count)
                 if not count:
-                    break  # it goes on when that is on disk
+                    break  # dispatching continues when the note about deliveries is on disk
             fragment.deliver_to(consumer, window.take(count))
         self._read_ahead()
         if self._drain_callbacks and not window.is_reading:
@@ -228,25 +228,25 @@ class Dispatcher(LocalDispatcher):
 
     def _finish_drains(self) -> None:
         is_empty = not self.window.ready
-        for consumer, drained in list(self._drain_callbacks.items()):
+        for consumer, on_drained in list(self._drain_callbacks.items()):
             if consumer in self._pending_deliveries:
                 continue
             if is_empty or consumer.available_credit <= 0 or self._fragment.available_locks <= 0:
-                self._end_drain(consumer, drained)
+                self._end_drain(consumer, on_drained)
 
     def _read_ahead(self) -> None:
-        window, holdings = self.window, self._fragment.message_table
+        window, message_table = self.window, self._fragment.message_table
         if (
             self._consumers
-            and window.needs_read(holdings.committed.next_sequence)
+            and window.needs_read(message_table.committed.next_sequence)
             and self._fragment.commit_log.unavailable_reason is None
         ):
             window.is_reading = True
             start = window.next_read
-            end = min(holdings.committed.next_sequence, start + MAX_SCAN_SPAN)
+            end = min(message_table.committed.next_sequence, start + MAX_SCAN_SPAN)
             self._fragment.scan(
-                holdings.active_prefix + pack_sequence(start),
-                holdings.active_prefix + pack_sequence(end),
+                message_table.active_prefix + pack_sequence(start),
+                message_table.active_prefix + pack_sequence(end),
                 lambda rows: self._on_read(window, rows, start, end),
                 limit=WINDOW_MESSAGES - len(window.ready),
                 max_bytes=WINDOW_BYTES,
@@ -254,7 +254,7 @@ class Dispatcher(LocalDispatcher):
 
     def _on_read(self, window: Window, rows: list[Row] | StoreError, start: int, end: int) -> None:
         if window is not self.window:
-            return  # the fragment was loaded anew, or purged
+            return  # the fragment was reloaded or purged meanwhile
         if isinstance(rows, StoreError):
             self._fragment.commit_log.fail(str(rows))
             return

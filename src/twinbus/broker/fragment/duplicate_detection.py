@@ -1,8 +1,8 @@
-"""Duplicates: messages whose id was sent before, within the queue's window, are accepted and dropped.
+"""Duplicate detection: messages whose id was sent before, within the entity's window, are accepted and dropped.
 
-Owns: the ids that are remembered. They lie on disk in two generations, each about a window long: an id is looked up in
-both, and when a generation is old enough all of it is removed at once, which costs no more for millions than for one.
-How old an id is, is written beside it.
+Owns: the stored message ids. Ids are stored in two generations, each about as long as the window. An id is looked up in
+both generations; when all ids in a generation are older than the window, one range deletion removes the generation,
+however many ids it has. The time of each id is stored as its value.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ _NUMBER: Final = Struct(">Q")
 
 
 class DuplicateDetection:
-    """The ids that one fragment remembers."""
+    """The message ids of one fragment."""
 
     def __init__(self, fragment: Fragment) -> None:
-        """Made by its fragment."""
+        """Create the duplicate detection for `fragment`."""
         self._fragment = fragment
         self._id_prefix = fragment.message_table.key_prefix + store_keys.DUPLICATE_IDS
         self._uncommitted_ids: dict[bytes, None] = {}
-        """Ids whose messages are on their way to the disk."""
+        """The ids of messages that are being written."""
         self._waiting_sends = 0
-        """Sends whose ids were looked up, and that wait for others of the fragment."""
+        """The number of sends that wait for earlier sends after their ids were looked up."""
         self._recently_stored_ids: dict[bytes, None] = {}
-        """Ids that were stored since one of these was looked up."""
+        """Ids that were stored while sends waited after their lookup."""
 
     def reset(self) -> None:
-        """What is in memory is void."""
+        """Discard the state in memory."""
         self._uncommitted_ids.clear()
         self._recently_stored_ids.clear()
         self._waiting_sends = 0
@@ -52,30 +52,30 @@ class DuplicateDetection:
         on_done: OnDone,
         on_batched: Callable[[], None] | None = None,
     ) -> None:
-        """Store those messages that are new; `numbers` gets the sequence number of each, 0 for one that is not.
+        """Store messages that are not duplicates; `sequence_numbers` gets a number for each message, 0 for a duplicate.
 
-        `beside` is called when they are put into a batch, and may put something into the same.
+        `on_batched` is called when the messages are put into a batch, and may put changes into the same batch.
         """
         fragment = self._fragment
         fragment.commit_log.check_accepts_sends()
         fragment.check_loaded()
         self._rotate_generation()
-        life, generation = fragment.incarnation, fragment.message_table.id_generation
-        promise = fragment.commit_log.watch_read(on_done)
+        incarnation, generation = fragment.incarnation, fragment.message_table.id_generation
+        watched_read = fragment.commit_log.watch_read(on_done)
 
         def looked_up(values: list[bytes | None] | StoreError) -> None:
-            if life != fragment.incarnation or isinstance(values, StoreError):
-                promise.finish(StoreUnavailable("the store failed before the messages were stored"))
+            if incarnation != fragment.incarnation or isinstance(values, StoreError):
+                watched_read.finish(StoreUnavailable("the store failed before the messages were stored"))
                 return
-            if promise.is_pending:  # else the sender was told that they are not stored
-                promise.is_pending = (
-                    False  # the store has spoken: if it takes longer now, that is not the store's fault
-                )
-                seen = [new or old for new, old in zip(values[::2], values[1::2], strict=True)]
-                self._store_in_order(records, duplicate_ids, seen, sequence_numbers, on_done, on_batched)
+            if watched_read.is_pending:  # otherwise the sender already got an error
+                watched_read.is_pending = False  # the store has responded: later delays are not a store timeout
+                known_values = [new or old for new, old in zip(values[::2], values[1::2], strict=True)]
+                self._store_in_order(records, duplicate_ids, known_values, sequence_numbers, on_done, on_batched)
 
-        places = [self._generation_prefix(generation), self._generation_prefix(generation - 1)]
-        fragment.commit_log.get([place + one for one in duplicate_ids for place in places], looked_up, Table.INDEX)
+        prefixes = [self._generation_prefix(generation), self._generation_prefix(generation - 1)]
+        fragment.commit_log.get(
+            [prefix + duplicate_id for duplicate_id in duplicate_ids for prefix in prefixes], looked_up, Table.INDEX
+        )
 
     def _store_in_order(
         self,
@@ -86,7 +86,7 @@ class DuplicateDetection:
         on_done: OnDone,
         on_batched: Callable[[], None] | None,
     ) -> None:
-        """Store the messages once those that were sent before are in a batch, and their ids with them."""
+        """Store messages and their ids after all earlier sends are in a batch."""
         fragment = self._fragment
         is_late = fragment.is_publishing
         self._waiting_sends += is_late
@@ -114,27 +114,27 @@ class DuplicateDetection:
         on_done: OnDone,
         on_batched: Callable[[], None] | None,
     ) -> None:
-        fragment, writing, meanwhile = self._fragment, self._uncommitted_ids, self._recently_stored_ids
+        fragment, uncommitted_ids, recent_ids = self._fragment, self._uncommitted_ids, self._recently_stored_ids
         now_ms = fragment.clock.wall_ms()
-        fresh: list[bytes] = []
-        added: dict[bytes, None] = {}
-        places: list[int | None] = []
-        for record, one, value in zip(records, duplicate_ids, known_values, strict=True):
-            is_known = one in writing or one in added or one in meanwhile
+        new_records: list[bytes] = []
+        new_ids: dict[bytes, None] = {}
+        offsets: list[int | None] = []
+        for record, duplicate_id, value in zip(records, duplicate_ids, known_values, strict=True):
+            is_known = duplicate_id in uncommitted_ids or duplicate_id in new_ids or duplicate_id in recent_ids
             if is_known or (value is not None and self._is_recent(value, now_ms)):
-                places.append(None)
+                offsets.append(None)
                 continue
-            places.append(len(fresh))
-            added[one] = None
-            fresh.append(record)
-        if not fresh:
-            sequence_numbers.extend([0] * len(places))
+            offsets.append(len(new_records))
+            new_ids[duplicate_id] = None
+            new_records.append(record)
+        if not new_records:
+            sequence_numbers.extend([0] * len(offsets))
             fragment.commit_log.add(fragment, 0, do_nothing, on_done)
             if on_batched is not None:
                 on_batched()
             return
-        first = self._enqueue(fresh, added, now_ms, on_done, on_batched)
-        sequence_numbers.extend([first + place if place is not None else 0 for place in places])
+        first = self._enqueue(new_records, new_ids, now_ms, on_done, on_batched)
+        sequence_numbers.extend([first + offset if offset is not None else 0 for offset in offsets])
 
     def _enqueue(
         self,
@@ -144,56 +144,62 @@ class DuplicateDetection:
         on_done: OnDone,
         on_batched: Callable[[], None] | None,
     ) -> int:
-        """Store messages with their ids; a topic may take some turns to put both into a batch."""
-        fragment, writing, life, is_put = self._fragment, self._uncommitted_ids, self._fragment.incarnation, False
+        """Store messages with their ids; a topic may take several turns to put both into a batch."""
+        fragment, uncommitted_ids, incarnation, is_batched = (
+            self._fragment,
+            self._uncommitted_ids,
+            self._fragment.incarnation,
+            False,
+        )
 
-        def put() -> None:
-            nonlocal is_put
-            is_put = True
-            value, place = _NUMBER.pack(now_ms), self._generation_prefix(fragment.message_table.id_generation)
-            for one in new_ids:
-                fragment.commit_log.batch.put(place + one, value, Table.INDEX)
-            fragment.commit_log.add(fragment, 0, applied, ignore)
+        def put_ids() -> None:
+            nonlocal is_batched
+            is_batched = True
+            value, prefix = _NUMBER.pack(now_ms), self._generation_prefix(fragment.message_table.id_generation)
+            for duplicate_id in new_ids:
+                fragment.commit_log.batch.put(prefix + duplicate_id, value, Table.INDEX)
+            fragment.commit_log.add(fragment, 0, on_applied, ignore)
             if on_batched is not None:
                 on_batched()
 
-        def applied() -> None:
-            for one in new_ids:
-                writing.pop(one, None)
+        def on_applied() -> None:
+            for duplicate_id in new_ids:
+                uncommitted_ids.pop(duplicate_id, None)
             if self._waiting_sends:
                 self._recently_stored_ids.update(new_ids)
 
-        def told(error: ServiceBusError | None) -> None:
-            if (
-                error is not None and not is_put and life == fragment.incarnation
-            ):  # they are in no batch, and never will be
-                for one in new_ids:
-                    writing.pop(one, None)
+        def on_stored(error: ServiceBusError | None) -> None:
+            # After such an error, the ids will never be in a batch.
+            if error is not None and not is_batched and incarnation == fragment.incarnation:
+                for duplicate_id in new_ids:
+                    uncommitted_ids.pop(duplicate_id, None)
             on_done(error)
 
-        first = fragment.enqueue(new_records, told, put)
-        writing.update(new_ids)
+        first = fragment.enqueue(new_records, on_stored, put_ids)
+        uncommitted_ids.update(new_ids)
         return first
 
     def _is_recent(self, value: bytes, now_ms: int) -> bool:
         return bool(now_ms - _NUMBER.unpack(value)[0] < self._fragment.policy.duplicate_window_ms)
 
     def _rotate_generation(self) -> None:
-        """Once the ids of the generation before are all older than the window, they are forgotten."""
-        holdings, now_ms = self._fragment.message_table, self._fragment.clock.wall_ms()
+        """Begin a new generation if the current one is older than the window, and delete the previous generation."""
+        message_table, now_ms = self._fragment.message_table, self._fragment.clock.wall_ms()
         if (
-            holdings.id_generation
-            and 0 <= now_ms - holdings.id_generation_started_ms < self._fragment.policy.duplicate_window_ms
+            message_table.id_generation
+            and 0 <= now_ms - message_table.id_generation_started_ms < self._fragment.policy.duplicate_window_ms
         ):
             return
-        if holdings.id_generation and now_ms < holdings.id_generation_started_ms:
-            return  # the wall clock was set back: what is remembered is remembered longer
-        holdings.id_generation += 1
-        holdings.id_generation_started_ms = now_ms
-        old = self._generation_prefix(holdings.id_generation - 2) if holdings.id_generation > 1 else None
-        if old is not None:
+        if message_table.id_generation and now_ms < message_table.id_generation_started_ms:
+            return  # the wall clock was set back: keep ids longer
+        message_table.id_generation += 1
+        message_table.id_generation_started_ms = now_ms
+        old_prefix = (
+            self._generation_prefix(message_table.id_generation - 2) if message_table.id_generation > 1 else None
+        )
+        if old_prefix is not None:
             self._fragment.commit_log.batch.delete_range(
-                old, self._generation_prefix(holdings.id_generation - 1), Table.INDEX
+                old_prefix, self._generation_prefix(message_table.id_generation - 1), Table.INDEX
             )
         self._fragment.commit_log.add(self._fragment, 0, do_nothing, ignore)
 

@@ -1,16 +1,16 @@
-"""Forwarding: messages that go on by themselves to another entity, exactly once.
+"""Forwarding: moving messages from a fragment to another entity, exactly once.
 
-A *transfer* is made in three steps, of which each is one batch of one store, and may be the last before a crash:
+A *transfer* has three steps. Each step is one batch in one store, and a crash may follow any step:
 
-    source       has the message, under its sequence number n
-    destination  writes the message, and "seen n from this source", together
+    source       holds the message with sequence number n
+    destination  writes the message and "n forwarded from this source" in one batch
     source       deletes the message
 
-A message is taken from its source in order, so that one number says how far the destination has seen. What is offered
-again after a crash is known by that number, and not written twice.
+Messages leave the source in order, so that the destination stores one number per source. After a crash, the source
+offers messages again, and the destination ignores messages up to that number.
 
-Owns: the way from one fragment to its destination, and what becomes of messages that cannot go there: they are moved to
-the transfer dead-letter queue of the source. What is unavailable, or too busy, is tried again.
+Owns: both ends of a transfer. A message that the destination refuses is moved to the transfer dead-letter queue of the
+source; if the destination is unavailable or busy, the forwarder tries again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections import deque
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
-from twinbus.amqp.field_numbers import MESSAGE_ID
+from twinbus.amqp.codec.field_numbers import MESSAGE_ID
 from twinbus.amqp.message import Message, Section
 from twinbus.broker import store_keys
 from twinbus.broker.intake.message_intake import DESTINATION_ANNOTATION
@@ -58,40 +58,41 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twinbus.broker.clock import Timer
+    from twinbus.broker.entities.part import LocalPart
     from twinbus.broker.entities.queue import Queue
     from twinbus.broker.entities.topic import Topic
     from twinbus.broker.fragment.fragment import Fragment
     from twinbus.broker.fragment.locks import Lock
+    from twinbus.broker.ports.callbacks import OnDone
     from twinbus.broker.ports.consumer import Delivery
 
     FindDestination = Callable[[str], Queue | Topic]
     OnForwarded = Callable[[int], None]
-    from twinbus.broker.entities.part import LocalPart
-    from twinbus.broker.ports.callbacks import OnDone
 
 _NUMBER: Final = Struct(">Q")
 
 
 class ForwardingInbox:
-    """What comes to one fragment from others."""
+    """The receiving end of forwarding: messages that other fragments forward to this one."""
 
     def __init__(self, fragment: Fragment) -> None:
-        """Made by its fragment."""
+        """Create the inbox for `fragment`."""
         self._fragment = fragment
         self._key_prefix = fragment.message_table.key_prefix + store_keys.FORWARDED_UP_TO
         self._last_numbers: dict[bytes, int] = {}
-        """The last number of each source that was written, synced or not."""
+        """The last sequence number written from each source, on disk or not."""
 
     def reset(self) -> None:
-        """What is in memory is void."""
+        """Discard the state in memory."""
         self._last_numbers.clear()
 
     def accept(
         self, source_prefix: bytes, numbered_records: list[tuple[int, bytes]], destination: LocalPart, on_done: OnDone
     ) -> None:
-        """Store those messages of a source that were not seen before; `answer` hears when they are on disk.
+        """Store messages from a source that were not stored before; `on_done` is called when they are on disk.
 
-        `items` are numbers that grow, with records as they are to be stored. Raises what a send to it would.
+        `numbered_records` are ascending sequence numbers in the source, with the records to store. Raises the same
+        errors as a send.
         """
         fragment = self._fragment
         fragment.commit_log.check_accepts_sends()
@@ -104,59 +105,58 @@ class ForwardingInbox:
         if source_prefix in self._last_numbers:
             fragment.run_in_order(store, on_done, size)
             return
-        life = fragment.incarnation
-        promise = fragment.commit_log.watch_read(on_done)
+        incarnation = fragment.incarnation
+        watched_read = fragment.commit_log.watch_read(on_done)
 
-        def read(values: list[bytes | None] | StoreError) -> None:
-            if life != fragment.incarnation or isinstance(values, StoreError):
-                promise.finish(StoreUnavailable("the store failed before the messages were stored"))
+        def on_read(values: list[bytes | None] | StoreError) -> None:
+            if incarnation != fragment.incarnation or isinstance(values, StoreError):
+                watched_read.finish(StoreUnavailable("the store failed before the messages were stored"))
                 return
             value = values[0]
             self._last_numbers.setdefault(source_prefix, _NUMBER.unpack(value)[0] if value is not None else 0)
-            if promise.is_pending:
-                promise.is_pending = (
-                    False  # the store has spoken: if it takes longer now, that is not the store's fault
-                )
+            if watched_read.is_pending:
+                watched_read.is_pending = False  # the store has responded: later delays are not a store timeout
                 try:
                     fragment.run_in_order(store, on_done, size)
                 except ServiceBusError as error:
                     on_done(error)
 
-        fragment.commit_log.get([self._key_prefix + source_prefix], read, Table.INDEX)
+        fragment.commit_log.get([self._key_prefix + source_prefix], on_read, Table.INDEX)
 
     def _store(
         self, source_prefix: bytes, numbered_records: list[tuple[int, bytes]], destination: LocalPart, on_done: OnDone
     ) -> None:
-        seen = self._last_numbers[source_prefix]
-        fresh = [(number, record) for number, record in numbered_records if number > seen]
-        if not fresh:
-            self._fragment.commit_log.add_without_participant(
-                on_done
-            )  # what was written of them is synced by then, or never
+        last_stored = self._last_numbers[source_prefix]
+        new_records = [(number, record) for number, record in numbered_records if number > last_stored]
+        if not new_records:
+            # Call `on_done` when earlier writes of these messages are on disk.
+            self._fragment.commit_log.add_without_participant(on_done)
             return
-        parcel = IncomingBatch()
-        parcel.records = [record for _, record in fresh]
-        terms = destination.validation_policy
-        if terms.detects_duplicates and not store_keys.is_forwarded_to_itself(
+        batch = IncomingBatch()
+        batch.records = [record for _, record in new_records]
+        policy = destination.validation_policy
+        if policy.detects_duplicates and not store_keys.is_forwarded_to_itself(
             source_prefix, self._fragment.message_table.key_prefix
         ):
-            is_keyed = terms.is_partitioned
-            parcel.duplicate_ids = [_identity_of(record, is_partitioned=is_keyed) for record in parcel.records]
-        last = fresh[-1][0]
+            is_partitioned = policy.is_partitioned
+            batch.duplicate_ids = [_identity_of(record, is_partitioned=is_partitioned) for record in batch.records]
+        last_number = new_records[-1][0]
 
-        def note() -> None:
-            self._fragment.commit_log.batch.put(self._key_prefix + source_prefix, _NUMBER.pack(last), Table.INDEX)
-            self._last_numbers[source_prefix] = last
+        def put_last_number() -> None:
+            self._fragment.commit_log.batch.put(
+                self._key_prefix + source_prefix, _NUMBER.pack(last_number), Table.INDEX
+            )
+            self._last_numbers[source_prefix] = last_number
 
-        destination.send(parcel, on_done, on_batched=note)
+        destination.send(batch, on_done, on_batched=put_last_number)
 
 
 def partition_key_of(record: bytes, *, detects_duplicates: bool) -> bytes | None:
-    """What says to which fragment of a partitioned entity a stored message goes. InvalidOperation."""
-    parts = parse_record(record)
-    session = session_id_in(parts.bare_message)
-    key = next((value for name, value, _ in annotation_pairs_of(parts) if name == PARTITION_KEY), None)
-    message_id = Message(parts.bare_message).field(Section.PROPERTIES, MESSAGE_ID) if detects_duplicates else None
+    """Return the key that selects the fragment of a partitioned entity for a record. Raises InvalidOperation."""
+    fields = parse_record(record)
+    session = session_id_in(fields.bare_message)
+    key = next((value for name, value, _ in annotation_pairs_of(fields) if name == PARTITION_KEY), None)
+    message_id = Message(fields.bare_message).field(Section.PROPERTIES, MESSAGE_ID) if detects_duplicates else None
     return partition_key(
         session.decode() if session is not None else None, str(key) if isinstance(key, str) else None, message_id
     )
@@ -171,21 +171,21 @@ MAX_BATCH_SIZE: Final = 200
 MAX_HOPS: Final = 4
 RETRY_DELAYS_S: Final = (0.05, 0.2, 1.0, 5.0)
 LOCK_POLL_S: Final = 0.2
-"""How often it is looked whether others still have messages, where forwarding begins."""
+"""The interval between checks for messages that receivers still hold when forwarding begins."""
 DEAD_LETTER_REASONS: Final = {
     EntityNotFound: "The destination does not exist.",
     EntityDisabled: "The destination is disabled.",
     QuotaExceeded: "The destination is full.",
 }
-"""Of being moved to the transfer dead-letter queue."""
+"""The dead-letter reasons for messages that cannot be forwarded."""
 
 
 class TooManyHops(CallerError):
-    """A message goes round in a circle, or through too many entities."""
+    """Raised for a message that was forwarded too often, perhaps in a loop."""
 
 
 class Forwarder:
-    """Takes all messages of one fragment to another entity, some at a time. To the fragment it is a consumer."""
+    """The consumer that moves all messages from a fragment to another entity, in batches."""
 
     def __init__(
         self,
@@ -196,10 +196,10 @@ class Forwarder:
         on_forwarded: OnForwarded,
         dead_letter_source: str | None = None,
     ) -> None:
-        """`target` is a path; None if each message says its own. `failed` is for messages that cannot go there.
+        """Create a forwarder to the path `target`, or to each message's destination annotation (None).
 
-        `forwarded` hears how many have arrived. `dead_source` is the path of the entity whose dead letters these are,
-        if they are.
+        `transfer_dead_letters` gets messages that cannot be forwarded. `on_forwarded` is called with the number of
+        messages that arrived. `dead_letter_source` is the path of the entity if its dead letters are forwarded.
         """
         self._on_forwarded = on_forwarded
         self.receive_and_delete = False
@@ -210,21 +210,24 @@ class Forwarder:
         self._transfer_dead_letters = transfer_dead_letters
         self._dead_letter_source = dead_letter_source
         self._in_flight: deque[tuple[Lock, bytes]] = deque()
-        """What it has, in order."""
+        """Messages taken from the fragment and not forwarded yet, in order."""
         self._batch_size = MAX_BATCH_SIZE
-        """How many of them it tries at a time: less, where one of them is refused, to find out which."""
+        """The number of messages to forward at once: halved after a refusal, to isolate the refused message."""
         self._is_busy = False
-        """Some of it is offered to the destination, or being removed: nothing else is done meanwhile."""
+        """Whether messages are being offered to the destination or deleted from the source."""
         self._attempts = 0
         self._timer: Timer | None = None
 
     def start(self) -> None:
-        """Take what there is."""
+        """Begin to forward messages."""
         self._fragment.dispatcher.add(self)
         self._wait_for_locks()
 
     def _wait_for_locks(self) -> None:
-        """What others still have may come back, and would be taken for seen if a later message had gone before it."""
+        """Wait until no receiver holds a message.
+
+        If a message were requeued after a later one was forwarded, the destination would ignore the requeued message.
+        """
         self._timer = None
         if self._fragment.in_flight.locks:
             when_s = self._fragment.clock.monotonic_s() + LOCK_POLL_S
@@ -236,33 +239,33 @@ class Forwarder:
 
     @property
     def available_credit(self) -> int:
-        """It takes the next ones when the last are gone."""
+        """The maximum batch size, or 0 while messages are in flight."""
         return 0 if self._in_flight or self._is_busy or self.is_closed else MAX_BATCH_SIZE
 
     def forward(self, messages: list[tuple[Lock, bytes]]) -> None:
-        """Messages to be forwarded, which nobody else has."""
+        """Forward messages that are locked for this forwarder."""
         self._in_flight.extend(messages)
         self._forward_next()
 
     def reserve_credit(self, count: int) -> None:
-        """It never has messages deleted before it gets them."""
+        """Do nothing: a forwarder does not receive and delete."""
 
     def deliver(self, deliveries: list[Delivery]) -> int:
-        """It gets messages as they are stored (`take`)."""
+        """Fail: a forwarder gets stored records through `forward`."""
         raise AssertionError(deliveries)
 
     def request_messages(self) -> None:
-        """It reserves no room that it could have back."""
+        """Do nothing: a forwarder reserves no credit."""
 
     def force_detach(self, error: ServiceBusError) -> None:  # noqa: ARG002
-        """The entity was deleted or disabled: what was not forwarded stays."""
+        """Stop forwarding: the entity was deleted or disabled. Messages not forwarded stay in the fragment."""
         self.stop()
 
     def on_session_lock_lost(self, error: ServiceBusError) -> None:
-        """It has none."""
+        """Do nothing: a forwarder has no session."""
 
     def on_store_failed(self) -> None:
-        """What it has is void: the source's store failed. It takes what there is when that is there again."""
+        """Drop messages in flight, because the source's store failed; continue when the store is available."""
         self._in_flight.clear()
         self._is_busy = False
         if self._timer is not None:
@@ -271,7 +274,7 @@ class Forwarder:
         self._fragment.dispatcher.dispatch_to(self)
 
     def stop(self) -> None:
-        """Nothing more is forwarded but what is on its way."""
+        """Stop forwarding after the batch that is being offered."""
         self.is_closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -290,24 +293,24 @@ class Forwarder:
             self._return_all()
             return
         target = self._target_of(self._in_flight[0][1])
-        some: list[tuple[Lock, bytes]] = []
-        for held in self._in_flight:
-            if len(some) == self._batch_size or self._target_of(held[1]) != target:
+        batch: list[tuple[Lock, bytes]] = []
+        for message in self._in_flight:
+            if len(batch) == self._batch_size or self._target_of(message[1]) != target:
                 break
-            some.append(held)
-        self._is_busy, life = True, self._fragment.incarnation
+            batch.append(message)
+        self._is_busy, incarnation = True, self._fragment.incarnation
 
-        def answered(error: ServiceBusError | None) -> None:
-            if life == self._fragment.incarnation:
-                self._on_done(some, error)
+        def on_answer(error: ServiceBusError | None) -> None:
+            if incarnation == self._fragment.incarnation:
+                self._on_done(batch, error)
 
         try:
             destination = self._find_destination(target)
             destination.check_send_enabled()
-            items = [(lock.sequence, self._prepare(lock, record, destination)) for lock, record in some]
-            destination.accept_forwarded(self._fragment.message_table.key_prefix, items, answered)
+            items = [(lock.sequence, self._prepare(lock, record, destination)) for lock, record in batch]
+            destination.accept_forwarded(self._fragment.message_table.key_prefix, items, on_answer)
         except ServiceBusError as error:
-            self._on_done(some, error)
+            self._on_done(batch, error)
 
     def _target_of(self, record: bytes) -> str:
         return self.target if self.target is not None else destination_of(record)
@@ -337,73 +340,73 @@ class Forwarder:
     def _delete_forwarded(self, locks: list[Lock]) -> None:
         for lock in locks:
             self._fragment.locks.by_number.pop(lock.number, None)
-        life = self._fragment.incarnation
+        incarnation = self._fragment.incarnation
 
-        def removed(_error: ServiceBusError | None) -> None:
-            if life == self._fragment.incarnation:  # also where the disk was silent for long: it will be done
+        def on_removed(_error: ServiceBusError | None) -> None:
+            if incarnation == self._fragment.incarnation:  # even after a timeout: the deletion will be applied
                 self._forward_next()
 
-        self._fragment.remove(locks, removed)
+        self._fragment.remove(locks, on_removed)
 
     def _dead_letter(self, lock: Lock, record: bytes, error: ServiceBusError) -> None:
-        """Move a message to those that could not be forwarded."""
+        """Move a message to the transfer dead-letter queue."""
         reason = next(
             (text for kind, text in DEAD_LETTER_REASONS.items() if isinstance(error, kind)), type(error).__name__
         )
         if isinstance(error, TooManyHops):
             reason = "MaxTransferHopCountExceeded"
-        parts = parse_record(change_record(record, properties=dead_letter_properties(reason, str(error))))
-        parts = without_annotations(parts, (DESTINATION_ANNOTATION,))
+        fields = parse_record(change_record(record, properties=dead_letter_properties(reason, str(error))))
+        fields = without_annotations(fields, (DESTINATION_ANNOTATION,))
         self._transfer_dead_letters.store_moved(
-            make_record(parts._replace(due_ms=0, session_id=None, shared_body=0, state=ACTIVE_STATE))
+            make_record(fields._replace(due_ms=0, session_id=None, shared_body=0, state=ACTIVE_STATE))
         )
         self._delete_forwarded([lock])
 
     def _return_all(self) -> None:
-        held, self._in_flight = list(self._in_flight), deque()
-        for lock, record in held:
+        in_flight, self._in_flight = list(self._in_flight), deque()
+        for lock, record in in_flight:
             self._fragment.locks.by_number.pop(lock.number, None)
             self._fragment.requeue(lock, record)
         self._fragment.dispatcher.dispatch()
 
     def _prepare(self, lock: Lock, record: bytes, destination: Queue | Topic) -> bytes:
-        """A message as it arrives at its destination: as if it had just been sent there."""
-        parts = with_original_sequence(parse_record(record), lock.sequence)
-        hops = hop_count_of(parts.header)
+        """Return the record for the destination, as if the message had just been sent there."""
+        fields = with_original_sequence(parse_record(record), lock.sequence)
+        hops = hop_count_of(fields.header)
         if hops >= MAX_HOPS:
-            raise TooManyHops(f"the message was forwarded {hops} times already, which is the limit")
-        terms, envelope, session = destination.validation_policy, with_hop_count(parts.header, hops + 1), None
-        if terms.requires_session:
-            session = session_id_in(parts.bare_message)
+            raise TooManyHops(f"the message was already forwarded {hops} times, which is the limit")
+        policy, header, session = destination.validation_policy, with_hop_count(fields.header, hops + 1), None
+        if policy.requires_session:
+            session = session_id_in(fields.bare_message)
             if session is None:
-                raise NotAllowed(f"'{destination.path}' requires sessions, and the message names none")
-        if terms.max_ttl_ms < FOREVER_MS:
-            envelope = with_ttl(envelope, terms.max_ttl_ms)
+                raise NotAllowed(f"'{destination.path}' requires sessions, and the message has no session id")
+        if policy.max_ttl_ms < FOREVER_MS:
+            header = with_ttl(header, policy.max_ttl_ms)
         now_ms = self._fragment.clock.wall_ms()
-        parts = without_annotations(parts, (DEADLETTER_SOURCE, DESTINATION_ANNOTATION))
-        arrived = RecordFields(
-            envelope,
-            parts.bare_message,
+        fields = without_annotations(fields, (DEADLETTER_SOURCE, DESTINATION_ANNOTATION))
+        new_fields = RecordFields(
+            header,
+            fields.bare_message,
             now_ms,
-            expiry_time(envelope, now_ms),
+            expiry_time(header, now_ms),
             session_id=session,
-            annotation_count=parts.annotation_count,
-            annotations=parts.annotations,
-            delivery_annotation_count=parts.delivery_annotation_count,
-            delivery_annotations=parts.delivery_annotations,
+            annotation_count=fields.annotation_count,
+            annotations=fields.annotations,
+            delivery_annotation_count=fields.delivery_annotation_count,
+            delivery_annotations=fields.delivery_annotations,
         )
         if self._dead_letter_source is not None:
-            return change_record(make_record(arrived), annotations={DEADLETTER_SOURCE: self._dead_letter_source})
-        return make_record(arrived)
+            return change_record(make_record(new_fields), annotations={DEADLETTER_SOURCE: self._dead_letter_source})
+        return make_record(new_fields)
 
 
 def with_destination(record: bytes, destination: str) -> bytes:
-    """A message that is to go to another entity than the one it is sent to."""
+    """Return the record of a message sent via an entity to the entity `destination`."""
     return change_record(record, annotations={DESTINATION_ANNOTATION: destination})
 
 
 def destination_of(record: bytes) -> str:
-    """Where it is to go."""
+    """Return the path in the destination annotation of a record."""
     return next(
         str(value) for key, value, _ in annotation_pairs_of(parse_record(record)) if key == DESTINATION_ANNOTATION
     )

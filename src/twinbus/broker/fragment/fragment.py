@@ -1,11 +1,12 @@
-"""A fragment: one ordered part of an entity, from a message's arrival to its end.
+"""A fragment: one ordered part of an entity, from the arrival of a message to its removal.
 
-Owns: that the rooms of a message's way agree with each other, and with the disk. Its `holdings` are what is on disk,
-`line` (or, where the queue has sessions, `sessions`) is who gets what next, `out` and `locks` are what someone has,
-`settlement` is what becomes of that, `schedule` is what comes later. All change the disk through the `journal` only.
+Owns: the consistency of its components with each other and with the disk. `message_table` is the state on disk,
+`dispatcher` chooses the consumer for the next message, `in_flight` and `locks` are the messages that receivers hold,
+`settlement` settles locked messages, and `schedule` holds scheduled messages. All components write only through the
+`commit_log`.
 
-What is out stays out until that is changed on disk: a message being deleted, or written again with a higher delivery
-count, is neither locked nor ready, and no second settlement finds it.
+A message stays in flight until its change is on disk: a message that is being deleted, or rewritten with a higher
+delivery count, is neither locked nor available, and cannot be settled a second time.
 """
 
 from __future__ import annotations
@@ -62,11 +63,11 @@ if TYPE_CHECKING:
     from twinbus.store.protocol import Batch, OnResult, Row
 
 SequencedRecord: TypeAlias = "tuple[int, bytes]"
-"""A message that is next: its sequence number and its record."""
+"""The sequence number and the record of a message."""
 
 
 class FragmentPolicy:
-    """What a fragment does with messages, as its queue's description says. Changes when that does."""
+    """The settings of a fragment, from the description of its entity; replaced when the description changes."""
 
     __slots__ = (
         "dead_letters_expired",
@@ -87,7 +88,7 @@ class FragmentPolicy:
         duplicate_window_ms: int = 0,
         max_properties_bytes: int = 65_536,
     ) -> None:
-        """`max_delivery_count` is None where messages are never dead-lettered for it."""
+        """Create a policy; if `max_delivery_count` is None, the delivery count never dead-letters a message."""
         self.lock_duration_ms = lock_duration_ms
         self.max_delivery_count = max_delivery_count
         self.max_locks = max_locks
@@ -111,10 +112,10 @@ class Fragment(FragmentPort):
         has_sessions: bool = False,
         shared_bodies: SharedBodies | None = None,
     ) -> None:
-        """A fragment without messages; one that may have some is loaded first (`load`).
+        """Create a fragment without messages; call `load` first if its store may hold messages.
 
-        `prefix` is how its keys start; `tokens` has the random parts of its lock tokens. `bodies` is where those of its
-        messages may lie that others have, too.
+        `key_prefix` is the prefix of the fragment's keys, and `token_source` generates its lock tokens. `shared_bodies`
+        holds bodies that messages may share with other subscriptions of a topic.
         """
         super().__init__(fragment_of_prefix(key_prefix), time_services, has_sessions=has_sessions)
         self.policy = policy
@@ -122,14 +123,14 @@ class Fragment(FragmentPort):
         self.dead_letters = dead_letters
         self.is_loaded = True
         self.is_publishing = False
-        """A topic's: messages that were sent to it are not in a batch yet, and later ones wait (`in_order`)."""
+        """Whether a topic is still evaluating a send: later sends wait (`run_in_order`). Always False for queues."""
         self.incarnation = 0
-        """Another one after each time that what was in memory became void."""
-        self.message_table = holdings = MessageTable(key_prefix, commit_log)
-        holdings.shared_bodies = shared_bodies
+        """A number that changes whenever the state in memory is discarded."""
+        self.message_table = message_table = MessageTable(key_prefix, commit_log)
+        message_table.shared_bodies = shared_bodies
         self.in_flight = InFlight()
         self.deferred_in_flight: dict[int, Lock] = {}
-        """Deferred messages that someone has, by their sequence number."""
+        """The locks of deferred messages, by sequence number."""
         self.locks = Locks(token_source, self.number)
         self.redelivery = RedeliveryTracker(self)
         self.sessions = SessionDispatcher(self) if has_sessions else None
@@ -143,43 +144,43 @@ class Fragment(FragmentPort):
         self.removal = Removal(self)
         self.forwarding_inbox = ForwardingInbox(self)
         self.forwarder: Forwarder | None = None
-        """Takes its messages to another entity; then nobody else gets any."""
+        """The forwarder to another entity, which is then the only consumer, or None."""
         self.check_quota: Callable[[int], None] = _no_quota
-        """QuotaExceeded if so many bytes more do not fit into the entity; the entity says how large it may be."""
+        """A check, set by the entity's part, that raises QuotaExceeded if a number of bytes does not fit."""
         self.browse_cursors: dict[BrowseCursor, None] = {}
         self.returnable: dict[Consumer, dict[int, bytes]] = {}
-        """Messages deleted for receivers that may still return them, by sequence numbers."""
+        """Messages deleted for each consumer that may still return them, by sequence number."""
         self._uncertain_sequences: set[int] = set()
-        """Messages that are being deleted for receivers or stored again: it is not known yet whether they stay."""
+        """Messages being deleted for receivers or restored: their deletion or return is not on disk yet."""
         self._token_source = token_source
         self._closed_error: ServiceBusError | None = None
-        """Why nobody gets anything from it any more: its entity was deleted."""
-        holdings.expiry_index = TimeIndex(
+        """The error for all operations after the entity was deleted, or None."""
+        message_table.expiry_index = TimeIndex(
             key_prefix, store_keys.EXPIRY, commit_log, time_services, self._settlement.expire_messages, is_sparse=True
         )
-        holdings.due_index = TimeIndex(
+        message_table.due_index = TimeIndex(
             key_prefix, store_keys.DUE, commit_log, time_services, self.schedule.activate, is_sparse=False
         )
         commit_log.participants[self] = None
 
     @property
     def dispatcher(self) -> LocalDispatcher:
-        """Who receives from it, and which message is next."""
+        """The dispatcher of messages to consumers: by session, unless the fragment has no sessions or is forwarded."""
         return self._dispatcher
 
     @property
     def settlement(self) -> Settlement:
-        """The ends of its locks."""
+        """The settlement of locked messages."""
         return self._settlement
 
     @property
     def browser(self) -> MessageBrowser:
-        """Looking at its messages."""
+        """The browser, which reads messages without locking them."""
         return self._browser
 
     @property
     def local(self) -> Fragment:
-        """It is in this process."""
+        """The fragment itself, since it is in this process."""
         return self
 
     @property
@@ -188,134 +189,134 @@ class Fragment(FragmentPort):
         return bool(self._dispatcher.consumers or self.browse_cursors)
 
     def check_available(self) -> None:
-        """Raise StoreUnavailable if its store does not work now."""
+        """Raise StoreUnavailable if the store is unavailable."""
         self.commit_log.check_available()
 
     def check_accepts_sends(self) -> None:
-        """Raise StoreUnavailable or ServerBusy if its store takes no messages now."""
+        """Raise StoreUnavailable, DiskFull or ServerBusy if the store accepts no messages now."""
         self.commit_log.check_accepts_sends()
 
     def track_exclusive_locks(self) -> LocalExclusiveLocks:
-        """Note the locks of an exclusive receiver from now on."""
+        """Track the locks of an exclusive receiver from now on."""
         self.redelivery.set_tracking(is_on=True)
         return LocalExclusiveLocks(self)
 
     @property
     def active_count(self) -> int:
-        """Active messages, as far as is known to be synced."""
+        """The number of active messages on disk."""
         return self.message_table.committed.active_count
 
     @property
     def size(self) -> int:
-        """What all messages weigh, as far as is known to be synced."""
+        """The size of all messages and session states on disk, in bytes."""
         return self.message_table.committed.size
 
     # --- sending ------------------------------------------------------------------------------------------------------
 
     @property
     def is_available(self) -> bool:
-        """Its store works, and what it holds is known."""
+        """Whether the store is available and the fragment is loaded."""
         return self.is_loaded and self.commit_log.unavailable_reason is None
 
     @property
     def accepts_sends(self) -> bool:
-        """What is sent now can be stored, as far as is known."""
+        """Whether the fragment is loaded and its store accepts messages."""
         return self.is_loaded and self.commit_log.accepts_sends
 
     def run_in_order(self, call: Callable[[], None], on_error: OnDone, size: int) -> None:  # noqa: ARG002
-        """Make a call once all that was sent before is in a batch: at once, but for a topic that is busy.
+        """Run a call when all earlier sends are in a batch: at once, except for a topic that is publishing.
 
-        If that comes to nothing, `refuse` hears why. `size` is how many bytes wait.
+        If the call cannot run, `on_error` gets the error. `size` is the number of waiting bytes.
         """
         call()
 
     def enqueue(self, records: Sequence[bytes], on_done: OnDone, on_batched: Callable[[], None] | None = None) -> int:
-        """Store messages: all or none. `answer` hears when they are on disk.
+        """Store messages, all or none; `on_done` is called when they are on disk.
 
-        `beside` is called when they are put into a batch, and may put something into the same. Returns the sequence
-        number of the first; the others follow.
+        `on_batched` is called when the messages are put into a batch, and may put changes into the same batch. Return
+        the first sequence number; the numbers of the other messages follow it.
         """
         self.commit_log.check_accepts_sends()
         self.check_loaded()
-        holdings = self.message_table
+        message_table = self.message_table
         enqueued_ms = enqueued_time_of(records[-1])
-        if (
-            enqueued_ms < holdings.last_enqueued_ms
-        ):  # the wall clock was set back, and no message seems older than another
-            records = [with_enqueued_time(record, holdings.last_enqueued_ms) for record in records]
+        if enqueued_ms < message_table.last_enqueued_ms:  # the wall clock was set back: enqueued times never decrease
+            records = [with_enqueued_time(record, message_table.last_enqueued_ms) for record in records]
         else:
-            holdings.last_enqueued_ms = enqueued_ms
-        put, active, size, later = self.commit_log.batch.put, holdings.active_prefix, 0, 0
-        first = sequence = holdings.next_sequence
-        fresh = []
+            message_table.last_enqueued_ms = enqueued_ms
+        put, active_prefix, size, scheduled_bytes = self.commit_log.batch.put, message_table.active_prefix, 0, 0
+        first = sequence = message_table.next_sequence
+        new_messages = []
         for record in records:
             if record[1] & HAS_EXTRA_ROWS:
                 if record[3] == SCHEDULED_STATE:
-                    holdings.schedule(sequence, record)
-                    later += len(record)
+                    message_table.schedule(sequence, record)
+                    scheduled_bytes += len(record)
                     sequence += 1
                     continue
-                holdings.add_index_rows(sequence, record)
-            put(active + pack_sequence(sequence), record)
-            fresh.append((sequence, record))
+                message_table.add_index_rows(sequence, record)
+            put(active_prefix + pack_sequence(sequence), record)
+            new_messages.append((sequence, record))
             size += len(record)
             sequence += 1
-        holdings.next_sequence = sequence
-        holdings.active_count += len(fresh)
-        holdings.active_bytes += size
-        self.commit_log.add(self, size + later, lambda: self._dispatcher.add_messages(fresh, size), on_done)
+        message_table.next_sequence = sequence
+        message_table.active_count += len(new_messages)
+        message_table.active_bytes += size
+        self.commit_log.add(
+            self, size + scheduled_bytes, lambda: self._dispatcher.add_messages(new_messages, size), on_done
+        )
         if on_batched is not None:
             on_batched()
         return first
 
     def ping(self, on_done: OnDone) -> None:
-        """Commit nothing, and sync it: whoever asks whether messages can be sent knows when that is answered."""
+        """Commit an empty change, to find out whether the store accepts messages."""
         self.commit_log.check_accepts_sends()
         self.check_loaded()
         self.commit_log.add_without_participant(on_done)
 
     @property
     def activation_batch_size(self) -> int:
-        """How many scheduled messages are made active in one batch."""
+        """The maximum number of scheduled messages that become active in one batch."""
         return SCAN_BATCH_SIZE
 
     def activate_scheduled(self, records: list[bytes], on_batched: Callable[[], None], on_applied: OnApplied) -> None:
-        """Store messages that were there for later, as `enqueue`; `applied` is called when that is synced."""
+        """Enqueue scheduled messages that are due; `on_applied` is called when they are on disk."""
         on_batched()
-        fresh = [(self.message_table.add(record), record) for record in records]
+        messages = [(self.message_table.add(record), record) for record in records]
         size = sum([len(record) for record in records])
 
-        def arrived() -> None:
-            self._dispatcher.add_messages(fresh, size)
+        def on_stored() -> None:
+            self._dispatcher.add_messages(messages, size)
             on_applied()
 
-        self.commit_log.add(self, 0, arrived, ignore)
+        self.commit_log.add(self, 0, on_stored, ignore)
 
-    def announce_on_commit(self, messages: list[SequencedRecord], size: int) -> None:
-        """Messages were put into the batch of this turn: they are there when it is synced."""
+    def publish_on_commit(self, messages: list[SequencedRecord], size: int) -> None:
+        """Make messages available when the batch of this turn, which contains them, is on disk."""
         self.commit_log.add(self, size, lambda: self._dispatcher.add_messages(messages, size), ignore)
 
     def store_moved(self, record: bytes) -> None:
-        """Store a message that comes from another fragment of the same store, in the batch of this turn.
+        """Store a message from another fragment in the same store, in the batch of this turn.
 
-        Its enqueued time is not changed: it is that of the message's arrival.
+        The message keeps its enqueued time.
         """
         sequence, size = self.message_table.add(record), len(record)
         self.commit_log.add(self, size, lambda: self._dispatcher.add_messages([(sequence, record)], size), ignore)
 
-    # --- handing out --------------------------------------------------------------------------------------------------
+    # --- delivering ---------------------------------------------------------------------------------------------------
 
     @property
     def available_locks(self) -> int:
-        """How many more messages may be out."""
+        """The number of further messages that may be in flight."""
         return self.policy.max_locks - len(self.in_flight.locks)
 
     def deliver_to(
         self, consumer: Consumer, messages: list[SequencedRecord], session_locked_until_ms: int | None = None
     ) -> None:
-        """Give messages to a consumer that has room for them, but for those whose time is over.
+        """Deliver messages to a consumer with enough credit, except expired messages.
 
-        Messages of a session are locked as long as that is.
+        Messages of a session are locked as long as the session.
         """
         now_ms = self.clock.wall_ms()
         for _, record in messages:
@@ -339,27 +340,27 @@ class Fragment(FragmentPort):
             self._settlement.schedule_expiry(deadline_s)
 
     def _without_expired(self, messages: list[SequencedRecord], now_ms: int) -> list[SequencedRecord]:
-        fresh, stale = [], []
+        unexpired, expired = [], []
         for item in messages:
             sequence, record = item
             if record[1] & HAS_DUE_TIME and due_time_of(record) <= now_ms:
                 lock = Lock(0, sequence, len(record), NEVER_EXPIRES_S)
                 lock.load_from_record(record)
-                stale.append((lock, record))
+                expired.append((lock, record))
             else:
-                fresh.append(item)
-        if stale:
-            self._settlement.expire_undelivered(stale)
-        return fresh
+                unexpired.append(item)
+        if expired:
+            self._settlement.expire_undelivered(expired)
+        return unexpired
 
     def _deliver_locked(
         self, consumer: Consumer, messages: list[SequencedRecord], deadline_s: float, locked_until_ms: int
     ) -> None:
-        """Deliver under locks."""
+        """Lock messages and deliver them."""
         token_prefix, tag_prefix = self.locks.token_prefix, self.locks.tag_prefix
         deliveries: list[Delivery] = []
         locks = self.locks.add(messages, deadline_s)
-        if self.redelivery.has_suspects:
+        if self.redelivery.has_possible_redeliveries:
             messages = self._with_delivery_counts(messages)
         for at, (sequence, record) in enumerate(messages):
             suffix = pack_lock_number(locks[at].number)
@@ -369,78 +370,80 @@ class Fragment(FragmentPort):
         self.in_flight.add(locks)
         if self.sessions is not None:
             self.sessions.attach_locks(locks)
-        taken = consumer.deliver(deliveries)
-        assert taken == len(deliveries)
+        delivered_count = consumer.deliver(deliveries)
+        assert delivered_count == len(deliveries)
 
     def _with_delivery_counts(self, messages: list[SequencedRecord]) -> list[SequencedRecord]:
-        """The same as they are shown: those that may have been delivered before say so."""
-        seen = self.redelivery.as_delivered
-        return [(sequence, seen(sequence, record)) for sequence, record in messages]
+        """Return the messages with a delivery count of at least 1 where they may have been delivered before."""
+        as_delivered = self.redelivery.as_delivered
+        return [(sequence, as_delivered(sequence, record)) for sequence, record in messages]
 
     def _delete_and_deliver(self, consumer: Consumer, messages: list[SequencedRecord]) -> None:
-        """Delete, and deliver when that is on disk: so it is received once, or never."""
-        line, holdings = self._dispatcher, self.message_table
-        numbers = [sequence for sequence, _ in messages]
-        self.in_flight.add_deleting(numbers)
-        self._uncertain_sequences.update(numbers)
-        line.begin_pending_delivery(consumer, len(messages))
+        """Delete messages, and deliver them when the deletion is on disk: each is received at most once."""
+        dispatcher, message_table = self._dispatcher, self.message_table
+        sequences = [sequence for sequence, _ in messages]
+        self.in_flight.add_deleting(sequences)
+        self._uncertain_sequences.update(sequences)
+        dispatcher.begin_pending_delivery(consumer, len(messages))
         for sequence, record in messages:
-            holdings.remove_active(sequence, len(record))
+            message_table.remove_active(sequence, len(record))
             if record[1] & HAS_EXTRA_ROWS:
-                holdings.remove_index_rows(sequence, record)
+                message_table.remove_index_rows(sequence, record)
 
-        def applied() -> None:
-            for sequence in numbers:
+        def on_applied() -> None:
+            for sequence in sequences:
                 self.in_flight.remove(sequence)
-            self._uncertain_sequences.difference_update(numbers)
-            line.end_pending_delivery(consumer, len(messages))
-            taken = 0
+            self._uncertain_sequences.difference_update(sequences)
+            dispatcher.end_pending_delivery(consumer, len(messages))
+            delivered_count = 0
             if not consumer.is_closed:
                 returnable = self.returnable.get(consumer)
                 if returnable is not None:
                     returnable.update(messages)
-                shown = self._with_delivery_counts(messages) if self.redelivery.has_suspects else messages
-                taken = consumer.deliver(
-                    [(render_unlocked(record, number), pack_sequence(number)) for number, record in shown]
+                delivered = (
+                    self._with_delivery_counts(messages) if self.redelivery.has_possible_redeliveries else messages
                 )
-            if taken < len(messages):
-                self.restore_deleted(messages[taken:], ignore)
+                delivered_count = consumer.deliver(
+                    [(render_unlocked(record, number), pack_sequence(number)) for number, record in delivered]
+                )
+            if delivered_count < len(messages):
+                self.restore_deleted(messages[delivered_count:], ignore)
 
-        self.commit_log.add(self, 0, applied, ignore)
+        self.commit_log.add(self, 0, on_applied, ignore)
 
     def restore_deleted(self, messages: list[SequencedRecord], on_done: OnDone) -> None:
-        """Messages were deleted for somebody who does not take them: nobody has seen them, so they come back."""
+        """Store messages again that were deleted for a consumer and not delivered to it."""
         try:
             self.check_loaded()
-        except ServiceBusError as error:  # who was to get them was told nothing: once, or never
+        except ServiceBusError as error:  # the messages are lost, as receive-and-delete allows
             on_done(error)
             return
         for sequence, record in messages:
             self.message_table.put(sequence, with_own_body(record))
-        numbers = [sequence for sequence, _ in messages]
-        self.in_flight.add_deleting(numbers)
-        self._uncertain_sequences.update(numbers)
+        sequences = [sequence for sequence, _ in messages]
+        self.in_flight.add_deleting(sequences)
+        self._uncertain_sequences.update(sequences)
 
-        def applied() -> None:
-            self._uncertain_sequences.difference_update(numbers)
+        def on_applied() -> None:
+            self._uncertain_sequences.difference_update(sequences)
             for sequence, record in messages:
                 self.in_flight.remove(sequence)
                 self._dispatcher.requeue(sequence, record)
 
-        self.commit_log.add(self, 0, applied, on_done)
+        self.commit_log.add(self, 0, on_applied, on_done)
 
     def first_uncertain_sequence(self, start: int) -> int:
-        """Return the lowest number, from `start` on, of a message that may be stored again; UNLIMITED if none may."""
-        numbers = chain(self._uncertain_sequences, *self.returnable.values())
-        return min([sequence for sequence in numbers if sequence >= start], default=UNLIMITED)
+        """Return the lowest sequence number, from `start` on, of a message that may be restored, or UNLIMITED."""
+        sequences = chain(self._uncertain_sequences, *self.returnable.values())
+        return min([sequence for sequence in sequences if sequence >= start], default=UNLIMITED)
 
     def find_session_lock(self, session_id: bytes, consumer: Consumer) -> LocalSessionLock:
-        """Return a session that a receiver has now. SessionLockLost."""
+        """Return the lock of a session that a receiver holds. Raises SessionLockLost."""
         assert self.sessions is not None
         return self.sessions.find_lock(session_id, consumer)
 
     def renew_session_lock(self, session_lock: SessionLock) -> int:
-        """Let a receiver have its session for the lock duration from now; return until when, on the wall clock."""
+        """Renew a session lock for the lock duration; return its new expiry on the wall clock."""
         assert self.sessions is not None
         assert isinstance(session_lock, LocalSessionLock)
         return self.sessions.renew(session_lock)
@@ -448,81 +451,82 @@ class Fragment(FragmentPort):
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def read(self, record_keys: list[bytes], on_result: OnResult[list[bytes | None]]) -> None:
-        """Records by their keys, whole."""
+        """Read records by their keys, with their bodies."""
         bodies = self.message_table.shared_bodies
         if bodies is None:
             self.commit_log.get(record_keys, on_result)
             return
 
-        def found(records: list[bytes | None] | StoreError) -> None:
+        def on_records(records: list[bytes | None] | StoreError) -> None:
             if isinstance(records, StoreError):
                 on_result(records)
             else:
                 bodies.complete_records(record_keys, records, on_result)
 
-        self.commit_log.get(record_keys, found)
+        self.commit_log.get(record_keys, on_records)
 
     def scan(self, start: bytes, end: bytes, on_result: OnResult[list[Row]], *, limit: int, max_bytes: int) -> None:
-        """Records in the order of their keys, whole; not more bytes of them than one record beyond `max_bytes`."""
+        """Read a range of records with their bodies; stop after the record that exceeds `max_bytes`."""
         bodies = self.message_table.shared_bodies
         if bodies is None:
             self.commit_log.scan(start, end, on_result, limit=limit, max_bytes=max_bytes)
             return
 
-        def found(rows: list[Row] | StoreError) -> None:
+        def on_rows(rows: list[Row] | StoreError) -> None:
             if isinstance(rows, StoreError):
                 on_result(rows)
                 return
 
-            def joined(whole: list[Row] | StoreError) -> None:
-                if rows and not whole:  # all of them were removed meanwhile, and that is not the end
+            def on_complete(complete_rows: list[Row] | StoreError) -> None:
+                # All rows may have been removed meanwhile, but an empty result would mean the end of the range.
+                if rows and not complete_rows:
                     self.scan(rows[0][0] + b"\0", end, on_result, limit=limit, max_bytes=max_bytes)
                 else:
-                    on_result(whole)
+                    on_result(complete_rows)
 
-            bodies.complete_rows(rows, max_bytes, joined)
+            bodies.complete_rows(rows, max_bytes, on_complete)
 
-        self.commit_log.scan(start, end, found, limit=limit, max_bytes=max_bytes)
+        self.commit_log.scan(start, end, on_rows, limit=limit, max_bytes=max_bytes)
 
-    # --- what is out --------------------------------------------------------------------------------------------------
+    # --- messages in flight -------------------------------------------------------------------------------------------
 
     def lock_numbers(self, tags: Iterable[bytes]) -> list[int]:
-        """The numbers by which locks are known, in tags or tokens; 0 where one is not of this life."""
+        """Return the lock numbers in delivery tags or tokens; 0 for those from an earlier incarnation."""
         return self.locks.lock_numbers_of(tags)
 
     def remove(self, locks: list[Lock], on_done: OnDone) -> None:
-        """Delete messages that are out."""
-        holdings, out = self.message_table, self.in_flight.locks
-        delete, active = self.commit_log.batch.delete, holdings.active_prefix
+        """Delete messages that are in flight; `on_done` is called when the deletion is on disk."""
+        message_table, in_flight = self.message_table, self.in_flight.locks
+        delete, active_prefix = self.commit_log.batch.delete, message_table.active_prefix
         count = size = 0
         for lock in locks:
             if lock.has_extra_rows:
-                holdings.remove(lock)
+                message_table.remove(lock)
             else:
-                delete(active + pack_sequence(lock.sequence))
+                delete(active_prefix + pack_sequence(lock.sequence))
                 count += 1
                 size += lock.size
             if not lock.is_deferred:
-                out[lock.sequence] = None
-        holdings.active_count -= count
-        holdings.active_bytes -= size
+                in_flight[lock.sequence] = None
+        message_table.active_count -= count
+        message_table.active_bytes -= size
         self.commit_log.add(self, 0, lambda: self._on_removed(locks), on_done)
 
     def _on_removed(self, locks: list[Lock]) -> None:
         for lock in locks:
             self.end_in_flight(lock)
-        if self.redelivery.has_suspects:
+        if self.redelivery.has_possible_redeliveries:
             self.redelivery.forget([lock.sequence for lock in locks])
 
     def end_in_flight(self, lock: Lock) -> None:
-        """A message is not out any more."""
+        """Remove a message from the in-flight messages."""
         if lock.is_deferred:
             self.deferred_in_flight.pop(lock.sequence, None)
         else:
             self.in_flight.remove(lock.sequence)
 
     def requeue(self, lock: Lock, record: bytes) -> None:
-        """A message that was out is free again, as it is on disk; unless its time is over."""
+        """Make an in-flight message available again, or expire it if it is due."""
         if record[1] & HAS_DUE_TIME and not lock.is_deferred and due_time_of(record) <= self.clock.wall_ms():
             self._settlement.expire_undelivered([(lock, record)])
             return
@@ -530,11 +534,11 @@ class Fragment(FragmentPort):
         if not lock.is_deferred:
             self._dispatcher.requeue(lock.sequence, record)
 
-    # --- the journal calls these --------------------------------------------------------------------------------------
+    # --- called by the commit log -------------------------------------------------------------------------------------
 
     def write_counters(self, batch: Batch) -> None:
-        """The numbers that a restart starts from, with every batch that changes them."""
-        if self._closed_error is None:  # else all that it had is removed
+        """Add the counters, which are loaded on restart, to a batch."""
+        if self._closed_error is None:  # otherwise the fragment's records are removed
             self.message_table.low_watermark = self.in_flight.lowest(self._dispatcher.lowest_available)
             if self.returnable:
                 uncertain = self.first_uncertain_sequence(0)
@@ -542,12 +546,12 @@ class Fragment(FragmentPort):
             self.message_table.write_counters(batch)
 
     def publish_counters(self) -> None:
-        """What was written is there to be seen."""
+        """Make the counters of the oldest uncommitted batch visible: the batch is on disk."""
         if self._closed_error is None:
             self.message_table.publish_counters()
 
     def resume(self) -> None:
-        """A commit was applied, or the store speaks again: there may be something to hand out."""
+        """Continue dispatching and other pending work after a commit, or when the store is available again."""
         self._settlement.resume()
         self.message_table.expiry_index.resume()
         self.message_table.due_index.resume()
@@ -557,24 +561,24 @@ class Fragment(FragmentPort):
         self.advance_browsers()
 
     def advance_browsers(self) -> None:
-        """Let browsers read on: there may be more messages to show."""
+        """Let browsers continue: there may be more messages."""
         if self.browse_cursors:
-            for browser in list(self.browse_cursors):
-                browser.advance()
+            for cursor in list(self.browse_cursors):
+                cursor.advance()
 
     def on_store_failed(self) -> None:
-        """The store failed. Whatever is out or on its way will be read from disk again."""
+        """Discard the state in memory, because the store failed; it is loaded again from disk."""
         self._reset()
 
     def on_store_reopened(self) -> None:
-        """The store was opened anew."""
+        """Load the fragment from the reopened store, and continue."""
         self.load(lambda error: self.commit_log.fail(str(error)) if error is not None else self.resume())
 
     def load(self, on_done: Callable[[ServiceBusError | None], None]) -> None:
-        """Read the marks from the store."""
+        """Load the counters from the store."""
         self.is_loaded = False
 
-        def read(values: list[bytes | None] | StoreError) -> None:
+        def on_read(values: list[bytes | None] | StoreError) -> None:
             if isinstance(values, StoreError):
                 on_done(StoreUnavailable(str(values)))
                 return
@@ -595,38 +599,38 @@ class Fragment(FragmentPort):
                 self.message_table.start_time_indexes()
             on_done(None)
 
-        self.commit_log.get([self.message_table.counters_key, self.redelivery.key], read, Table.INDEX)
+        self.commit_log.get([self.message_table.counters_key, self.redelivery.key], on_read, Table.INDEX)
 
     def close(self, error: ServiceBusError) -> None:
-        """The entity is deleted: nobody gets anything from it any more."""
+        """Detach all receivers, because the entity was deleted; all operations fail with `error` from now on."""
         self.commit_log.participants.pop(self, None)
         self._closed_error = error
         self.detach_receivers(error)
         self._reset()
 
     def detach_receivers(self, error: ServiceBusError) -> None:
-        """Nobody gets or sees anything any more who is there now."""
+        """Detach all receivers and browsers with an error."""
         self._dispatcher.close(error)
-        for browser in list(self.browse_cursors):
-            browser.reader.force_detach(error)
+        for cursor in list(self.browse_cursors):
+            cursor.reader.force_detach(error)
         self.browse_cursors.clear()
 
     def begin_forwarding(self) -> None:
-        """Hand out messages in order, whichever session they belong to: to the forwarder alone."""
+        """Dispatch messages in the order of their sequence numbers, regardless of sessions: to the forwarder only."""
         if self.sessions is not None and self._dispatcher is self.sessions:
-            low = self.in_flight.lowest(self.sessions.lowest_available)
+            low_watermark = self.in_flight.lowest(self.sessions.lowest_available)
             self._dispatcher = Dispatcher(self)
-            self._dispatcher.reset(low)
+            self._dispatcher.reset(low_watermark)
 
     def end_forwarding(self) -> None:
-        """Hand out messages by their sessions again, where it has some."""
+        """Dispatch messages by session again, if the fragment has sessions."""
         if self.sessions is not None and self._dispatcher is not self.sessions:
-            low = self.in_flight.lowest(self._dispatcher.lowest_available)
+            low_watermark = self.in_flight.lowest(self._dispatcher.lowest_available)
             self._dispatcher = self.sessions
-            self.sessions.reset(low)
+            self.sessions.reset(low_watermark)
 
     def _reset(self) -> None:
-        """What is in memory is void."""
+        """Discard the state in memory, and begin a new incarnation."""
         self.is_loaded = False
         self.incarnation += 1
         self._dispatcher.reset(self.message_table.low_watermark)
@@ -636,8 +640,8 @@ class Fragment(FragmentPort):
         self.deferred_in_flight.clear()
         self._settlement.reset()
         self.redelivery.reset()
-        for browser in self.browse_cursors:
-            browser.reset()
+        for cursor in self.browse_cursors:
+            cursor.reset()
         self.schedule.reset()
         self.session_states.reset()
         self.duplicate_detection.reset()
@@ -647,7 +651,7 @@ class Fragment(FragmentPort):
         self.message_table.stop_time_indexes()
 
     def check_loaded(self) -> None:
-        """StoreUnavailable while it is not; or why it is no more."""
+        """Raise StoreUnavailable if the fragment is not loaded, or the error for a deleted entity."""
         if self._closed_error is not None:
             raise self._closed_error
         if not self.is_loaded:
@@ -655,4 +659,4 @@ class Fragment(FragmentPort):
 
 
 def _no_quota(_size: int) -> None:
-    """Nothing limits a fragment without an entity."""
+    """Accept any size: the default for a fragment without an entity."""

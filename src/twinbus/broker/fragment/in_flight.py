@@ -1,7 +1,7 @@
-"""What is out: messages that are in a fragment and that nobody else may have now.
+"""Messages of a fragment that are in flight: not available to any other receiver.
 
-Owns: which they are, from being locked, or taken for any other reason, until they are gone from the disk or free again.
-Knows nothing of why.
+Owns: the set of in-flight messages, from being locked or taken by an operation until they are deleted from disk or
+available again. This module must not know why a message is in flight.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ _HEAP_SLACK: Final = 1_000
 
 
 class InFlight:
-    """The messages of a fragment that are out."""
+    """The in-flight messages of a fragment."""
 
     __slots__ = ("_heap", "_highest", "locks")
 
     def __init__(self) -> None:
-        """None is."""
+        """Create an empty set."""
         self.locks: dict[int, Lock | None] = {}
-        """By sequence number: as what it is out; None for one that is being deleted."""
+        """The locks by sequence number; None for a message that is being deleted."""
         self._heap: list[int] = []
         self._highest = 0
 
@@ -34,48 +34,48 @@ class InFlight:
         return sequence in self.locks
 
     def add(self, locks: list[Lock]) -> None:
-        """These are out now; in the order of their sequence numbers."""
-        out = self.locks
+        """Add locked messages, in the order of their sequence numbers."""
+        in_flight = self.locks
         self._compact()
         for lock in locks:
-            out[lock.sequence] = lock
+            in_flight[lock.sequence] = lock
         self._push([lock.sequence for lock in locks])
 
     def add_deleting(self, sequences: list[int]) -> None:
-        """These are being deleted; in order."""
+        """Add messages that are being deleted, in the order of their sequence numbers."""
         self._compact()
         self.locks.update(dict.fromkeys(sequences))
         self._push(sequences)
 
     def mark_deleting(self, sequence: int) -> None:
-        """This one is being deleted."""
+        """Mark an in-flight message as being deleted."""
         self.locks[sequence] = None
 
     def remove(self, sequence: int) -> None:
-        """This one is free again, or gone."""
+        """Remove a message that is available again, or deleted."""
         self.locks.pop(sequence, None)
 
     def lowest(self, default: int) -> int:
-        """The lowest sequence number of those that are out, or another one if that is lower."""
-        heap, out = self._heap, self.locks
-        while heap and heap[0] not in out:
+        """Return the lowest in-flight sequence number, or `default` if that is lower."""
+        heap, in_flight = self._heap, self.locks
+        while heap and heap[0] not in in_flight:
             heapq.heappop(heap)
         return min(heap[0], default) if heap else default
 
     def clear(self) -> None:
-        """Nothing is out."""
+        """Remove all messages."""
         self.locks.clear()
         self._heap.clear()
         self._highest = 0
 
     def _compact(self) -> None:
-        if len(self._heap) > 2 * len(self.locks) + _HEAP_SLACK:  # one held for long keeps all that pass it
+        if len(self._heap) > 2 * len(self.locks) + _HEAP_SLACK:  # a long lock keeps later entries in the heap
             self._heap = sorted(self.locks)
 
     def _push(self, sequences: list[int]) -> None:
         if not sequences:
             return
-        if sequences[0] > self._highest:  # higher than all before: at its end the heap stays one
+        if sequences[0] > self._highest:  # appending values above the maximum keeps the heap valid
             self._heap += sequences
             self._highest = sequences[-1]
         else:

@@ -1,13 +1,13 @@
-"""Locks on messages handed out for peek-lock.
+"""Locks held by peek-lock receivers.
 
-Owns: who may settle which message until when. Knows nothing of queues, wires or disks: a Fragment asks it.
-Locks are not persisted: after a restart what was out is free again. The delivery count is, when it changes (abandon,
-lock expiry), not on delivery.
+Owns: the locks of a fragment with their tokens and deadlines. This module must not know connections or stores.
+Locks are not stored: after a restart, locked messages are available again. The delivery count is stored when it changes
+(abandon, lock expiry), not on delivery.
 
-A token has 16 bytes: the life of a fragment (8), the fragment's number (1), and random bits (7). So a token of an
-earlier life finds nothing, and any token finds its fragment. Every receiver of the entity sees the first nine bytes.
-The random bits are drawn for each lock, because a token is all that a request or an HTTP caller has to show to settle
-a message: whoever could guess it could settle the messages of others.
+A token has 16 bytes: the incarnation of the fragment (8), the fragment number (1), and random bits (7). A token from an
+earlier incarnation therefore matches no lock, and every token names its fragment. All receivers of the entity see the
+first nine bytes. The random bits are drawn for each lock, because a request or HTTP call can settle a message by its
+token alone: a client that could guess tokens could settle other clients' messages.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ _INCARNATION_BYTES: Final = 8
 _FRAGMENT_SHIFT: Final = 56
 _INCARNATION_BITS: Final = 64
 _POOL_SIZE: Final = 1_024
-"""Numbers that are drawn at a time: one call of the operating system for each lock would be felt."""
+"""The number of random numbers drawn at once: one system call per lock would be slow."""
 _POOL_STRUCT: Final = Struct(f">{_POOL_SIZE}Q")
 _ZERO_BYTES: Final = bytes(_POOL_SIZE)
-"""In place of the first byte of each number that is drawn: it is that of the fragment."""
+"""Zeros for the first byte of each drawn number, which is reserved for the fragment number."""
 
 
 class TokenSource:
-    """Random parts of lock tokens, for all fragments of a namespace."""
+    """The source of random bits in lock tokens, for all fragments of a namespace."""
 
     def __init__(self, random: Random) -> None:
-        """A server hands in `SystemRandom`; a simulation hands in a generator that can be replayed."""
+        """Create a source; a server passes `SystemRandom`, a simulation passes a seeded generator."""
         self._random = random
         self._pool: tuple[int, ...] = ()
         self._used = 0
 
     def make_incarnation(self) -> bytes:
-        """Eight bytes that were not given before."""
+        """Return eight random bytes that identify an incarnation of a fragment."""
         return self._random.getrandbits(_INCARNATION_BITS).to_bytes(_INCARNATION_BYTES, "big")
 
     def draw(self, count: int) -> tuple[int, ...]:
-        """Numbers of 56 random bits."""
+        """Return `count` random 56-bit numbers."""
         end = self._used + count
         if end <= len(self._pool):
             drawn = self._pool[self._used : end]
@@ -63,16 +63,16 @@ class TokenSource:
             return drawn
         drawn = self._pool[self._used :]
         while len(drawn) < count:
-            random = bytearray(self._random.randbytes(_POOL_STRUCT.size))
-            random[::8] = _ZERO_BYTES
-            self._pool = _POOL_STRUCT.unpack(random)
+            random_bytes = bytearray(self._random.randbytes(_POOL_STRUCT.size))
+            random_bytes[::8] = _ZERO_BYTES
+            self._pool = _POOL_STRUCT.unpack(random_bytes)
             self._used = min(count - len(drawn), _POOL_SIZE)
             drawn += self._pool[: self._used]
         return drawn
 
 
 class Lock:
-    """One message, out under a lock."""
+    """The lock of one message."""
 
     __slots__ = (
         "deadline_s",
@@ -89,27 +89,27 @@ class Lock:
     )
 
     def __init__(self, number: int, sequence: int, size: int, deadline_s: float) -> None:
-        """Made by `Locks.add`, or by whoever takes a message for another reason: with the number 0, which is none."""
+        """Create a lock; the number is 0 if an operation takes the message without a token. See `Locks.add`."""
         self.number = number
         self.serial = 0
-        """Its place in the order in which the fragment gave its locks."""
+        """The position of the lock in the order of locking within the fragment."""
         self.sequence = sequence
         self.size = size
-        """Of the record."""
+        """The size of the record in bytes."""
         self.deadline_s = deadline_s
         self.expiry_ms = 0
-        """For when the agenda has it, if it expires."""
+        """The expiry time of the message in the time index; 0 if it does not expire."""
         self.session_id: bytes | None = None
         self.session_lock: LocalSessionLock | None = None
-        """Of its session: when that is over, so is the lock."""
+        """The lock of the message's session: the message lock ends with it."""
         self.is_deferred = False
         self.shared_body = 0
-        """The number of its body, where that lies elsewhere."""
+        """The number of the message's shared body, or 0."""
         self.has_extra_rows = False
-        """More is on disk than an active message."""
+        """Whether the message has further rows on disk, or is deferred."""
 
     def load_from_record(self, record: bytes) -> None:
-        """Of a record with which more is on disk, what that is."""
+        """Take expiry time, session id and shared body from a record that has further rows on disk."""
         self.has_extra_rows = True
         if record[1] & HAS_DUE_TIME:
             self.expiry_ms = due_time_of(record)
@@ -121,16 +121,16 @@ class Locks:
     """The locks of one fragment."""
 
     def __init__(self, token_source: TokenSource, fragment_number: int = 0) -> None:
-        """Start a new life of the fragment of that number."""
-        life = token_source.make_incarnation()
-        self.token_prefix = life
-        self.tag_prefix = delivery_tag_of(life + bytes(8))[:_INCARNATION_BYTES]
+        """Create an empty table for a new incarnation of a fragment."""
+        incarnation = token_source.make_incarnation()
+        self.token_prefix = incarnation
+        self.tag_prefix = delivery_tag_of(incarnation + bytes(8))[:_INCARNATION_BYTES]
         self._token_source = token_source
         self._fragment_bits = fragment_number << _FRAGMENT_SHIFT
         self.by_number: dict[int, Lock] = {}
-        """In the order of their deadlines, which is that of their making as long as the duration stays the same."""
+        """The locks by number, in the order of their deadlines unless `_is_unordered`."""
         self.next_serial = 1
-        """Of the next lock: those given later have higher ones."""
+        """The serial of the next lock; serials increase in the order of locking."""
         self._last_deadline_s = 0.0
         self._is_unordered = False
 
@@ -138,7 +138,7 @@ class Locks:
         return len(self.by_number)
 
     def add(self, messages: list[tuple[int, bytes]], deadline_s: float) -> list[Lock]:
-        """Lock messages, given as sequence number and record."""
+        """Lock messages, given as sequence numbers and records."""
         base, first = self._fragment_bits, self.next_serial
         self._note_deadline(deadline_s)
         by_number, drawn = self.by_number, self._token_source.draw(len(messages))
@@ -148,25 +148,25 @@ class Locks:
             lock.serial = first + at
             if record[1] & HAS_EXTRA_ROWS:
                 lock.load_from_record(record)
-            while by_number.setdefault(lock.number, lock) is not lock:  # another lock has the same number
+            while by_number.setdefault(lock.number, lock) is not lock:  # the number is already in use
                 lock.number = base + self._token_source.draw(1)[0] or 1
             added.append(lock)
         self.next_serial = first + len(added)
         return added
 
     def lock_numbers_of(self, tags: Iterable[bytes]) -> list[int]:
-        """The locks' numbers in tags (or tokens) of this life; 0, which is none, for each of another."""
-        lives = (self.tag_prefix, self.token_prefix)
+        """Return the lock numbers in delivery tags or tokens; 0 for those from another incarnation."""
+        prefixes = (self.tag_prefix, self.token_prefix)
         unpack = _NUMBER.unpack_from
         return [
             unpack(tag, _INCARNATION_BYTES)[0]
-            if len(tag) == LOCK_TOKEN_BYTES and tag[:_INCARNATION_BYTES] in lives
+            if len(tag) == LOCK_TOKEN_BYTES and tag[:_INCARNATION_BYTES] in prefixes
             else 0
             for tag in tags
         ]
 
     def take(self, lock_number: int, now_s: float) -> Lock | None:
-        """End a lock; None where there is none, or none any more."""
+        """Remove and return a lock, or None if it does not exist or has expired."""
         lock = self.by_number.get(lock_number)
         if lock is None or lock.deadline_s <= now_s:
             return None
@@ -174,12 +174,12 @@ class Locks:
         return lock
 
     def restore(self, lock: Lock) -> None:
-        """A lock that was taken, and is to be there again until its time is over."""
+        """Add back a lock that `take` removed, with its old deadline."""
         self.by_number[lock.number] = lock
-        self._is_unordered = True  # it is no longer in its place
+        self._is_unordered = True  # the lock is now the last, whatever its deadline
 
     def renew(self, lock_number: int, now_s: float, deadline_s: float) -> bool:
-        """Let a lock last longer; False where it is lost."""
+        """Extend a lock to a new deadline; return False if the lock is lost."""
         lock = self.by_number.get(lock_number)
         if lock is None or lock.deadline_s <= now_s:
             return False
@@ -190,7 +190,7 @@ class Locks:
         return True
 
     def take_expired(self, now_s: float, limit: int) -> list[Lock]:
-        """End locks whose time is over, not more than `limit`."""
+        """Remove and return up to `limit` expired locks."""
         locks = self.by_number
         if self._is_unordered:
             expired = [lock for lock in locks.values() if lock.deadline_s <= now_s][:limit]
@@ -207,7 +207,7 @@ class Locks:
         return expired
 
     def next_deadline_s(self) -> float | None:
-        """When the next lock expires."""
+        """Return the earliest deadline of all locks, or None."""
         locks = self.by_number
         if not locks:
             return None
@@ -219,23 +219,21 @@ class Locks:
 
     def _note_deadline(self, deadline_s: float) -> None:
         if deadline_s < self._last_deadline_s and self.by_number:
-            self._is_unordered = (
-                True  # the lock duration was made shorter: until the old ones are gone, all are looked at
-            )
+            self._is_unordered = True  # the lock duration was reduced: check all locks until the table is empty
         self._last_deadline_s = deadline_s
 
 
 class LocalExclusiveLocks(ExclusiveLocks):
-    """The locks that one fragment of this process gave while it had an exclusive receiver."""
+    """The locks of one exclusive receiver on a fragment in this process."""
 
     def __init__(self, fragment: Fragment) -> None:
-        """Made by its fragment: the locks from now on."""
+        """Create a set of locks that begins with the next lock of `fragment`."""
         self._fragment = fragment
         self._locks = fragment.locks
         self._first_serial = self._end_serial = fragment.locks.next_serial
 
     def close(self) -> None:
-        """End it: later locks are not of it. If the fragment was loaded anew meanwhile, all locks since then are."""
+        """Exclude later locks; if the fragment was reloaded, include all locks since then."""
         self._fragment.redelivery.set_tracking(is_on=False)
         self._fragment.dispatcher.withhold()
         locks = self._fragment.locks
@@ -244,14 +242,14 @@ class LocalExclusiveLocks(ExclusiveLocks):
         self._end_serial = locks.next_serial
 
     def reclaim(self) -> None:
-        """Return the messages of locks that are still there: their receiver is gone for good."""
+        """Requeue the messages that are still locked, because their receiver will not return."""
         fragment = self._fragment
-        left = self._remaining(fragment.locks) if not fragment.has_sessions else []
-        if left:
-            fragment.settlement.reclaim(left)
+        remaining = self._remaining(fragment.locks) if not fragment.has_sessions else []
+        if remaining:
+            fragment.settlement.reclaim(remaining)
 
     def _remaining(self, locks: Locks) -> list[int]:
-        """Those that are still there; none if the fragment was loaded anew meanwhile."""
+        """Return the numbers of locks that still exist; none if the fragment was reloaded meanwhile."""
         if locks is not self._locks:
             return []
         return [

@@ -1,8 +1,8 @@
-"""Browsing: reading the messages of a fragment without receiving them.
+"""Browsing: reading the messages in a fragment without receiving them.
 
 Owns: peeking (`MessageBrowser`), which reads active, deferred and scheduled messages by sequence number, locked or not;
-and browse links (`BrowseCursor`), which read active messages as a log. A cursor never reads beyond a message that is
-being deleted for a receiver and may still come back, so nothing ever appears below what it has read.
+and browse links (`BrowseCursor`), which read active messages as a log. A cursor never reads past a message that is
+being deleted for a receiver and may still be restored, so that no message appears behind the cursor.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ READ_BATCH_BYTES: Final = 1_048_576
 
 
 class BrowseCursor(BrowseCursorPort):
-    """One way through the log of one fragment."""
+    """The position of one browse link in a fragment."""
 
     def __init__(
         self,
@@ -43,9 +43,10 @@ class BrowseCursor(BrowseCursorPort):
         ends_at_last: bool = False,
         read_limiter: ReadLimiter | None = None,
     ) -> None:
-        """From one sequence number to another, both of which are seen. `ends`: it is told when that is over.
+        """Create a cursor from `first_sequence` to `last_sequence`, both included.
 
-        `reads` are those of all browsers of the process.
+        If `ends_at_last`, the reader is detached with RangeSeen at the end. `read_limiter` limits the reads by all
+        browsers in the process.
         """
         self.reader = reader
         self._read_limiter = read_limiter or ReadLimiter()
@@ -58,58 +59,60 @@ class BrowseCursor(BrowseCursorPort):
         fragment.browse_cursors[self] = None
 
     def close(self) -> None:
-        """It sees nothing more."""
+        """Stop reading."""
         self._fragment.browse_cursors.pop(self, None)
         self._read_limiter.release(self)
 
     def drain(self, on_drained: Callable[[], None]) -> None:
-        """Show what there is now; `drained` is called when that was all."""
+        """Deliver all existing messages; `on_drained` is called after the last one."""
         self._on_drained = on_drained
         self.advance()
 
     def reset(self) -> None:
-        """The store was lost: what is being read will not come."""
+        """Cancel a running read, because the store failed."""
         self._is_reading = False
         self._read_limiter.release(self)
 
     def advance(self) -> None:
-        """There is room, or something to see."""
+        """Read and deliver the next messages, if there are any and the reader has credit."""
         fragment = self._fragment
         if self._is_reading or not fragment.can_deliver or self not in fragment.browse_cursors:
             return
-        holdings, life = fragment.message_table, fragment.incarnation
-        start = max(self._next_sequence, holdings.low_watermark)
+        message_table, incarnation = fragment.message_table, fragment.incarnation
+        start = max(self._next_sequence, message_table.low_watermark)
         if self._ends_at_last and start >= self._end_sequence:
             self.close()
-            self.reader.force_detach(RangeSeen(f"all was seen up to number {self._end_sequence - 1}"))
+            self.reader.force_detach(
+                RangeSeen(f"all messages up to sequence number {self._end_sequence - 1} were delivered")
+            )
             return
-        end = min(self._end_sequence, holdings.committed.next_sequence, start + MAX_SCAN_SPAN)
+        end = min(self._end_sequence, message_table.committed.next_sequence, start + MAX_SCAN_SPAN)
         if start >= end or not self.reader.wants_messages:
             self._end_drain()
             return
         end = min(end, fragment.first_uncertain_sequence(start))
         if start == end:
-            return  # it goes on when it is known whether that message stays
-        room = min(self.reader.available_credit, READ_BATCH_SIZE)
-        if room <= 0 or not self._read_limiter.acquire(self):
-            return  # it says when there is
+            return  # continues when the message is deleted or restored
+        limit = min(self.reader.available_credit, READ_BATCH_SIZE)
+        if limit <= 0 or not self._read_limiter.acquire(self):
+            return  # the reader or the limiter calls again
         self._is_reading = True
 
-        def read(rows: list[Row] | StoreError) -> None:
-            if life == fragment.incarnation:
+        def on_read(rows: list[Row] | StoreError) -> None:
+            if incarnation == fragment.incarnation:
                 self._is_reading = False
                 self._read_limiter.release(self)
                 self._deliver_rows(rows, end)
             else:
                 self._read_limiter.release(self)
 
-        place = holdings.active_prefix
+        prefix = message_table.active_prefix
         fragment.scan(
-            place + pack_sequence(start), place + pack_sequence(end), read, limit=room, max_bytes=READ_BATCH_BYTES
+            prefix + pack_sequence(start), prefix + pack_sequence(end), on_read, limit=limit, max_bytes=READ_BATCH_BYTES
         )
 
     def _deliver_rows(self, rows: list[Row] | StoreError, end_sequence: int) -> None:
-        """What was read, up to a number."""
+        """Deliver rows that were read up to `end_sequence`, and continue."""
         fragment = self._fragment
         if isinstance(rows, StoreError):
             fragment.commit_log.fail(str(rows))
@@ -117,21 +120,21 @@ class BrowseCursor(BrowseCursorPort):
         if self not in fragment.browse_cursors:
             return
         uncertain = fragment.first_uncertain_sequence(self._next_sequence)
-        if uncertain < end_sequence:  # a receiver got it after this read began
+        if uncertain < end_sequence:  # a receiver got the message after this read began
             rows, end_sequence = [row for row in rows if sequence_of_key(row[0]) < uncertain], uncertain
-        if fragment.redelivery.has_suspects:
+        if fragment.redelivery.has_possible_redeliveries:
             rows = [(key, fragment.redelivery.as_delivered(sequence_of_key(key), record)) for key, record in rows]
-        seen = self.reader.deliver_browsed([_make_delivery(key, record) for key, record in rows])
+        delivered_count = self.reader.deliver_browsed([_make_delivery(key, record) for key, record in rows])
         if not rows:
             self._next_sequence = end_sequence
-        elif seen:
-            self._next_sequence = sequence_of_key(rows[seen - 1][0]) + 1
+        elif delivered_count:
+            self._next_sequence = sequence_of_key(rows[delivered_count - 1][0]) + 1
         self.advance()
 
     def _end_drain(self) -> None:
         if self._on_drained is not None:
-            drained, self._on_drained = self._on_drained, None
-            drained()
+            on_drained, self._on_drained = self._on_drained, None
+            on_drained()
 
 
 def _make_delivery(key: bytes, record: bytes) -> Delivery:
@@ -140,16 +143,16 @@ def _make_delivery(key: bytes, record: bytes) -> Delivery:
 
 
 MAX_SESSION_PEEK: Final = 100
-"""Messages of one session that are peeked at once."""
+"""The maximum number of messages from a session in one peek."""
 DEFERRED_STATE_VALUE: Final = bytes((DEFERRED_STATE,))
 SCHEDULED_STATE_VALUE: Final = bytes((SCHEDULED_STATE,))
 
 
 class MessageBrowser(MessageBrowserPort):
-    """Looks into one fragment."""
+    """The browser of one fragment, which reads messages without receiving them."""
 
     def __init__(self, fragment: Fragment) -> None:
-        """Made by its fragment."""
+        """Create the browser for `fragment`."""
         self._fragment = fragment
 
     def peek(
@@ -161,29 +164,29 @@ class MessageBrowser(MessageBrowserPort):
         *,
         deferred_only: bool = False,
     ) -> None:
-        """Messages from a sequence number on, as they are. `deferred_only`: also those that are being deferred now."""
+        """Read messages from a sequence number on; `deferred_only` waits for deferrals that are being written."""
         self._check_available()
         if not deferred_only:
             self._peek(from_sequence, count, max_bytes, on_result, deferred_only=False)
             return
 
-        def look() -> None:
+        def peek_deferred() -> None:
             try:
                 self._check_available()
                 self._peek(from_sequence, count, max_bytes, on_result, deferred_only=True)
             except ServiceBusError as error:
                 on_result(error)
 
-        self._fragment.settlement.after_deferrals(look)
+        self._fragment.settlement.after_deferrals(peek_deferred)
 
     def find_sequence_range(self, on_result: Callable[[tuple[int, int] | ServiceBusError], None]) -> None:
-        """Tell from where to where there are messages."""
-        holdings = self._fragment.message_table
-        on_result((holdings.low_watermark, holdings.committed.next_sequence))
+        """Pass the range of sequence numbers that may have active messages to `on_result`."""
+        message_table = self._fragment.message_table
+        on_result((message_table.low_watermark, message_table.committed.next_sequence))
 
     @property
     def last_enqueued_ms(self) -> int:
-        """When the last message was enqueued."""
+        """The enqueued time of the last message."""
         return self._fragment.message_table.last_enqueued_ms
 
     def browse(
@@ -195,7 +198,7 @@ class MessageBrowser(MessageBrowserPort):
         ends_at_last: bool,
         read_limiter: ReadLimiter,
     ) -> BrowseCursor:
-        """Show active messages to a reader."""
+        """Start a cursor that delivers active messages to a reader."""
         return BrowseCursor(
             self._fragment, reader, first_sequence, last_sequence, ends_at_last=ends_at_last, read_limiter=read_limiter
         )
@@ -214,61 +217,65 @@ class MessageBrowser(MessageBrowserPort):
         deferred_only: bool,
     ) -> None:
         fragment = self._fragment
-        holdings, shown = fragment.message_table, fragment.message_table.committed
-        found: list[bytes] = []
-        promise = fragment.commit_log.watch_read(lambda error: on_result(error if error is not None else found))
-        start = min(max(from_sequence, holdings.first_sequence), shown.next_sequence)
-        places = [(holdings.deferred_prefix, start)]
+        message_table, committed = fragment.message_table, fragment.message_table.committed
+        messages: list[bytes] = []
+        watched_read = fragment.commit_log.watch_read(lambda error: on_result(error if error is not None else messages))
+        start = min(max(from_sequence, message_table.first_sequence), committed.next_sequence)
+        ranges = [(message_table.deferred_prefix, start)]
         if not deferred_only:
-            places = [(holdings.active_prefix, min(max(start, holdings.low_watermark), shown.next_sequence))]
-            places += [(holdings.deferred_prefix, start)] if shown.deferred_count else []
-            places += [(holdings.scheduled_prefix, start)] if shown.scheduled_count else []
-        read: list[Row] = []
-        waiting = len(places)
-        reach: list[int] = []
+            ranges = [
+                (message_table.active_prefix, min(max(start, message_table.low_watermark), committed.next_sequence))
+            ]
+            ranges += [(message_table.deferred_prefix, start)] if committed.deferred_count else []
+            ranges += [(message_table.scheduled_prefix, start)] if committed.scheduled_count else []
+        all_rows: list[Row] = []
+        pending_count = len(ranges)
+        last_sequences: list[int] = []
 
-        def add(rows: list[Row] | StoreError) -> None:
-            nonlocal waiting
+        def on_rows(rows: list[Row] | StoreError) -> None:
+            nonlocal pending_count
             if isinstance(rows, StoreError):
-                promise.finish(StoreUnavailable(f"the store is unavailable: {rows}"))
+                watched_read.finish(StoreUnavailable(f"the store is unavailable: {rows}"))
                 return
-            waiting -= 1
-            read.extend(rows)
+            pending_count -= 1
+            all_rows.extend(rows)
             if rows and (len(rows) == count or sum([len(record) for _, record in rows]) > max_bytes):
-                reach.append(sequence_of_key(rows[-1][0]))  # beyond it there may be more in that place
-            if not waiting:
-                reached = min(reach, default=shown.next_sequence)
-                found.extend(_merge_rows(read, reached, count, max_bytes, fragment.redelivery))
-                promise.finish(None)
+                last_sequences.append(sequence_of_key(rows[-1][0]))  # more rows of this kind may follow
+            if not pending_count:
+                last_sequence = min(last_sequences, default=committed.next_sequence)
+                messages.extend(_merge_rows(all_rows, last_sequence, count, max_bytes, fragment.redelivery))
+                watched_read.finish(None)
 
-        for place, first in places:
+        for prefix, first in ranges:
             fragment.scan(
-                place + pack_sequence(first),
-                place + pack_sequence(shown.next_sequence),
-                add,
+                prefix + pack_sequence(first),
+                prefix + pack_sequence(committed.next_sequence),
+                on_rows,
                 limit=count,
                 max_bytes=max_bytes,
             )
 
     def find_by_enqueued_time(self, enqueued_ms: int, on_result: Callable[[int | ServiceBusError], None]) -> None:
-        """The first sequence number of a message that was not enqueued before a time; the next one if there is none."""
+        """Find the first message enqueued at or after a time, or else the next sequence number."""
         fragment = self._fragment
         fragment.commit_log.check_available()
         fragment.check_loaded()
-        holdings, shown = fragment.message_table, fragment.message_table.committed
-        places = [(holdings.active_prefix, min(holdings.low_watermark, shown.next_sequence))]
-        places += [(holdings.deferred_prefix, holdings.first_sequence)] if shown.deferred_count else []
-        places += [(holdings.scheduled_prefix, holdings.first_sequence)] if shown.scheduled_count else []
-        answers: list[int | ServiceBusError] = []
+        message_table, committed = fragment.message_table, fragment.message_table.committed
+        ranges = [(message_table.active_prefix, min(message_table.low_watermark, committed.next_sequence))]
+        ranges += [(message_table.deferred_prefix, message_table.first_sequence)] if committed.deferred_count else []
+        ranges += [(message_table.scheduled_prefix, message_table.first_sequence)] if committed.scheduled_count else []
+        results: list[int | ServiceBusError] = []
 
-        def found(answer: int | ServiceBusError) -> None:
-            answers.append(answer)
-            if len(answers) == len(places):
-                error = next((one for one in answers if isinstance(one, ServiceBusError)), None)
-                on_result(error or min(one for one in answers if isinstance(one, int)))
+        def on_found(result: int | ServiceBusError) -> None:
+            results.append(result)
+            if len(results) == len(ranges):
+                error = next((answer for answer in results if isinstance(answer, ServiceBusError)), None)
+                on_result(error or min(answer for answer in results if isinstance(answer, int)))
 
-        for place, low in places:
-            self._search_enqueued_time(place, (low, shown.next_sequence), shown.next_sequence, enqueued_ms, found)
+        for prefix, low in ranges:
+            self._search_enqueued_time(
+                prefix, (low, committed.next_sequence), committed.next_sequence, enqueued_ms, on_found
+            )
 
     def _search_enqueued_time(
         self,
@@ -278,23 +285,23 @@ class MessageBrowser(MessageBrowserPort):
         enqueued_ms: int,
         on_result: Callable[[int | ServiceBusError], None],
     ) -> None:
-        """... among those of one kind: it is `best`, or in the span.
+        """Search messages of one kind by bisection: the result is in `sequence_range`, or is `best_sequence`.
 
-        Enqueued times never decrease, so half of what is left is ruled out by each look.
+        This works because enqueued times never decrease.
         """
         low, high = sequence_range
         if low >= high:
             on_result(best_sequence)
             return
         fragment, middle = self._fragment, (low + high) // 2
-        life = fragment.incarnation
-        promise = fragment.commit_log.watch_read(lambda error: on_result(error) if error is not None else None)
+        incarnation = fragment.incarnation
+        watched_read = fragment.commit_log.watch_read(lambda error: on_result(error) if error is not None else None)
 
-        def read(rows: list[Row] | StoreError) -> None:
-            if life != fragment.incarnation or isinstance(rows, StoreError):
-                promise.finish(StoreUnavailable("the store failed before the place was found"))
-            elif promise.is_pending:
-                promise.finish(None)
+        def on_read(rows: list[Row] | StoreError) -> None:
+            if incarnation != fragment.incarnation or isinstance(rows, StoreError):
+                watched_read.finish(StoreUnavailable("the store failed before the message was found"))
+            elif watched_read.is_pending:
+                watched_read.finish(None)
                 if not rows:
                     self._search_enqueued_time(key_prefix, (low, middle), best_sequence, enqueued_ms, on_result)
                 elif enqueued_time_of(rows[0][1]) >= enqueued_ms:
@@ -307,7 +314,7 @@ class MessageBrowser(MessageBrowserPort):
                     )
 
         fragment.commit_log.scan(
-            key_prefix + pack_sequence(middle), key_prefix + pack_sequence(high), read, limit=1, max_bytes=1
+            key_prefix + pack_sequence(middle), key_prefix + pack_sequence(high), on_read, limit=1, max_bytes=1
         )
 
     def peek_session(
@@ -318,43 +325,43 @@ class MessageBrowser(MessageBrowserPort):
         max_bytes: int,
         on_result: Callable[[list[bytes] | ServiceBusError], None],
     ) -> None:
-        """The messages of one session, from a sequence number on; no more than SESSION_AT_ONCE."""
+        """Read messages of one session from a sequence number on, at most MAX_SESSION_PEEK."""
         fragment = self._fragment
         fragment.commit_log.check_available()
         fragment.check_loaded()
-        holdings, shown = fragment.message_table, fragment.message_table.committed
+        message_table, committed = fragment.message_table, fragment.message_table.committed
         start, limit = (
-            min(max(from_sequence, holdings.first_sequence), shown.next_sequence),
+            min(max(from_sequence, message_table.first_sequence), committed.next_sequence),
             min(count, MAX_SESSION_PEEK),
         )
-        places = (
-            (holdings.session_prefix, min(max(start, holdings.low_watermark), shown.next_sequence)),
-            (holdings.set_aside_prefix, start),
+        ranges = (
+            (message_table.session_prefix, min(max(start, message_table.low_watermark), committed.next_sequence)),
+            (message_table.inactive_prefix, start),
         )
-        listed: list[Row] = []
-        waiting = len(places)
-        promise = fragment.commit_log.watch_read(
+        index_rows: list[Row] = []
+        pending_count = len(ranges)
+        watched_read = fragment.commit_log.watch_read(
             lambda error: (
-                on_result(error) if error is not None else self._read_listed(listed, limit, max_bytes, on_result)
+                on_result(error) if error is not None else self._read_listed(index_rows, limit, max_bytes, on_result)
             )
         )
 
-        def add(rows: list[Row] | StoreError) -> None:
-            nonlocal waiting
+        def on_rows(rows: list[Row] | StoreError) -> None:
+            nonlocal pending_count
             if isinstance(rows, StoreError):
-                promise.finish(StoreUnavailable(f"the store is unavailable: {rows}"))
+                watched_read.finish(StoreUnavailable(f"the store is unavailable: {rows}"))
                 return
-            waiting -= 1
-            listed.extend(rows)
-            if not waiting:
-                promise.finish(None)
+            pending_count -= 1
+            index_rows.extend(rows)
+            if not pending_count:
+                watched_read.finish(None)
 
-        for place, first in places:
-            key = place + pack_session_id(session_id)
+        for prefix, first in ranges:
+            session_prefix = prefix + pack_session_id(session_id)
             fragment.commit_log.scan(
-                key + pack_sequence(first),
-                key + pack_sequence(shown.next_sequence),
-                add,
+                session_prefix + pack_sequence(first),
+                session_prefix + pack_sequence(committed.next_sequence),
+                on_rows,
                 limit=limit,
                 max_bytes=limit,
                 table=Table.INDEX,
@@ -367,37 +374,37 @@ class MessageBrowser(MessageBrowserPort):
         max_bytes: int,
         on_result: Callable[[list[bytes] | ServiceBusError], None],
     ) -> None:
-        """Read the first messages that an index lists, each from where its state says that it lies."""
-        holdings = self._fragment.message_table
-        places = {
-            b"": holdings.active_prefix,
-            DEFERRED_STATE_VALUE: holdings.deferred_prefix,
-            SCHEDULED_STATE_VALUE: holdings.scheduled_prefix,
+        """Read the first messages listed in session index rows, whose values are message states."""
+        message_table = self._fragment.message_table
+        prefixes = {
+            b"": message_table.active_prefix,
+            DEFERRED_STATE_VALUE: message_table.deferred_prefix,
+            SCHEDULED_STATE_VALUE: message_table.scheduled_prefix,
         }
         rows = sorted([(sequence_of_key(key), state) for key, state in index_rows])[:limit]
-        found: list[bytes] = []
+        messages: list[bytes] = []
         size, redelivery = 0, self._fragment.redelivery
 
-        def visit(place: int, record: bytes | None) -> None:
+        def visit(index: int, record: bytes | None) -> None:
             nonlocal size
             if record is not None and size <= max_bytes:
                 size += len(record)
-                number = rows[place][0]
-                found.append(render_unlocked(redelivery.as_delivered(number, record), number))
+                sequence = rows[index][0]
+                messages.append(render_unlocked(redelivery.as_delivered(sequence, record), sequence))
 
-        keys = [places[state] + pack_sequence(sequence) for sequence, state in rows]
-        look_up_records(self._fragment, keys, visit, lambda error: on_result(error if error is not None else found))
+        keys = [prefixes[state] + pack_sequence(sequence) for sequence, state in rows]
+        look_up_records(self._fragment, keys, visit, lambda error: on_result(error if error is not None else messages))
 
 
 def _merge_rows(
     rows: list[Row], last_sequence: int, count: int, max_bytes: int, redelivery: RedeliveryTracker
 ) -> list[bytes]:
-    """The first of all rows, in the order of their numbers, up to where every place was read."""
-    found: list[bytes] = []
+    """Return the first messages by sequence number, up to the last number that was read for every kind."""
+    messages: list[bytes] = []
     size = 0
-    for number, record in sorted({sequence_of_key(key): record for key, record in rows}.items()):
-        if number > last_sequence or len(found) == count or size > max_bytes:
+    for sequence, record in sorted({sequence_of_key(key): record for key, record in rows}.items()):
+        if sequence > last_sequence or len(messages) == count or size > max_bytes:
             break
         size += len(record)
-        found.append(render_unlocked(redelivery.as_delivered(number, record), number))
-    return found
+        messages.append(render_unlocked(redelivery.as_delivered(sequence, record), sequence))
+    return messages

@@ -1,8 +1,8 @@
-"""What a fragment has on disk: its messages, how many, and under which numbers.
+"""The message table: the messages of a fragment on disk, their index rows, and their counters.
 
-Owns: the keys of its messages, the rows that go with them, and the marks: numbers and counters, which are written with
-every batch that changes them. What the marks of the last synced batch say is what there is for anyone to see (`shown`);
-the rest of this class speaks of what was written, synced or not. Knows nothing of who has a message or gets it.
+Owns: the keys of messages and index rows, and the counters, which are written with every batch that changes them. The
+counters of the last batch on disk are visible to clients (`committed`); the other attributes include changes that are
+not on disk yet. This module must not know consumers.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ if TYPE_CHECKING:
 COUNTERS_STRUCT: Final = Struct(">B16Q")
 _VERSION: Final = 3
 _COUNTERS_V2_STRUCT: Final = Struct(">B15Q")
-"""Of an earlier version: session states were not counted."""
+"""The format of an earlier version, which did not count session states."""
 
 
 class MessageCounters(NamedTuple):
-    """Numbers that a restart starts from."""
+    """The stored counters of a fragment, which are loaded on restart."""
 
     next_sequence: int = 1
-    """The next sequence number."""
+    """The sequence number of the next message."""
     low_watermark: int = 1
-    """Below it there are no active messages."""
+    """The sequence number below which there are no active messages."""
     last_enqueued_ms: int = 0
-    """When the last message was enqueued: no later one is earlier."""
+    """The enqueued time of the last message; later messages do not get an earlier time."""
     active_count: int = 0
     active_bytes: int = 0
     deferred_count: int = 0
@@ -60,40 +60,40 @@ class MessageCounters(NamedTuple):
     due_low_ms: int = 0
     due_low_sequence: int = 0
     id_generation: int = 0
-    """Of the ids that duplicates are known by."""
+    """The current generation of ids for duplicate detection."""
     id_generation_started_ms: int = 0
-    """When it began."""
+    """The start of the current generation of ids."""
     session_state_bytes: int = 0
-    """Of session states, with their keys."""
+    """The size of session states, with their keys."""
 
     @property
     def size(self) -> int:
-        """Bytes that count against the entity's quota: all messages and session states."""
+        """The bytes that count against the entity's quota: all messages and session states."""
         return self.active_bytes + self.deferred_bytes + self.scheduled_bytes + self.session_state_bytes
 
 
 def unpack_counters(value: bytes) -> MessageCounters:
-    """The marks in a row, also in one that an earlier version has written."""
+    """Return the counters in a row, which may be in the format of an earlier version."""
     return MessageCounters(*(COUNTERS_STRUCT if value[0] == _VERSION else _COUNTERS_V2_STRUCT).unpack(value)[1:])
 
 
 class MessageTable:
-    """The records of one fragment."""
+    """The messages of one fragment, on disk and in the batch of this turn."""
 
     def __init__(self, key_prefix: bytes, commit_log: CommitLog) -> None:
-        """None yet."""
+        """Create an empty table."""
         self.key_prefix = key_prefix
         self.first_sequence = first = (fragment_of_prefix(key_prefix) << SEQUENCE_FRAGMENT_SHIFT) + 1
-        """The lowest sequence number that a message of it can have."""
+        """The lowest possible sequence number of the fragment's messages."""
         self.active_prefix = key_prefix + store_keys.ACTIVE
-        """How the keys of active messages start, and so on."""
+        """The key prefix for active messages; the prefixes for other kinds of rows follow."""
         self.deferred_prefix = key_prefix + store_keys.DEFERRED
         self.scheduled_prefix = key_prefix + store_keys.SCHEDULED
         self.session_prefix = key_prefix + store_keys.SESSION_MESSAGES
-        self.set_aside_prefix = key_prefix + store_keys.SESSION_SET_ASIDE
+        self.inactive_prefix = key_prefix + store_keys.SESSION_INACTIVE
         self.counters_key = key_prefix + store_keys.COUNTERS
         self.committed = MessageCounters(first, first)
-        """What is synced."""
+        """The counters of the last batch on disk."""
         self.next_sequence = first
         self.low_watermark = first
         self.last_enqueued_ms = 0
@@ -109,23 +109,23 @@ class MessageTable:
         self.expiry_index: TimeIndex
         self.due_index: TimeIndex
         self.counts_session_states = True
-        """False until session states are counted whose marks an earlier version has written."""
+        """Whether `session_state_bytes` is known; False after loading counters of an earlier version."""
         self.shared_bodies: SharedBodies | None = None
-        """Where its messages' bodies may lie, if it is a subscription's."""
+        """The shared bodies of the topic, if the fragment belongs to a subscription."""
         self._commit_log = commit_log
         self._uncommitted: deque[MessageCounters] = deque()
 
     @property
     def size(self) -> int:
-        """What it will hold once all that was taken in is synced."""
+        """The size of all messages and session states in bytes, including changes that are not on disk yet."""
         return self.active_bytes + self.deferred_bytes + self.scheduled_bytes + self.session_state_bytes
 
-    # --- marks --------------------------------------------------------------------------------------------------------
+    # --- counters -----------------------------------------------------------------------------------------------------
 
     def write_counters(self, batch: Batch) -> None:
-        """Add them to a batch."""
-        expiry, due = self.expiry_index.low_watermark, self.due_index.low_watermark
-        marks = MessageCounters(
+        """Add the counters to a batch."""
+        expiry_low, due_low = self.expiry_index.low_watermark, self.due_index.low_watermark
+        counters = MessageCounters(
             self.next_sequence,
             self.low_watermark,
             self.last_enqueued_ms,
@@ -135,68 +135,70 @@ class MessageTable:
             self.deferred_bytes,
             self.scheduled_count,
             self.scheduled_bytes,
-            expiry[0],
-            expiry[1],
-            due[0],
-            due[1],
+            expiry_low[0],
+            expiry_low[1],
+            due_low[0],
+            due_low[1],
             self.id_generation,
             self.id_generation_started_ms,
             self.session_state_bytes,
         )
-        self._uncommitted.append(marks)
-        batch.put(self.counters_key, COUNTERS_STRUCT.pack(_VERSION, *marks), Table.INDEX)
+        self._uncommitted.append(counters)
+        batch.put(self.counters_key, COUNTERS_STRUCT.pack(_VERSION, *counters), Table.INDEX)
 
     def publish_counters(self) -> None:
-        """The oldest batch that was not synced is."""
+        """Make the counters of the oldest uncommitted batch visible: the batch is on disk."""
         self.committed = self._uncommitted.popleft()
 
     def load_counters(self, value: bytes | None) -> None:
-        """What the disk holds is what there is."""
-        marks = (
+        """Set the counters from a stored row, or to the counters of an empty fragment (None)."""
+        counters = (
             unpack_counters(value) if value is not None else MessageCounters(self.first_sequence, self.first_sequence)
         )
         self.counts_session_states = value is None or value[0] == _VERSION
-        self.committed = marks
+        self.committed = counters
         self._uncommitted.clear()
         self.next_sequence, self.low_watermark, self.last_enqueued_ms = (
-            marks.next_sequence,
-            marks.low_watermark,
-            marks.last_enqueued_ms,
+            counters.next_sequence,
+            counters.low_watermark,
+            counters.last_enqueued_ms,
         )
-        self.active_count, self.active_bytes = marks.active_count, marks.active_bytes
-        self.deferred_count, self.deferred_bytes = marks.deferred_count, marks.deferred_bytes
-        self.scheduled_count, self.scheduled_bytes = marks.scheduled_count, marks.scheduled_bytes
-        self.id_generation, self.id_generation_started_ms = marks.id_generation, marks.id_generation_started_ms
-        self.session_state_bytes = marks.session_state_bytes
+        self.active_count, self.active_bytes = counters.active_count, counters.active_bytes
+        self.deferred_count, self.deferred_bytes = counters.deferred_count, counters.deferred_bytes
+        self.scheduled_count, self.scheduled_bytes = counters.scheduled_count, counters.scheduled_bytes
+        self.id_generation, self.id_generation_started_ms = counters.id_generation, counters.id_generation_started_ms
+        self.session_state_bytes = counters.session_state_bytes
 
     def set_session_state_bytes(self, size: int) -> None:
-        """States that an earlier version has written are counted now."""
+        """Set the size of session states, counted after loading counters of an earlier version."""
         self.counts_session_states = True
         self.session_state_bytes = size
         self.committed = self.committed._replace(session_state_bytes=size)
 
     def start_time_indexes(self) -> None:
-        """Watch for what is due: the marks were read."""
-        marks = self.committed
-        self.expiry_index.start((marks.expiry_low_ms, marks.expiry_low_sequence), is_empty=not marks.active_count)
-        self.due_index.start((marks.due_low_ms, marks.due_low_sequence), is_empty=not marks.scheduled_count)
+        """Start the time indexes with the loaded counters."""
+        counters = self.committed
+        self.expiry_index.start(
+            (counters.expiry_low_ms, counters.expiry_low_sequence), is_empty=not counters.active_count
+        )
+        self.due_index.start((counters.due_low_ms, counters.due_low_sequence), is_empty=not counters.scheduled_count)
 
     def stop_time_indexes(self) -> None:
-        """Nothing is due."""
+        """Stop the time indexes."""
         self.expiry_index.stop()
         self.due_index.stop()
 
-    # --- messages: each of these puts its changes into the batch of this turn -----------------------------------------
+    # --- messages: each method puts its changes into the batch of this turn -------------------------------------------
 
     def add(self, record: bytes) -> int:
-        """An active message, under the next number."""
+        """Add an active message; return its sequence number."""
         sequence = self.next_sequence
         self.next_sequence = sequence + 1
         self.put(sequence, record)
         return sequence
 
     def put(self, sequence: int, record: bytes) -> None:
-        """An active message under a number that it had before."""
+        """Write an active message under a given sequence number."""
         stored = without_body(record) if record[1] & HAS_SHARED_BODY else record
         self._commit_log.batch.put(self.active_prefix + pack_sequence(sequence), stored)
         self.active_count += 1
@@ -205,7 +207,7 @@ class MessageTable:
             self.add_index_rows(sequence, record)
 
     def add_index_rows(self, sequence: int, record: bytes) -> None:
-        """What goes with an active message."""
+        """Write the index rows of an active message."""
         if record[1] & HAS_DUE_TIME:
             self.expiry_index.add(due_time_of(record), sequence)
         session = session_id_of(record)
@@ -213,11 +215,11 @@ class MessageTable:
             self._commit_log.batch.put(self.session_key(session, sequence), b"", Table.INDEX)
 
     def session_key(self, session_id: bytes, sequence: int) -> bytes:
-        """The row that says that a message is of a session."""
+        """Return the key of the index row for a message in a session."""
         return self.session_prefix + pack_session_id(session_id) + pack_sequence(sequence)
 
     def rewrite(self, lock: Lock, record: bytes) -> None:
-        """A message that is out becomes another, under its number. What it is out as knows its new size."""
+        """Replace the record of an in-flight message, and update the size in its lock."""
         growth = len(record) - lock.size
         if lock.is_deferred:
             self._commit_log.batch.put(self.deferred_prefix + pack_sequence(lock.sequence), record)
@@ -232,7 +234,7 @@ class MessageTable:
         lock.size = len(record)
 
     def remove(self, lock: Lock) -> None:
-        """A message that is out is deleted."""
+        """Delete an in-flight message with its index rows."""
         if lock.is_deferred:
             self._commit_log.batch.delete(self.deferred_prefix + pack_sequence(lock.sequence))
             self.remove_deferred_index(lock.sequence, lock.size, lock.session_id)
@@ -250,13 +252,13 @@ class MessageTable:
         self.shared_bodies.release(body_number)
 
     def remove_active(self, sequence: int, size: int) -> None:
-        """An active message is deleted; not the rows that go with it."""
+        """Delete an active message, but not its index rows."""
         self._commit_log.batch.delete(self.active_prefix + pack_sequence(sequence))
         self.active_count -= 1
         self.active_bytes -= size
 
     def remove_index_rows(self, sequence: int, record: bytes) -> None:
-        """What goes with an active message is deleted."""
+        """Delete the index rows of an active message, and release its shared body."""
         if record[1] & HAS_DUE_TIME:
             self.expiry_index.remove(due_time_of(record), sequence)
         session = session_id_of(record)
@@ -266,7 +268,7 @@ class MessageTable:
             self._release_body(shared_body_of(record))
 
     def defer(self, lock: Lock, record: bytes) -> None:
-        """An active message that is out goes to the deferred ones, under its number."""
+        """Change an active in-flight message to a deferred one with the same sequence number."""
         self.remove(lock)
         self._commit_log.batch.put(self.deferred_prefix + pack_sequence(lock.sequence), record)
         self.deferred_count += 1
@@ -274,24 +276,24 @@ class MessageTable:
         self._add_set_aside_row(lock.session_id, lock.sequence, DEFERRED_STATE)
 
     def remove_deferred_index(self, sequence: int, size: int, session_id: bytes | None) -> None:
-        """A deferred message is deleted, all but its record."""
+        """Delete the index row of a deferred message and update the counters, but keep the record."""
         self.deferred_count -= 1
         self.deferred_bytes -= size
         self._remove_set_aside_row(session_id, sequence)
 
     def _add_set_aside_row(self, session_id: bytes | None, sequence: int, state: int) -> None:
         if session_id is not None:
-            key = self.set_aside_prefix + pack_session_id(session_id) + pack_sequence(sequence)
+            key = self.inactive_prefix + pack_session_id(session_id) + pack_sequence(sequence)
             self._commit_log.batch.put(key, bytes((state,)), Table.INDEX)
 
     def _remove_set_aside_row(self, session_id: bytes | None, sequence: int) -> None:
         if session_id is not None:
             self._commit_log.batch.delete(
-                self.set_aside_prefix + pack_session_id(session_id) + pack_sequence(sequence), Table.INDEX
+                self.inactive_prefix + pack_session_id(session_id) + pack_sequence(sequence), Table.INDEX
             )
 
     def schedule(self, sequence: int, record: bytes) -> None:
-        """A message for later, under a number of its own; it gets another one when it is due."""
+        """Add a scheduled message; it gets another sequence number when it is due."""
         self._commit_log.batch.put(self.scheduled_prefix + pack_sequence(sequence), record)
         self.scheduled_count += 1
         self.scheduled_bytes += len(record)
@@ -299,12 +301,12 @@ class MessageTable:
         self._add_set_aside_row(session_id_of(record), sequence, SCHEDULED_STATE)
 
     def unschedule(self, sequence: int, due_ms: int, size: int, session_id: bytes | None) -> None:
-        """A scheduled message is deleted: it is active now, or cancelled."""
+        """Delete a scheduled message that becomes active or was cancelled."""
         self._commit_log.batch.delete(self.scheduled_prefix + pack_sequence(sequence))
         self.remove_scheduled_index(sequence, due_ms, size, session_id)
 
     def remove_scheduled_index(self, sequence: int, due_ms: int, size: int, session_id: bytes | None) -> None:
-        """... all but its record."""
+        """Delete the index rows of a scheduled message and update the counters, but keep the record."""
         self.scheduled_count -= 1
         self.scheduled_bytes -= size
         self.due_index.remove(due_ms, sequence)

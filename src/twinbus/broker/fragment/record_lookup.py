@@ -1,7 +1,7 @@
-"""Looking up many records of a fragment by their keys, a bounded number in a turn.
+"""Looking up many records in a fragment by their keys, a bounded number per turn.
 
-Owns: that whoever asks is answered once, also if the store fails or is silent on the way. What is done with each record
-is for who asks; none is kept here.
+Owns: calling the caller back exactly once, even if the store fails or does not respond. Records are passed to the
+caller one by one, and not kept.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ def look_up_records(
     on_done: OnDone,
     start: int = 0,
 ) -> None:
-    """Show each record, or that there is none, to `visit`, with the place of its key; then tell `done`.
+    """Call `on_record` with the index of each key and its record, or None; then call `on_done`.
 
-    StoreUnavailable is told if the store failed meanwhile: then not all were shown, and what was is void.
+    If the store fails, `on_done` gets StoreUnavailable: not all records were read, and locks on them are lost.
     """
     if start >= len(keys):
         on_done(None)
         return
-    life, end = fragment.incarnation, start + AT_ONCE
+    incarnation, end = fragment.incarnation, start + AT_ONCE
 
-    def told(error: ServiceBusError | None) -> None:
+    def on_batch_done(error: ServiceBusError | None) -> None:
         if error is not None:
             on_done(error)
         else:
             look_up_records(fragment, keys, on_record, on_done, end)
 
-    promise = fragment.commit_log.watch_read(told)
+    watched_read = fragment.commit_log.watch_read(on_batch_done)
 
-    def read(values: list[bytes | None] | StoreError) -> None:
-        if not promise.is_pending:
+    def on_read(values: list[bytes | None] | StoreError) -> None:
+        if not watched_read.is_pending:
             return
-        if life != fragment.incarnation or isinstance(values, StoreError):
-            promise.finish(StoreUnavailable("the store failed before all messages were read"))
+        if incarnation != fragment.incarnation or isinstance(values, StoreError):
+            watched_read.finish(StoreUnavailable("the store failed before all messages were read"))
             return
-        for place, value in enumerate(values, start):
-            on_record(place, value)
-        promise.finish(None)
+        for index, value in enumerate(values, start):
+            on_record(index, value)
+        watched_read.finish(None)
 
-    fragment.read(list(keys[start:end]), read)
+    fragment.read(list(keys[start:end]), on_read)

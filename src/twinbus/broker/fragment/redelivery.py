@@ -1,17 +1,17 @@
 """Redelivery: which messages may have been delivered before although their delivery count does not say so.
 
 The exclusive receiver of an entity (a claim, with an epoch) relies on the delivery count: a message with the count 0
-was delivered to nobody, or every receiver has released it. Lock expiry and abandoning write a higher count. Two events
-leave no time for that: a server that is killed loses its locks, and a displaced receiver's messages go to the next
-receiver at once, in order. So before a message is handed to an exclusive receiver, the block of sequence numbers that
-it lies in is noted on disk. Blocks in which no message is out are forgotten lazily. When a fragment is loaded, messages
-in noted blocks are delivered and shown with a delivery count of at least 1; the stored count, and with it
-dead-lettering by MaxDeliveryCount, stays as it is.
+was never delivered, or every receiver has released it. Lock expiry and abandoning write a higher count. Two events
+leave no time for that write: a server that is killed loses its locks, and a displaced receiver's messages go to the
+next receiver at once, in order. So before a message is delivered to an exclusive receiver, its block of sequence
+numbers is noted on disk. Blocks without in-flight messages are removed lazily. After a fragment is loaded, messages in
+noted blocks are delivered with a delivery count of at least 1; the stored count, and with it dead-lettering by
+MaxDeliveryCount, does not change.
 
-The same idea is known from RAID as a dirty-region log: one small write per block instead of one per message, and after
-a crash some messages too many are suspected, never one too few. An entity without an exclusive receiver writes nothing.
+This is the dirty-region log of RAID systems: one small write per block instead of one per message; after a crash it
+suspects too many messages, but never too few. An entity without an exclusive receiver writes nothing.
 
-Owns: the noted blocks, and messages taken from displaced receivers. Knows nothing of consumers.
+Owns: the noted blocks, and the messages reclaimed from displaced receivers. This module must not know consumers.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 BLOCK_SHIFT: Final = 10
 BLOCK_SIZE: Final = 1 << BLOCK_SHIFT
-"""Sequence numbers in a block: one write for so many messages."""
+"""The number of sequence numbers in a block, which needs one write."""
 CLEANUP_DELAY_S: Final = 10.0
-"""Blocks without use are forgotten after this time."""
+"""The time after which an unused block is removed."""
 MAX_RANGES: Final = 64
-"""Ranges of earlier lives that are remembered; above, neighbours are merged."""
+"""The maximum number of ranges from earlier incarnations; beyond it, the closest ranges are merged."""
 _VERSION: Final = 1
 _RANGE: Final = Struct(">QQ")
 
@@ -48,39 +48,39 @@ class RedeliveryTracker:
     """The messages of one fragment that may have been delivered before."""
 
     def __init__(self, fragment: Fragment) -> None:
-        """Made by its fragment."""
+        """Create a tracker without noted blocks."""
         self.is_tracking = False
-        """An exclusive receiver is there: only messages in noted blocks are handed out."""
-        self.has_suspects = False
-        """Some messages may have been delivered before: look at each."""
+        """Whether there is an exclusive receiver: then only messages in noted blocks are delivered."""
+        self.has_possible_redeliveries = False
+        """Whether some messages may have been delivered before, so that each must be checked."""
         self.noted_blocks: set[int] = set()
-        """Blocks that the last write contains."""
+        """The blocks in the last write, on disk or not."""
         self._fragment = fragment
         self._key = fragment.message_table.key_prefix + store_keys.MAYBE_DELIVERED
         self._synced_blocks: set[int] = set()
-        """Those of `noted` that are known to be on disk."""
+        """The blocks of `noted_blocks` that are on disk."""
         self._earlier_ranges: list[tuple[int, int]] = []
-        """First and last sequence numbers of what an earlier life had noted."""
+        """Ranges of sequence numbers (both ends included) noted by earlier incarnations."""
         self._reclaimed: set[int] = set()
-        """Taken from displaced receivers; on disk their count is what it was."""
+        """Messages reclaimed from displaced receivers, whose stored delivery count did not change."""
         self._pending_returns = 0
-        """Messages on their way back: nothing behind them is handed out before they are there."""
+        """The number of operations that return messages: until they finish, no later message is delivered."""
         self._stored_row = b""
-        """What the last write has put on disk."""
+        """The row of the last write."""
         self._was_used = False
         self._timer: Timer | None = None
 
-    # --- handing out --------------------------------------------------------------------------------------------------
+    # --- delivering ---------------------------------------------------------------------------------------------------
 
     def set_tracking(self, *, is_on: bool) -> None:
-        """An exclusive receiver has come, or gone."""
+        """Start or stop tracking deliveries, when an exclusive receiver attaches or detaches."""
         self.is_tracking = is_on
 
     def deliverable_count(self, ready: deque[tuple[int, bytes]], count: int) -> int:
-        """Return how many of the first `count` messages may be handed to an exclusive receiver now.
+        """Return how many of the first `count` messages may be delivered to an exclusive receiver now.
 
-        If blocks are missing, they are noted; the fragment dispatches again when they are on disk. The next block is
-        noted when half of one is used, so that nobody waits for it.
+        Missing blocks are noted, and the fragment dispatches again when they are on disk. The next block is noted when
+        half of the current one is used, so that the receiver does not wait.
         """
         if self._pending_returns:
             return 0
@@ -95,129 +95,127 @@ class RedeliveryTracker:
                     break
         is_half_used = last & (BLOCK_SIZE - 1) >= BLOCK_SIZE // 2
         if reached < count or (is_half_used and block + 1 not in self.noted_blocks):
-            wanted = {ready[at][0] >> BLOCK_SHIFT for at in range(count)}
+            needed_blocks = {ready[at][0] >> BLOCK_SHIFT for at in range(count)}
             if is_half_used:
-                wanted.add(block + 1)
-            if not wanted <= self.noted_blocks:
-                self._write_blocks(wanted, ignore)
+                needed_blocks.add(block + 1)
+            if not needed_blocks <= self.noted_blocks:
+                self._write_blocks(needed_blocks, ignore)
         return reached
 
     def ensure_noted(self, sequences: list[int], on_done: OnDone) -> None:
-        """Call `then` once these messages may be handed to an exclusive receiver; at once if there is none."""
-        wanted = {sequence >> BLOCK_SHIFT for sequence in sequences} if self.is_tracking else set()
+        """Call `on_done` when the blocks of these messages are on disk, or at once without an exclusive receiver."""
+        needed_blocks = {sequence >> BLOCK_SHIFT for sequence in sequences} if self.is_tracking else set()
         self._was_used = True
-        if wanted <= self._synced_blocks:
+        if needed_blocks <= self._synced_blocks:
             on_done(None)
         else:
-            self._write_blocks(wanted, on_done)
+            self._write_blocks(needed_blocks, on_done)
 
     def add_reclaimed(self, sequences: Iterable[int]) -> None:
-        """Messages are free again, uncounted, and their receiver has seen them."""
+        """Record messages that a receiver has seen and that are available again with the same delivery count."""
         self._reclaimed.update(sequences)
-        self.has_suspects = bool(self._earlier_ranges or self._reclaimed)
+        self.has_possible_redeliveries = bool(self._earlier_ranges or self._reclaimed)
 
     def add_reclaimed_if_noted(self, sequence: int) -> None:
-        """The same for a message that an exclusive receiver may have had."""
+        """Record a returned message like `add_reclaimed`, if an exclusive receiver may have had it."""
         if sequence >> BLOCK_SHIFT in self.noted_blocks:
             self.add_reclaimed((sequence,))
 
     def forget(self, sequences: Iterable[int]) -> None:
-        """Messages are gone, or counted on disk."""
+        """Forget messages that were deleted, or stored with a higher delivery count."""
         if self._reclaimed:
             self._reclaimed.difference_update(sequences)
 
     def block_until_returned(self, on_done: OnDone) -> OnDone:
-        """Hand out nothing to an exclusive receiver until messages on their way back are there: the order is kept."""
-        life = self._fragment.incarnation
+        """Deliver nothing to an exclusive receiver until the returned callback is called, to keep the order."""
+        incarnation = self._fragment.incarnation
         self._pending_returns += 1
 
-        def returned(error: ServiceBusError | None) -> None:
-            if life == self._fragment.incarnation:
+        def on_returned(error: ServiceBusError | None) -> None:
+            if incarnation == self._fragment.incarnation:
                 self._pending_returns -= 1
             on_done(error)
 
-        return returned
+        return on_returned
 
-    # --- showing ------------------------------------------------------------------------------------------------------
+    # --- delivery counts ----------------------------------------------------------------------------------------------
 
     def may_have_been_delivered(self, sequence: int) -> bool:
-        """Whether a message may have been delivered, whatever its count is."""
+        """Return whether a message may have been delivered although its stored count is 0."""
         for first, last in self._earlier_ranges:
             if first <= sequence <= last:
                 return True
         return sequence in self._reclaimed
 
     def as_delivered(self, sequence: int, record: bytes) -> bytes:
-        """Return a record as it is to be shown: with a delivery, where there may have been one."""
+        """Return a record for delivery, with a count of at least 1 if the message may have been delivered before."""
         if record[3] == SCHEDULED_STATE or not self.may_have_been_delivered(sequence):
             return record
         return with_one_delivery(record)
 
-    # --- the disk -----------------------------------------------------------------------------------------------------
+    # --- storage ------------------------------------------------------------------------------------------------------
 
     @property
     def key(self) -> bytes:
-        """Where the noted blocks lie."""
+        """The key of the row with the noted blocks."""
         return self._key
 
     def reset(self) -> None:
-        """What is in memory is void."""
+        """Discard the state in memory, except the ranges of earlier incarnations."""
         self.noted_blocks, self._synced_blocks = set(), set()
         self._reclaimed = set()
         self._pending_returns = 0
         self._was_used = False
-        self.has_suspects = bool(self._earlier_ranges)
+        self.has_possible_redeliveries = bool(self._earlier_ranges)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def load(self, value: bytes | None) -> None:
-        """What an earlier life has noted: messages that were there then may have been delivered."""
-        last_number = self._fragment.message_table.next_sequence - 1
+        """Load the row of earlier incarnations: existing messages in its ranges may have been delivered."""
+        last_sequence = self._fragment.message_table.next_sequence - 1
         self._stored_row = value or b""
         ranges = unpack_ranges(self._stored_row)
-        self._earlier_ranges = [(first, min(last, last_number)) for first, last in ranges if first <= last_number]
+        self._earlier_ranges = [(first, min(last, last_sequence)) for first, last in ranges if first <= last_sequence]
         self._drop_removed()
         if self._stored_row:
-            self._schedule_cleanup()  # else messages that come from now on would be suspected after the next crash
+            self._schedule_cleanup()  # otherwise new messages would be suspected after the next crash
 
     def _blocks_in_use(self) -> set[int]:
-        """Blocks with messages that are out, or were taken from a displaced receiver."""
+        """Return the blocks with messages that are in flight or were reclaimed."""
         fragment = self._fragment
         blocks = {sequence >> BLOCK_SHIFT for sequence in fragment.in_flight.locks}
         blocks |= {sequence >> BLOCK_SHIFT for sequence in fragment.deferred_in_flight}
         return blocks | {sequence >> BLOCK_SHIFT for sequence in self._reclaimed}
 
     def _write_blocks(self, blocks_to_note: set[int], on_done: OnDone) -> None:
-        """Note blocks, beside those in use, in the batch of this turn."""
+        """Write the given blocks and all blocks in use, in the batch of this turn."""
         fragment, blocks = self._fragment, blocks_to_note | self._blocks_in_use()
         self._drop_removed()
         self.noted_blocks = blocks
-        self._synced_blocks &= (
-            blocks  # no message of a block that is forgotten now is handed out before that is noted again
-        )
+        self._synced_blocks &= blocks  # messages of a removed block are not delivered before it is noted again
         self._stored_row = pack_ranges(self._earlier_ranges + _ranges_of(blocks))
         if self._stored_row:
             fragment.commit_log.batch.put(self._key, self._stored_row, Table.INDEX)
         else:
             fragment.commit_log.batch.delete(self._key, Table.INDEX)
 
-        def applied() -> None:
+        def on_applied() -> None:
             self._synced_blocks |= blocks & self.noted_blocks
 
-        fragment.commit_log.add(fragment, 0, applied, on_done)
+        fragment.commit_log.add(fragment, 0, on_applied, on_done)
         if blocks:
             self._schedule_cleanup()
 
     def _drop_removed(self) -> None:
-        """Forget messages that are gone, as far as that is known without a look: all before the oldest are."""
-        holdings = self._fragment.message_table
-        if not holdings.deferred_count:
-            self._earlier_ranges = [one for one in self._earlier_ranges if one[1] >= holdings.low_watermark]
+        """Forget messages below the low watermark, which are deleted, unless the fragment has deferred messages."""
+        message_table = self._fragment.message_table
+        if not message_table.deferred_count:
+            self._earlier_ranges = [entry for entry in self._earlier_ranges if entry[1] >= message_table.low_watermark]
             if self._reclaimed:
-                self._reclaimed = {one for one in self._reclaimed if one >= holdings.low_watermark}
+                self._reclaimed = {entry for entry in self._reclaimed if entry >= message_table.low_watermark}
         self._earlier_ranges = _merge_ranges(self._earlier_ranges)
-        self.has_suspects = bool(self._earlier_ranges or self._reclaimed)
+        self.has_possible_redeliveries = bool(self._earlier_ranges or self._reclaimed)
 
     def _schedule_cleanup(self) -> None:
         if self._timer is None:
@@ -239,14 +237,14 @@ class RedeliveryTracker:
 
 
 def pack_ranges(ranges: list[tuple[int, int]]) -> bytes:
-    """Ranges of sequence numbers, as they are stored; nothing where there are none."""
+    """Return ranges of sequence numbers as a row, which is empty if there are no ranges."""
     if not ranges:
         return b""
     return bytes((_VERSION,)) + b"".join([_RANGE.pack(first, last) for first, last in ranges])
 
 
 def unpack_ranges(value: bytes) -> list[tuple[int, int]]:
-    """... and read."""
+    """Return the ranges of sequence numbers in a row."""
     if not value:
         return []
     assert value[0] == _VERSION
@@ -254,7 +252,7 @@ def unpack_ranges(value: bytes) -> list[tuple[int, int]]:
 
 
 def _ranges_of(blocks: set[int]) -> list[tuple[int, int]]:
-    """Blocks as ranges of sequence numbers; neighbours make one."""
+    """Return blocks as ranges of sequence numbers, with adjacent blocks merged."""
     ranges: list[tuple[int, int]] = []
     for block in sorted(blocks):
         first, last = block << BLOCK_SHIFT, ((block + 1) << BLOCK_SHIFT) - 1
@@ -266,15 +264,15 @@ def _ranges_of(blocks: set[int]) -> list[tuple[int, int]]:
 
 
 def _merge_ranges(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The same, or more where they are too many."""
-    found: list[tuple[int, int]] = []
+    """Merge overlapping and adjacent ranges, and the closest ones if there are more than MAX_RANGES."""
+    merged: list[tuple[int, int]] = []
     for first, last in sorted(ranges):
-        if found and first <= found[-1][1] + 1:
-            found[-1] = (found[-1][0], max(last, found[-1][1]))
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(last, merged[-1][1]))
         else:
-            found.append((first, last))
-    while len(found) > MAX_RANGES:
-        gaps = [found[at + 1][0] - found[at][1] for at in range(len(found) - 1)]
+            merged.append((first, last))
+    while len(merged) > MAX_RANGES:
+        gaps = [merged[at + 1][0] - merged[at][1] for at in range(len(merged) - 1)]
         at = gaps.index(min(gaps))
-        found[at : at + 2] = [(found[at][0], found[at + 1][1])]
-    return found
+        merged[at : at + 2] = [(merged[at][0], merged[at + 1][1])]
+    return merged

@@ -1,7 +1,7 @@
-"""The schedule: messages for later.
+"""The schedule: messages that become active at a later time.
 
-Owns: their way from being scheduled to being active, or cancelled. A scheduled message has a sequence number, by which
-it can be cancelled; when it is due it becomes active under a new one, like any message that arrives then.
+Owns: scheduling, activating and cancelling messages. A scheduled message can be cancelled by its sequence number; when
+it is due, it becomes active with a new sequence number, like any message that arrives at that time.
 """
 
 from __future__ import annotations
@@ -35,114 +35,115 @@ class Schedule:
     """The scheduled messages of one fragment."""
 
     def __init__(self, fragment: Fragment) -> None:
-        """Made by its fragment."""
+        """Create the schedule for `fragment`."""
         self._fragment = fragment
         self._changing: set[int] = set()
-        """Those that are being cancelled or made active: nothing else is done to them."""
+        """Messages that are being cancelled, deleted or activated; no other operation may change them."""
 
     def reset(self) -> None:
-        """What is in memory is void."""
+        """Discard the state in memory."""
         self._changing.clear()
 
     def reserve_sequences(self, count: int) -> list[int]:
-        """Numbers for messages that are stored later (`put`), or never."""
+        """Reserve sequence numbers for messages that `put` stores later, or that are never stored."""
         first = self._fragment.message_table.next_sequence
         self._fragment.message_table.next_sequence = first + count
         return list(range(first, first + count))
 
     def put(self, sequences: list[int], records: list[bytes]) -> None:
-        """Store messages for later under numbers that were reserved for them, in the batch of this turn."""
+        """Store scheduled messages under reserved sequence numbers, in the batch of this turn."""
         fragment = self._fragment
-        for number, record in zip(sequences, records, strict=True):
-            fragment.message_table.schedule(number, record)
+        for sequence, record in zip(sequences, records, strict=True):
+            fragment.message_table.schedule(sequence, record)
         fragment.commit_log.add(fragment, sum([len(record) for record in records]), do_nothing, ignore)
 
     def activate(self, entries: TimeEntries) -> None:
-        """The agenda says that these are due."""
+        """Activate scheduled messages that the time index reports as due."""
         fragment = self._fragment
-        life, seen_next, due = (
+        incarnation, committed_end, due_index = (
             fragment.incarnation,
             fragment.message_table.committed.next_sequence,
             fragment.message_table.due_index,
         )
-        ready = [moment for moment in entries if moment[1] < seen_next][: fragment.activation_batch_size]
-        is_early = len(ready) < len(entries)
-        taken = set(ready)
-        low = next((moment for moment in entries if moment not in taken), entries[-1])
+        ready = [entry for entry in entries if entry[1] < committed_end][: fragment.activation_batch_size]
+        awaits_commit = len(ready) < len(entries)
+        ready_set = set(ready)
+        low_watermark = next((entry for entry in entries if entry not in ready_set), entries[-1])
 
-        def read(values: list[bytes | None] | StoreError) -> None:
-            if life != fragment.incarnation:
+        def on_read(values: list[bytes | None] | StoreError) -> None:
+            if incarnation != fragment.incarnation:
                 return
             if isinstance(values, StoreError):
                 fragment.commit_log.fail(str(values))
                 return
-            found: list[tuple[int, int, bytes]] = []
-            left = []
+            messages: list[tuple[int, int, bytes]] = []
+            skipped = []
             for (when_ms, sequence), record in zip(ready, values, strict=True):
                 if record is None:
-                    due.remove(when_ms, sequence)
+                    due_index.remove(when_ms, sequence)
                 elif sequence in self._changing:
-                    left.append((when_ms, sequence))
+                    skipped.append((when_ms, sequence))
                 else:
-                    found.append((when_ms, sequence, record))
-            lowest = min([low, *left])  # what is being cancelled is there, should the store fail before that is done
-            moved = [sequence for _, sequence, _ in found]
-            self._changing.update(moved)
+                    messages.append((when_ms, sequence, record))
+            # The rows of messages being cancelled must be scanned again if the store fails.
+            new_low_watermark = min([low_watermark, *skipped])
+            sequences = [sequence for _, sequence, _ in messages]
+            self._changing.update(sequences)
 
-            def applied() -> None:
-                self._changing.difference_update(moved)
-                due.mark_processed(lowest, awaits_commit=is_early or bool(left))
+            def on_applied() -> None:
+                self._changing.difference_update(sequences)
+                due_index.mark_processed(new_low_watermark, awaits_commit=awaits_commit or bool(skipped))
 
-            if left and len(left) == len(ready):
-                applied()
+            if skipped and len(skipped) == len(ready):
+                on_applied()
                 return
-            size = sum([len(record) for _, _, record in found])
-            fragment.run_in_order(lambda: self._store_active(found, applied), ignore, size)
+            size = sum([len(record) for _, _, record in messages])
+            fragment.run_in_order(lambda: self._store_active(messages, on_applied), ignore, size)
 
         keys = [fragment.message_table.scheduled_prefix + pack_sequence(sequence) for _, sequence in ready]
-        fragment.commit_log.get(keys, read)
+        fragment.commit_log.get(keys, on_read)
 
     def _store_active(self, messages: list[tuple[int, int, bytes]], on_applied: OnApplied) -> None:
-        """Take messages from those that are for later, and store them as if they had just come."""
-        fragment, holdings = self._fragment, self._fragment.message_table
-        now_ms = max(fragment.clock.wall_ms(), holdings.last_enqueued_ms)
-        holdings.last_enqueued_ms = now_ms
+        """Unschedule messages and enqueue them as if they had just arrived."""
+        fragment, message_table = self._fragment, self._fragment.message_table
+        now_ms = max(fragment.clock.wall_ms(), message_table.last_enqueued_ms)
+        message_table.last_enqueued_ms = now_ms
 
         def unschedule() -> None:
             for when_ms, sequence, record in messages:
-                holdings.unschedule(sequence, when_ms, len(record), session_id_of(record))
+                message_table.unschedule(sequence, when_ms, len(record), session_id_of(record))
 
         records = [_as_active(record, now_ms, fragment.clock.wall_ms()) for _, _, record in messages]
         fragment.activate_scheduled(records, unschedule, on_applied)
 
     def is_changing(self, sequence: int) -> bool:
-        """Something is being done to it."""
+        """Return whether a message is being cancelled, deleted or activated."""
         return sequence in self._changing
 
     def delete(self, messages: list[tuple[int, bytes]]) -> None:
-        """Delete scheduled messages, all but the records themselves, in the batch of this turn."""
-        fragment, holdings = self._fragment, self._fragment.message_table
-        numbers = [sequence for sequence, _ in messages]
-        self._changing.update(numbers)
+        """Delete the index rows of scheduled messages, but keep the records, in the batch of this turn."""
+        fragment, message_table = self._fragment, self._fragment.message_table
+        sequences = [sequence for sequence, _ in messages]
+        self._changing.update(sequences)
         for sequence, record in messages:
-            holdings.remove_scheduled_index(sequence, due_time_of(record), len(record), session_id_of(record))
-        fragment.commit_log.add(fragment, 0, lambda: self._changing.difference_update(numbers), ignore)
+            message_table.remove_scheduled_index(sequence, due_time_of(record), len(record), session_id_of(record))
+        fragment.commit_log.add(fragment, 0, lambda: self._changing.difference_update(sequences), ignore)
 
     def check_scheduled(self, sequences: list[int], on_done: OnDone) -> None:
-        """MessageNotFound is told if one of these messages is not scheduled."""
+        """Call `on_done` with MessageNotFound if one of these messages is not scheduled, otherwise with None."""
         self._check_not_changing(sequences)
-        found: set[int] = set()
+        scheduled: set[int] = set()
 
-        def visit(place: int, record: bytes | None) -> None:
+        def visit(index: int, record: bytes | None) -> None:
             if record is not None:
-                found.add(sequences[place])
+                scheduled.add(sequences[index])
 
         def looked_up(error: ServiceBusError | None) -> None:
-            missing = next((sequence for sequence in sequences if sequence not in found), None)
+            missing = next((sequence for sequence in sequences if sequence not in scheduled), None)
             on_done(error if error is not None or missing is None else not_scheduled_error(missing))
 
-        scheduled = self._fragment.message_table.scheduled_prefix
-        look_up_records(self._fragment, [scheduled + pack_sequence(one) for one in sequences], visit, looked_up)
+        prefix = self._fragment.message_table.scheduled_prefix
+        look_up_records(self._fragment, [prefix + pack_sequence(sequence) for sequence in sequences], visit, looked_up)
 
     def _check_not_changing(self, sequences: list[int]) -> None:
         fragment = self._fragment
@@ -153,51 +154,54 @@ class Schedule:
                 raise not_scheduled_error(sequence)
 
     def cancel(self, sequences: list[int], on_done: OnDone) -> None:
-        """Delete scheduled messages: all of them, or none where one is not scheduled (MessageNotFound)."""
+        """Cancel scheduled messages: all of them, or none if one is not scheduled (MessageNotFound)."""
         fragment = self._fragment
         self._check_not_changing(sequences)
         self._changing.update(sequences)
-        found: dict[int, tuple[int, int, bytes | None]] = {}
-        holdings, life = fragment.message_table, fragment.incarnation
+        scheduled: dict[int, tuple[int, int, bytes | None]] = {}
+        message_table, incarnation = fragment.message_table, fragment.incarnation
 
-        def visit(place: int, record: bytes | None) -> None:
+        def visit(index: int, record: bytes | None) -> None:
             if record is not None:
-                found[sequences[place]] = (due_time_of(record), len(record), session_id_of(record))
+                scheduled[sequences[index]] = (due_time_of(record), len(record), session_id_of(record))
 
         def looked_up(error: ServiceBusError | None) -> None:
-            missing = next((sequence for sequence in sequences if sequence not in found), None)
+            missing = next((sequence for sequence in sequences if sequence not in scheduled), None)
             if error is None and missing is None:
-                for sequence, (due_ms, size, session) in found.items():
-                    holdings.unschedule(sequence, due_ms, size, session)
+                for sequence, (due_ms, size, session) in scheduled.items():
+                    message_table.unschedule(sequence, due_ms, size, session)
                 fragment.commit_log.add(fragment, 0, lambda: self._changing.difference_update(sequences), on_done)
                 return
-            if life == fragment.incarnation:
+            if incarnation == fragment.incarnation:
                 self._changing.difference_update(sequences)
-                for sequence, (due_ms, _, _) in found.items():  # they may have been due meanwhile
-                    holdings.due_index.revisit(due_ms, sequence)
+                for sequence, (due_ms, _, _) in scheduled.items():  # these messages may have become due meanwhile
+                    message_table.due_index.revisit(due_ms, sequence)
             on_done(error if error is not None or missing is None else not_scheduled_error(missing))
 
         look_up_records(
-            fragment, [holdings.scheduled_prefix + pack_sequence(one) for one in sequences], visit, looked_up
+            fragment,
+            [message_table.scheduled_prefix + pack_sequence(sequence) for sequence in sequences],
+            visit,
+            looked_up,
         )
 
 
 def _as_active(record: bytes, enqueued_ms: int, wall_ms: int) -> bytes:
-    parts = parse_record(record)
-    alarm_ms = expiry_time(parts.header, wall_ms)
-    return make_record(parts._replace(state=ACTIVE_STATE, enqueued_ms=enqueued_ms, due_ms=alarm_ms))
+    fields = parse_record(record)
+    expiry_ms = expiry_time(fields.header, wall_ms)
+    return make_record(fields._replace(state=ACTIVE_STATE, enqueued_ms=enqueued_ms, due_ms=expiry_ms))
 
 
 def as_scheduled(record: bytes, now_ms: int) -> bytes:
-    """A message that is to be scheduled, whenever it is due: where that is not later than now, it is now."""
-    parts = parse_record(record)
-    if parts.state == SCHEDULED_STATE:
+    """Return the record as a scheduled message, due now if it has no scheduled time."""
+    fields = parse_record(record)
+    if fields.state == SCHEDULED_STATE:
         return record
-    return make_record(parts._replace(state=SCHEDULED_STATE, due_ms=now_ms))
+    return make_record(fields._replace(state=SCHEDULED_STATE, due_ms=now_ms))
 
 
 def not_scheduled_error(sequence: int) -> MessageNotFound:
-    """Whoever cancels does not know a scheduled message."""
+    """Return the error for a sequence number that is not scheduled."""
     return MessageNotFound(
-        f"Failed to find the scheduled message {sequence}: it was enqueued or cancelled already, or never scheduled."
+        f"Failed to find the scheduled message {sequence}: it was already enqueued or cancelled, or never scheduled."
     )

@@ -1,6 +1,6 @@
-"""A hold: one session that one receiver has, with the messages of it that are next.
+"""A session lock: one session held by one receiver, with the next messages of the session.
 
-Owns: which messages of the session can be handed out, from where to read on, and until when the receiver has it.
+Owns: the available messages of the session in memory, the position to read from next, and the deadline of the lock.
 """
 
 from __future__ import annotations
@@ -18,49 +18,49 @@ if TYPE_CHECKING:
     from twinbus.broker.ports.consumer import Consumer
 
 READ_AHEAD_MESSAGES: Final = 200
-"""Messages of one session in memory: there may be thousands of sessions."""
+"""The maximum number of messages from a session in memory; there may be thousands of sessions."""
 READ_AHEAD_BYTES: Final = 1_048_576
 
 
 class LocalSessionLock(SessionLock):
-    """A session, locked."""
+    """The lock of a session in this process."""
 
     def __init__(
         self, session_id: bytes, consumer: Consumer, on_accepted: Callable[[SessionLock], None], next_read: int
     ) -> None:
-        """Made by `Sessions`; `granted` is called when the receiver has it."""
+        """Create a tentative lock; `on_accepted` is called when the receiver gets the session."""
         super().__init__(session_id, consumer)
         self.on_accepted = on_accepted
         self.next_read = next_read
         self.ready: deque[tuple[int, bytes]] = deque()
         self.ready_bytes = 0
         self.is_caught_up = False
-        """All that the session has is in `ready`, or out."""
+        """Whether all messages of the session are in `ready` or in flight."""
         self.is_reading = False
         self.has_unread_arrivals = False
-        """Messages came while it was reading."""
+        """Whether messages arrived during a read that may have missed them."""
         self.return_count = 0
-        """Messages that came back before they were read: what is being read may be older."""
+        """The number of requeued messages that a running read may have missed."""
         self.is_accepted = False
-        """The receiver knows that it has it."""
+        """Whether the receiver was notified that it holds the session."""
         self.lock_numbers: set[int] = set()
-        """Of the locks on its messages."""
+        """The numbers of the locks of the session's messages."""
         self.deadline_s = 0.0
-        """`until_ms` is the same on the wall clock, as the receiver is told it."""
+        """The expiry of the lock on the monotonic clock; `locked_until_ms` is the same time on the wall clock."""
         self.pending_deliveries = 0
-        """Messages that are being deleted, to be delivered then."""
+        """The number of messages that are delivered when their deletion is on disk."""
         self.expiry_timer: Timer | None = None
-        """Looks whether its time is over."""
+        """The timer that checks for expiry."""
         self.on_drained: Callable[[], None] | None = None
 
     @property
     def is_empty(self) -> bool:
-        """There is nothing in it that nobody has, as far as is known."""
+        """Whether the session has no available messages."""
         return self.is_caught_up and not self.ready
 
     @property
     def needs_read(self) -> bool:
-        """It is time to read on."""
+        """Whether the next messages should be read from the store."""
         return (
             not self.is_caught_up
             and not self.is_reading
@@ -70,7 +70,7 @@ class LocalSessionLock(SessionLock):
         )
 
     def append(self, sequence: int, record: bytes) -> None:
-        """A message of the session was just stored."""
+        """Add a new message to the session, if all earlier messages are in memory and there is room."""
         if self.is_caught_up and len(self.ready) < READ_AHEAD_MESSAGES and self.ready_bytes < READ_AHEAD_BYTES:
             self.ready.append((sequence, record))
             self.ready_bytes += len(record)
@@ -80,7 +80,7 @@ class LocalSessionLock(SessionLock):
             self.has_unread_arrivals = True
 
     def requeue(self, sequence: int, record: bytes) -> None:
-        """A message that was out is there again, at its place."""
+        """Insert a message that was in flight, in order."""
         if sequence >= self.next_read:
             self.is_caught_up = False
             self.return_count += 1
@@ -95,20 +95,20 @@ class LocalSessionLock(SessionLock):
             self.is_caught_up = False
 
     def take(self, count: int) -> list[tuple[int, bytes]]:
-        """Hand out the next `count`."""
+        """Remove and return the next `count` messages."""
         taken = [self.ready.popleft() for _ in range(count)]
         self.ready_bytes -= sum([len(record) for _, record in taken])
         return taken
 
     def withdraw(self, sequences: set[int]) -> None:
-        """These are not handed out."""
-        kept = [item for item in self.ready if item[0] not in sequences]
+        """Remove messages from memory that another operation has taken."""
+        kept = [message for message in self.ready if message[0] not in sequences]
         if len(kept) < len(self.ready):
             self.ready = deque(kept)
             self.ready_bytes = sum([len(record) for _, record in kept])
 
     def reset(self, low_watermark: int) -> None:
-        """What is known of messages is void."""
+        """Discard messages in memory, and read them again from `low_watermark` on."""
         self.ready.clear()
         self.lock_numbers.clear()
         self.ready_bytes = self.pending_deliveries = 0
@@ -116,7 +116,7 @@ class LocalSessionLock(SessionLock):
         self.is_caught_up = self.is_reading = False
 
     def fill(self, messages: list[tuple[int, bytes]], next_read: int, *, is_last: bool) -> None:
-        """What was read, up to `reached`; all that there is, if `is_last`."""
+        """Add messages that were read up to `next_read`; if `is_last`, the session has no more messages."""
         self.is_reading = False
         self.ready.extend(messages)
         self.ready_bytes += sum([len(record) for _, record in messages])

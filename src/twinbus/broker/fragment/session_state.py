@@ -1,10 +1,10 @@
-"""What sessions remember: a few bytes each, which live longer than their messages; and which sessions there are.
+"""Session states, which outlive the messages of their sessions, and the listing of sessions.
 
-Owns: the rows of states, their size, and the listing of sessions. Who may read or write a state is not its affair.
+Owns: the stored states, their size, and the listing of sessions. Callers check who may read or write a state.
 
-States count against the quota of their entity, each with its key: a million sessions with empty states are not free.
-The size of all states is one of the fragment's marks. A state that replaces another changes it by the difference, so
-the one that is there is read first.
+States count against the quota of the entity, each with its key: a million sessions with empty states take space. The
+size of all states is one of the fragment's counters. Replacing a state changes that size by the difference, so the
+present state is read first.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 _UPDATED: Final = Struct(">Q")
 _SESSION_ID_SIZE_BYTES: Final = 2
-"""In front of a session's id in keys."""
+"""The length field before a session id in keys."""
 MAX_PAGES: Final = 1_000
-"""Places in the listing that are remembered, so that the next page need not count from the first session."""
+"""The maximum number of remembered pages of the listing, so that the next page is found without counting."""
 SCAN_BATCH_SIZE: Final = 200
 
 
 class _PendingState:
-    """A state that is being written: its size, and how many commits that change it are not on disk."""
+    """A state that is being written: its size, and the number of its commits that are not on disk."""
 
     __slots__ = ("pending_commits", "size")
 
@@ -48,196 +48,198 @@ class SessionStates:
     """The states of one fragment's sessions."""
 
     def __init__(self, fragment: Fragment) -> None:
-        """Made by its fragment."""
+        """Create the session states for `fragment`."""
         self._fragment = fragment
         self._state_prefix = fragment.message_table.key_prefix + store_keys.SESSION_STATE
         self._state_end = kind_end(fragment.message_table.key_prefix, store_keys.SESSION_STATE)
         self._session_end = kind_end(fragment.message_table.key_prefix, store_keys.SESSION_MESSAGES)
         self._page_starts: dict[int, bytes] = {}
-        """By how many sessions come before: the key part of the last of them."""
+        """The packed id of the session before a page, by the number of sessions before the page."""
         self._pending_states: dict[bytes, _PendingState] = {}
-        """By sessions: states that are not on disk yet."""
+        """States that are not on disk yet, by session id."""
         self._waiting_changes: dict[bytes, list[tuple[WatchedRead, Callable[[int], None]]]] = {}
-        """By sessions: changes that wait until the size of the present state was read."""
+        """Changes that wait for the size of the present state, by session id."""
 
     def get(self, session_id: bytes, on_result: Callable[[bytes | ServiceBusError | None], None]) -> None:
-        """What a session remembers; None if nothing."""
+        """Read the state of a session; `on_result` gets None if there is none."""
         self._check_available()
-        found: list[bytes] = []
-        promise = self._fragment.commit_log.watch_read(
-            lambda error: on_result(error if error is not None else (found[0] if found else None))
+        states: list[bytes] = []
+        watched_read = self._fragment.commit_log.watch_read(
+            lambda error: on_result(error if error is not None else (states[0] if states else None))
         )
 
-        def read(values: list[bytes | None] | StoreError) -> None:
+        def on_read(values: list[bytes | None] | StoreError) -> None:
             if isinstance(values, StoreError):
-                promise.finish(_unavailable_error(values))
+                watched_read.finish(_unavailable_error(values))
                 return
             if values[0] is not None:
-                found.append(values[0][_UPDATED.size :])
-            promise.finish(None)
+                states.append(values[0][_UPDATED.size :])
+            watched_read.finish(None)
 
-        self._fragment.commit_log.get([self._state_prefix + pack_session_id(session_id)], read, Table.INDEX)
+        self._fragment.commit_log.get([self._state_prefix + pack_session_id(session_id)], on_read, Table.INDEX)
 
     def set(
         self, session_id: bytes, state: bytes | None, on_done: OnDone, check: Callable[[], object] | None = None
     ) -> None:
-        """Let a session remember something, or, with None, nothing. `check` raises if that is not allowed any more.
+        """Set the state of a session, or delete it (None). `check` raises an error if the caller lost the session.
 
-        Whatever frees room is done also in a full entity and on a full disk; else `answer` hears QuotaExceeded,
-        StoreUnavailable or ServerBusy.
+        A change that frees space is accepted even if the entity or the disk is full; any other change is then refused:
+        `on_done` gets QuotaExceeded, StoreUnavailable or ServerBusy.
         """
         self._check_available()
 
-        def change(before: int) -> None:
+        def change(old_size: int) -> None:
             try:
                 self._check_available()
                 if check is not None:
                     check()
-                self._write(session_id, state, before, on_done)
+                self._write(session_id, state, old_size, on_done)
             except ServiceBusError as error:
                 on_done(error)
 
-        written = self._pending_states.get(session_id)
-        if written is not None:
-            change(written.size)
+        pending_state = self._pending_states.get(session_id)
+        if pending_state is not None:
+            change(pending_state.size)
             return
-        promise = self._fragment.commit_log.watch_read(lambda error: on_done(error) if error is not None else None)
+        watched_read = self._fragment.commit_log.watch_read(lambda error: on_done(error) if error is not None else None)
         waiting = self._waiting_changes.setdefault(session_id, [])
-        waiting.append((promise, change))
+        waiting.append((watched_read, change))
         if len(waiting) == 1:
             self._read_size(session_id)
 
     def _read_size(self, session_id: bytes) -> None:
-        """Find out how large a state is, and make the changes that wait for that, in their order."""
-        key, life = self._state_prefix + pack_session_id(session_id), self._fragment.incarnation
+        """Read the size of a state, then apply the changes that wait for it, in order."""
+        key, incarnation = self._state_prefix + pack_session_id(session_id), self._fragment.incarnation
 
-        def read(values: list[bytes | None] | StoreError) -> None:
-            if life != self._fragment.incarnation:
-                return  # everyone was told
+        def on_read(values: list[bytes | None] | StoreError) -> None:
+            if incarnation != self._fragment.incarnation:
+                return  # the callers already got an error
             waiting = self._waiting_changes.pop(session_id)
             if isinstance(values, StoreError):
-                for promise, _ in waiting:
-                    promise.finish(_unavailable_error(values))
+                for watched_read, _ in waiting:
+                    watched_read.finish(_unavailable_error(values))
                 return
             value = values[0]
             size = len(key) + len(value) if value is not None else 0
-            for promise, change in waiting:
-                if promise.is_pending:  # else the caller was told that the store is silent
-                    promise.finish(None)
-                    written = self._pending_states.get(session_id)
-                    change(written.size if written is not None else size)
+            for watched_read, change in waiting:
+                if watched_read.is_pending:  # otherwise the caller already got a timeout
+                    watched_read.finish(None)
+                    pending_state = self._pending_states.get(session_id)
+                    change(pending_state.size if pending_state is not None else size)
 
-        self._fragment.commit_log.get([key], read, Table.INDEX)
+        self._fragment.commit_log.get([key], on_read, Table.INDEX)
 
     def _write(self, session_id: bytes, state: bytes | None, old_size: int, on_done: OnDone) -> None:
         fragment, key = self._fragment, self._state_prefix + pack_session_id(session_id)
-        journal, size = fragment.commit_log, 0
+        commit_log, size = fragment.commit_log, 0
         if state is None:
-            journal.batch.delete(key, Table.INDEX)
+            commit_log.batch.delete(key, Table.INDEX)
         else:
             value = _UPDATED.pack(fragment.clock.wall_ms()) + state
             size = len(key) + len(value)
             if size >= old_size:
-                journal.check_accepts_sends()  # on a full disk, only what frees room is written
+                commit_log.check_accepts_sends()  # on a full disk, only changes that free space are written
             if size > old_size:
                 fragment.check_quota(size - old_size)
-            journal.batch.put(key, value, Table.INDEX)
+            commit_log.batch.put(key, value, Table.INDEX)
         fragment.message_table.session_state_bytes += size - old_size
-        written = self._pending_states.setdefault(session_id, _PendingState())
-        written.size = size
-        written.pending_commits += 1
+        pending_state = self._pending_states.setdefault(session_id, _PendingState())
+        pending_state.size = size
+        pending_state.pending_commits += 1
 
-        def applied() -> None:
-            written.pending_commits -= 1
-            if not written.pending_commits:
+        def on_applied() -> None:
+            pending_state.pending_commits -= 1
+            if not pending_state.pending_commits:
                 self._pending_states.pop(session_id, None)
 
-        journal.add(fragment, size, applied, on_done)
+        commit_log.add(fragment, size, on_applied, on_done)
 
     def count_stored_bytes(self, on_done: Callable[[ServiceBusError | None], None]) -> None:
-        """Count states that an earlier version has written, and write their size down. Before the fragment is used."""
-        fragment, life = self._fragment, self._fragment.incarnation
+        """Count the size of states written by an earlier version, and store it; called while the fragment is loaded."""
+        fragment, incarnation = self._fragment, self._fragment.incarnation
         total = 0
 
-        def ask(start: bytes) -> None:
+        def scan_from(start: bytes) -> None:
             fragment.commit_log.scan(
-                start, self._state_end, counted, limit=SCAN_BATCH_SIZE, max_bytes=1_048_576, table=Table.INDEX
+                start, self._state_end, on_rows, limit=SCAN_BATCH_SIZE, max_bytes=1_048_576, table=Table.INDEX
             )
 
-        def counted(rows: list[Row] | StoreError) -> None:
+        def on_rows(rows: list[Row] | StoreError) -> None:
             nonlocal total
             if isinstance(rows, StoreError):
                 on_done(_unavailable_error(rows))
-            elif life != fragment.incarnation:
+            elif incarnation != fragment.incarnation:
                 on_done(StoreUnavailable("the store failed before the session states were counted"))
             elif rows:
                 total += sum([len(key) + len(value) for key, value in rows])
-                ask(rows[-1][0] + b"\x00")
+                scan_from(rows[-1][0] + b"\x00")
             else:
                 fragment.message_table.set_session_state_bytes(total)
                 on_done(None)
                 fragment.commit_log.add(fragment, 0, do_nothing, ignore)
 
-        ask(self._state_prefix)
+        scan_from(self._state_prefix)
 
     def reset(self) -> None:
-        """What is in memory is void: what is on disk is what there is."""
+        """Discard the state in memory, and fail waiting changes."""
         self._pending_states.clear()
-        asked, self._waiting_changes = self._waiting_changes, {}
-        for waiting in asked.values():
-            for promise, _ in waiting:
-                promise.finish(StoreUnavailable("the store failed before the state was set: try again in a moment"))
+        waiting_changes, self._waiting_changes = self._waiting_changes, {}
+        for waiting in waiting_changes.values():
+            for watched_read, _ in waiting:
+                watched_read.finish(
+                    StoreUnavailable("the store failed before the state was set: try again in a moment")
+                )
 
-    # --- which sessions there are -------------------------------------------------------------------------------------
+    # --- listing sessions ---------------------------------------------------------------------------------------------
 
     def list_all(self, skip: int, top: int, on_result: Callable[[list[bytes] | ServiceBusError], None]) -> None:
-        """Sessions that have active messages or a state: `top` of them, after the first `skip`."""
+        """List up to `top` sessions that have active messages or a state, after the first `skip`."""
         self._check_available()
-        known = max((count for count in self._page_starts if count <= skip), default=0)
-        found: list[bytes] = []
+        start_count = max((count for count in self._page_starts if count <= skip), default=0)
+        session_ids: list[bytes] = []
 
-        def step(after: bytes, count: int) -> None:
-            def told(nearest: bytes | ServiceBusError | None) -> None:
-                if isinstance(nearest, ServiceBusError):
-                    on_result(nearest)
+        def find_from(after: bytes, count: int) -> None:
+            def on_next(packed_id: bytes | ServiceBusError | None) -> None:
+                if isinstance(packed_id, ServiceBusError):
+                    on_result(packed_id)
                     return
-                if nearest is not None and count >= skip:
-                    found.append(nearest[_SESSION_ID_SIZE_BYTES:])
-                if nearest is None or len(found) == top:
-                    if nearest is not None:
-                        self._remember_page(count + 1, nearest)
-                    on_result(found)
+                if packed_id is not None and count >= skip:
+                    session_ids.append(packed_id[_SESSION_ID_SIZE_BYTES:])
+                if packed_id is None or len(session_ids) == top:
+                    if packed_id is not None:
+                        self._remember_page(count + 1, packed_id)
+                    on_result(session_ids)
                 else:
-                    step(nearest, count + 1)
+                    find_from(packed_id, count + 1)
 
-            self._find_next(after, told)
+            self._find_next(after, on_next)
 
-        step(self._page_starts.get(known, b""), known)
+        find_from(self._page_starts.get(start_count, b""), start_count)
 
     def _find_next(self, after: bytes, on_result: Callable[[bytes | ServiceBusError | None], None]) -> None:
-        """The session behind one, as it is in keys; its messages, however many, are passed over at once."""
+        """Find the packed id of the session after `after`, skipping all messages in that session at once."""
         start = after + LAST_SEQUENCE + b"\xff" if after else b""
-        heard: list[list[Row]] = []
-        nearest: list[bytes] = []
-        promise = self._fragment.commit_log.watch_read(
-            lambda error: on_result(error if error is not None else min(nearest, default=None))
+        answers: list[list[Row]] = []
+        packed_ids: list[bytes] = []
+        watched_read = self._fragment.commit_log.watch_read(
+            lambda error: on_result(error if error is not None else min(packed_ids, default=None))
         )
 
-        def hear(rows: list[Row] | StoreError) -> None:
+        def on_rows(rows: list[Row] | StoreError) -> None:
             if isinstance(rows, StoreError):
-                promise.finish(_unavailable_error(rows))
+                watched_read.finish(_unavailable_error(rows))
                 return
-            heard.append(rows)
-            nearest.extend([pack_session_id(session_id_of_key(key)) for key, _ in rows])
-            if len(heard) == len(places):
-                promise.finish(None)
+            answers.append(rows)
+            packed_ids.extend([pack_session_id(session_id_of_key(key)) for key, _ in rows])
+            if len(answers) == len(ranges):
+                watched_read.finish(None)
 
-        places = (
+        ranges = (
             (self._fragment.message_table.session_prefix, self._session_end),
             (self._state_prefix, self._state_end),
         )
-        for place, end in places:
-            self._fragment.commit_log.scan(place + start, end, hear, limit=1, max_bytes=1, table=Table.INDEX)
+        for prefix, end in ranges:
+            self._fragment.commit_log.scan(prefix + start, end, on_rows, limit=1, max_bytes=1, table=Table.INDEX)
 
     def _remember_page(self, count: int, after: bytes) -> None:
         if len(self._page_starts) >= MAX_PAGES:
@@ -247,41 +249,41 @@ class SessionStates:
     def list_updated(
         self, since_ms: int, skip: int, top: int, on_result: Callable[[list[bytes] | ServiceBusError], None]
     ) -> None:
-        """Sessions whose state was set after a time."""
+        """List up to `top` sessions whose state was set after `since_ms`, after the first `skip`."""
         self._check_available()
-        found: list[bytes] = []
-        passed = 0
+        session_ids: list[bytes] = []
+        updated_count = 0
 
-        def take(rows: list[Row]) -> None:
-            nonlocal passed
+        def add_rows(rows: list[Row]) -> None:
+            nonlocal updated_count
             for key, value in rows:
                 if _UPDATED.unpack_from(value)[0] > since_ms:
-                    passed += 1
-                    if passed > skip and len(found) < top:
-                        found.append(session_id_of_key(key))
-            if rows and len(found) < top:
-                ask(rows[-1][0] + b"\x00")
+                    updated_count += 1
+                    if updated_count > skip and len(session_ids) < top:
+                        session_ids.append(session_id_of_key(key))
+            if rows and len(session_ids) < top:
+                scan_from(rows[-1][0] + b"\x00")
             else:
-                on_result(found)
+                on_result(session_ids)
 
-        def ask(start: bytes) -> None:
-            read: list[Row] = []
-            promise = self._fragment.commit_log.watch_read(
-                lambda error: on_result(error) if error is not None else take(read)
+        def scan_from(start: bytes) -> None:
+            scanned_rows: list[Row] = []
+            watched_read = self._fragment.commit_log.watch_read(
+                lambda error: on_result(error) if error is not None else add_rows(scanned_rows)
             )
 
-            def heard(rows: list[Row] | StoreError) -> None:
+            def on_rows(rows: list[Row] | StoreError) -> None:
                 if isinstance(rows, StoreError):
-                    promise.finish(_unavailable_error(rows))
+                    watched_read.finish(_unavailable_error(rows))
                     return
-                read.extend(rows)
-                promise.finish(None)
+                scanned_rows.extend(rows)
+                watched_read.finish(None)
 
             self._fragment.commit_log.scan(
-                start, self._state_end, heard, limit=SCAN_BATCH_SIZE, max_bytes=1_048_576, table=Table.INDEX
+                start, self._state_end, on_rows, limit=SCAN_BATCH_SIZE, max_bytes=1_048_576, table=Table.INDEX
             )
 
-        ask(self._state_prefix)
+        scan_from(self._state_prefix)
 
     def _check_available(self) -> None:
         self._fragment.commit_log.check_available()

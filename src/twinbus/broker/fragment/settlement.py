@@ -1,7 +1,8 @@
-"""Settlement: what becomes of the messages of a fragment that are out.
+"""Settlement of a fragment's locked messages.
 
-Owns: from a lock's number, or its expiry, to the change on disk, and the watch over locks and times to live. A message
-is not kept in memory while it is out, since most are completed unseen: what has to change it reads it first.
+Owns: completing, releasing, abandoning, deferring and dead-lettering locked messages, lock expiry, and the expiry of
+messages by their time to live. The records of in-flight messages are not kept in memory, since most messages are
+completed without being read again: operations that change a message read its record first.
 """
 
 from __future__ import annotations
@@ -9,17 +10,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from twinbus.amqp.message import Message, Section
+from twinbus.broker.fragment.dead_lettering import (
+    DEAD_LETTER_SPARE_BYTES,
+    dead_letter_exhausted,
+    dead_letter_expired,
+    move_to_dead_letters,
+    without_dead_letter_reasons,
+)
 from twinbus.broker.fragment.locks import NEVER_EXPIRES_S, Lock
 from twinbus.broker.message_record import (
-    ACTIVE_STATE,
-    NEVER_MS,
     as_deferred,
     change_record,
-    make_record,
     parse_record,
     session_id_of,
     shared_body_of,
-    with_original_sequence,
 )
 from twinbus.broker.ports.fragment import SettlementPort
 from twinbus.broker.ports.settlement import Disposition, dead_letter_properties, lock_lost_error
@@ -46,35 +50,31 @@ if TYPE_CHECKING:
     from twinbus.broker.ports.consumer import Consumer
 
 EXPIRY_BATCH_SIZE: Final = 500
-"""Locks that are ended in one turn when many expire."""
+"""The maximum number of expired locks that are released in one turn."""
 READ_BATCH_SIZE: Final = 500
-"""Messages that are read and changed in one turn, if many come back together."""
+"""The maximum number of messages that are read and changed in one turn."""
 _MIN_EXPIRY_DELAY_S: Final = 0.01
 
-DEAD_LETTER_SPARE_BYTES: Final = 512
-"""What a reason may add to a message that is dead-lettered, also in a full entity and on a full disk: dead-lettering is
-a way to get on with the messages there. A message is dead-lettered once, so it grows by this once."""
-DEAD_LETTER_PROPERTY_NAMES: Final = frozenset({"DeadLetterReason", "DeadLetterErrorDescription"})
-"""Properties that a message gets when it is dead-lettered."""
 DEFERRAL_SPARE_BYTES: Final = 64
-"""What a deferral may add, also to a full entity and on a full disk: the mark of a possible duplicate, once. If it were
-refused, the message would be delivered again at once, and again, while those behind it in its session are deferred."""
+"""The bytes that a deferral may add to a message even if the entity or the disk is full: the mark of a possible
+duplicate. If the deferral were refused, the message would be redelivered repeatedly, while later messages of its
+session are deferred."""
 
 LONG_AGO_S: Final = float("-inf")
-"""No lock has expired by then."""
+"""A time before all lock deadlines."""
 
 InFlightRecord: TypeAlias = "tuple[Lock, bytes]"
-"""A message that is out: as what, and its record."""
+"""The lock and the record of an in-flight message."""
 
 
 _SPARE_BYTES: Final = {Disposition.DEAD_LETTER: DEAD_LETTER_SPARE_BYTES, Disposition.DEFER: DEFERRAL_SPARE_BYTES}
 
 
 class Settlement(SettlementPort):
-    """The ends of locks, of one fragment."""
+    """The settlement of one fragment's messages."""
 
     def __init__(self, fragment: Fragment) -> None:
-        """Made by its fragment."""
+        """Create the settlement for `fragment`."""
         self._fragment = fragment
         self._expiry_timer: Timer | None = None
         self._expiry_timer_s = 0.0
@@ -83,24 +83,24 @@ class Settlement(SettlementPort):
         self._postponed_releases: list[tuple[list[Lock], OnDone]] = []
         self._last_deferral = 0
         self._pending_deferrals: set[int] = set()
-        """Numbers of deferrals that have begun and are not on disk."""
+        """The numbers of deferrals that are not on disk yet."""
         self._waiting_for_deferrals: list[tuple[int, Callable[[], None]]] = []
-        """What waits for them, with the number of the last one that it waits for."""
+        """Calls waiting for deferrals, each with the number of the last deferral that it waits for."""
 
-    # --- what receivers ask -------------------------------------------------------------------------------------------
+    # --- called by receivers ------------------------------------------------------------------------------------------
 
     def complete(self, lock_numbers: Iterable[int], on_done: OnDone) -> list[int]:
-        """Delete messages that are locked. Returns those whose lock is lost; `answer` hears of the others."""
+        """Delete locked messages; `on_done` is called when this is on disk. Return the numbers of lost locks."""
         locks, lost = self._end_valid_locks(lock_numbers)
         if locks:
             self._fragment.remove(locks, on_done)
         return lost
 
     def release(self, lock_numbers: Iterable[int], on_done: OnDone) -> list[int]:
-        """Give messages back as they are: nobody has seen them.
+        """Requeue locked messages unchanged, because no receiver has seen them. Return the numbers of lost locks.
 
-        A release writes nothing. So while the disk does not answer, it is postponed instead of refused: otherwise the
-        locks of messages that reached nobody would expire, and count a delivery.
+        A release writes nothing. While the disk does not respond, a release is postponed instead of refused: otherwise
+        the locks of messages that no receiver has seen would expire, and count a delivery.
         """
         fragment = self._fragment
         if not fragment.is_loaded:
@@ -115,10 +115,10 @@ class Settlement(SettlementPort):
         return lost
 
     def reclaim(self, lock_numbers: Iterable[int]) -> None:
-        """Give messages back at once, when their receiver is gone for good; they come with a delivery on their count.
+        """Requeue messages locked by a receiver that will not return; they are delivered with a count of at least 1.
 
-        Nothing is written: before they were handed to an exclusive receiver, that was noted (`redelivery`). So this
-        works while the disk does not answer, too, and for locks that have expired meanwhile.
+        Nothing is written: `redelivery` noted the messages on disk before they were delivered to the exclusive
+        receiver. So this works while the disk does not respond, and for locks that have expired meanwhile.
         """
         locks = self._end_locks(lock_numbers, LONG_AGO_S)[0]
         self._fragment.redelivery.add_reclaimed([lock.sequence for lock in locks])
@@ -130,47 +130,52 @@ class Settlement(SettlementPort):
     def abandon(
         self, lock_numbers: Iterable[int], on_done: OnDone, properties: Mapping[str, object] | None = None
     ) -> list[int]:
-        """Give messages back with a delivery more on their count, and perhaps with changed properties."""
+        """Requeue messages with a higher delivery count and changed properties. Return the numbers of lost locks."""
         locks, lost = self._end_valid_locks(lock_numbers)
         if locks:
             on_done = self._keep_order(on_done)
-            self._read(locks, on_done, lambda found, answer: self._write_returned(found, answer, properties))
+            self._read(
+                locks,
+                on_done,
+                lambda messages, on_batch_done: self._write_returned(messages, on_batch_done, properties),
+            )
         return lost
 
     def _keep_order(self, on_done: OnDone) -> OnDone:
-        """An exclusive receiver gets nothing that is behind messages on their way back before these are there."""
+        """Return a callback that holds back later messages from an exclusive receiver until it is called."""
         redelivery = self._fragment.redelivery
         return redelivery.block_until_returned(on_done) if redelivery.noted_blocks else on_done
 
     def defer(
         self, lock_numbers: Iterable[int], on_done: OnDone, properties: Mapping[str, object] | None = None
     ) -> list[int]:
-        """Set messages aside: whoever wants one has to know its sequence number. That is not counted as a delivery."""
+        """Defer messages without counting a delivery. Return the numbers of lost locks."""
         locks, lost = self._end_valid_locks(lock_numbers)
         if locks:
             on_done = self._track_deferral(on_done)
-            self._read(locks, on_done, lambda found, answer: self._defer(found, answer, properties))
+            self._read(locks, on_done, lambda messages, on_batch_done: self._defer(messages, on_batch_done, properties))
         return lost
 
     def _track_deferral(self, on_done: OnDone) -> OnDone:
-        """Note a deferral that has begun, until it is answered."""
+        """Return a callback that marks a new deferral as pending until it is called."""
         self._last_deferral += 1
         number = self._last_deferral
         self._pending_deferrals.add(number)
 
-        def deferred(error: ServiceBusError | None) -> None:
+        def on_deferred(error: ServiceBusError | None) -> None:
             self._pending_deferrals.discard(number)
             on_done(error)
             if self._waiting_for_deferrals:
                 self._run_after_deferrals()
 
-        return deferred
+        return on_deferred
 
     def after_deferrals(self, call: Callable[[], None]) -> None:
-        """Call `then` when the deferrals that have begun are on disk; at once if there are none.
+        """Run a call when all pending deferrals are on disk; at once if there are none.
 
-        A receiver that takes the place of another one looks for deferred messages before it receives anything. One that
-        it does not find because its deferral is still being written would come behind later messages of its session.
+        A receiver that replaces another one looks for deferred messages before it receives. If the new receiver missed
+        a message whose deferral is still being written, it would process that message after later messages of the
+        session.
         """
         if self._pending_deferrals:
             self._waiting_for_deferrals.append((self._last_deferral, call))
@@ -179,10 +184,10 @@ class Settlement(SettlementPort):
 
     def _run_after_deferrals(self) -> None:
         first = min(self._pending_deferrals) if self._pending_deferrals else self._last_deferral + 1
-        ready = [then for last, then in self._waiting_for_deferrals if last < first]
+        ready = [call for last, call in self._waiting_for_deferrals if last < first]
         self._waiting_for_deferrals = [item for item in self._waiting_for_deferrals if item[0] >= first]
-        for then in ready:
-            then()
+        for call in ready:
+            call()
 
     def dead_letter(
         self,
@@ -193,42 +198,44 @@ class Settlement(SettlementPort):
         description: str | None = None,
         properties: Mapping[str, object] | None = None,
     ) -> list[int]:
-        """Move messages to the dead-letter queue; those of a dead-letter queue stay there, and count a delivery."""
+        """Move messages to the dead-letter queue, or abandon dead letters. Return the numbers of lost locks."""
         if self._fragment.dead_letters is None:
-            return self.abandon(lock_numbers, on_done, _without_reasons(properties))
+            return self.abandon(lock_numbers, on_done, without_dead_letter_reasons(properties))
         changes = dict(properties or {}) | dead_letter_properties(reason, description)
         locks, lost = self._end_valid_locks(lock_numbers)
         if locks:
-            self._read(locks, on_done, lambda found, answer: self._dead_letter_all(found, answer, changes))
+            self._read(
+                locks, on_done, lambda messages, on_batch_done: self._dead_letter_all(messages, on_batch_done, changes)
+            )
         return lost
 
     def renew(self, lock_number: int) -> int:
-        """Let a lock last its duration from now; the time on the wall clock until when. MessageLockLost."""
+        """Renew a lock for its duration; return its new expiry on the wall clock. Raises MessageLockLost."""
         fragment = self._fragment
         fragment.commit_log.check_available()
         now_s, duration_ms = fragment.clock.monotonic_s(), fragment.policy.lock_duration_ms
         lock = fragment.locks.by_number.get(lock_number)
         if lock is not None and lock.session_id is not None:
-            raise NotAllowed("the message is locked as long as its session is: renew the lock of that")
+            raise NotAllowed("the message is locked as long as its session: renew the session lock instead")
         if not fragment.locks.renew(lock_number, now_s, now_s + duration_ms / 1000):
             raise lock_lost_error()
         self.schedule_expiry(now_s + duration_ms / 1000)
         return fragment.clock.wall_ms() + duration_ms
 
     def renew_lock(self, lock_number: int, on_result: Callable[[int | ServiceBusError], None]) -> None:
-        """Renew a lock, and tell until when."""
+        """Renew a lock; `on_result` gets its new expiry on the wall clock."""
         on_result(self.renew(lock_number))
 
     def find_locked_message(
         self, lock_number: int, on_result: Callable[[tuple[int, str | None] | ServiceBusError], None]
     ) -> None:
-        """Find the message that a lock is on. Its record is not in memory."""
+        """Read the locked message; `on_result` gets its sequence number and message id. Raises MessageLockLost."""
         lock = self._fragment.locks.by_number.get(lock_number)
         if lock is None or not self.is_lock_valid(lock_number):
             raise lock_lost_error()
-        holdings, sequence = self._fragment.message_table, lock.sequence
+        message_table, sequence = self._fragment.message_table, lock.sequence
 
-        def read(values: list[bytes | None] | StoreError) -> None:
+        def on_read(values: list[bytes | None] | StoreError) -> None:
             if isinstance(values, StoreError):
                 on_result(StoreUnavailable("the store failed before the message was found: try again in a moment"))
                 return
@@ -237,16 +244,16 @@ class Settlement(SettlementPort):
                 (sequence, message_id_text(Message(parse_record(record).bare_message)) if record is not None else None)
             )
 
-        area = holdings.deferred_prefix if lock.is_deferred else holdings.active_prefix
-        self._fragment.commit_log.get([area + pack_sequence(sequence)], read)
+        prefix = message_table.deferred_prefix if lock.is_deferred else message_table.active_prefix
+        self._fragment.commit_log.get([prefix + pack_sequence(sequence)], on_read)
 
     def is_lock_valid(
         self, lock_number: int, session_holder_of: Callable[[bytes], Consumer | None] | None = None
     ) -> bool:
-        """Whether a lock is there, has not expired, and may be ended by the caller.
+        """Return whether a lock exists, has not expired, and may be used by the caller.
 
-        The messages of a session may be settled by the receiver that holds the session and by nobody else: `holder_of`
-        gives the caller's receiver that holds a session, or None.
+        Only the receiver that holds a session may settle its messages: `session_holder_of` returns the caller's
+        receiver that holds a session, or None.
         """
         now_s = self._fragment.clock.monotonic_s()
         lock = self._fragment.locks.by_number.get(lock_number)
@@ -254,35 +261,41 @@ class Settlement(SettlementPort):
             return False
         if self._fragment.sessions is None:
             return True
-        session, hold = lock.session_id, lock.session_lock
-        if session_holder_of is None or session is None or hold is None or hold.has_ended or hold.deadline_s <= now_s:
+        session_id, session_lock = lock.session_id, lock.session_lock
+        if (
+            session_holder_of is None
+            or session_id is None
+            or session_lock is None
+            or session_lock.has_ended
+            or session_lock.deadline_s <= now_s
+        ):
             return False
-        return session_holder_of(session) is hold.consumer
+        return session_holder_of(session_id) is session_lock.consumer
 
     # --- in a transaction ---------------------------------------------------------------------------------------------
 
     def reserve_locks(self, lock_numbers: Iterable[int]) -> tuple[list[Lock], list[int]]:
-        """Locked messages that nobody else settles, and that do not expire, until it is known what becomes of them.
+        """Reserve locks for a transaction: until it finishes, they do not expire and cannot be settled.
 
-        And those whose lock is lost.
+        Return the reserved locks, and the numbers of lost locks.
         """
         return self._end_valid_locks(lock_numbers)
 
     def restore_locks(self, locks: list[Lock]) -> None:
-        """What was set apart is locked as it was before; where its time is over meanwhile, that ends it now.
+        """Restore reserved locks with their old deadlines after a rollback; expired locks end at once.
 
-        Where its session is not its receiver's any more, it is free.
+        Messages whose session lock has ended are requeued.
         """
         fragment = self._fragment
-        free = [lock for lock in locks if lock.session_lock is not None and lock.session_lock.has_ended]
+        ended = [lock for lock in locks if lock.session_lock is not None and lock.session_lock.has_ended]
         kept = [lock for lock in locks if lock.session_lock is None or not lock.session_lock.has_ended]
         for lock in kept:
             fragment.locks.restore(lock)
             self.schedule_expiry(lock.deadline_s)
         if fragment.sessions is not None:
             fragment.sessions.attach_locks(kept)
-        if free:
-            self._read(free, ignore, self._return_unchanged)
+        if ended:
+            self._read(ended, ignore, self._return_unchanged)
 
     def prepare(
         self,
@@ -291,32 +304,33 @@ class Settlement(SettlementPort):
         records: Mapping[int, bytes],
         properties: Mapping[str, object],
     ) -> Callable[[], None]:
-        """What settles messages that were set apart, in the batch of the turn in which it is called.
+        """Return a call that settles reserved messages in the batch of the turn in which it runs.
 
-        `records` are theirs, but for those to be completed. MessageTooLarge if they cannot be changed so.
+        `records` are the records by sequence number; completing needs none. Raises MessageTooLarge, QuotaExceeded or
+        StoreUnavailable if the changed messages cannot be stored.
         """
         if disposition is Disposition.COMPLETE:
             return lambda: self._fragment.remove(locks, ignore)
-        found = [(lock, records[lock.sequence]) for lock in locks if lock.sequence in records]
-        changed = [(lock, self._change(record, properties)) for lock, record in found]
-        self._check_growth(found, changed, spare=_SPARE_BYTES.get(disposition, 0))
+        messages = [(lock, records[lock.sequence]) for lock in locks if lock.sequence in records]
+        changed = [(lock, self._change(record, properties)) for lock, record in messages]
+        self._check_growth(messages, changed, spare=_SPARE_BYTES.get(disposition, 0))
         if disposition is Disposition.RELEASE:
-            return lambda: self._return_unchanged(found, ignore)
+            return lambda: self._return_unchanged(messages, ignore)
         if disposition is Disposition.DEFER:
-            return lambda: self._defer(found, ignore, properties, is_checked=True)
+            return lambda: self._defer(messages, ignore, properties, is_checked=True)
         if disposition is Disposition.DEAD_LETTER and self._fragment.dead_letters is not None:
-            return lambda: self._dead_letter_all(found, ignore, properties, is_checked=True)
-        kept = _without_reasons(properties) if disposition is Disposition.DEAD_LETTER else properties
-        return lambda: self._write_returned(found, ignore, kept, is_checked=True)
+            return lambda: self._dead_letter_all(messages, ignore, properties, is_checked=True)
+        changes = without_dead_letter_reasons(properties) if disposition is Disposition.DEAD_LETTER else properties
+        return lambda: self._write_returned(messages, ignore, changes, is_checked=True)
 
     def _end_valid_locks(self, lock_numbers: Iterable[int]) -> tuple[list[Lock], list[int]]:
         self._fragment.commit_log.check_available()
         return self._end_locks(lock_numbers, self._fragment.clock.monotonic_s())
 
     def _end_locks(self, lock_numbers: Iterable[int], now_s: float) -> tuple[list[Lock], list[int]]:
-        """End locks that have not expired by `now_s`. Returns them, and the numbers of those that have."""
+        """End locks that have not expired by `now_s`. Return these locks, and the numbers of lost locks."""
         take, sessions = self._fragment.locks.take, self._fragment.sessions
-        found, lost = [], []
+        locks, lost = [], []
         for number in lock_numbers:
             lock = take(number, now_s)
             if lock is None:
@@ -324,58 +338,63 @@ class Settlement(SettlementPort):
                 continue
             if sessions is not None:
                 sessions.detach_lock(lock)
-            found.append(lock)
-        return found, lost
+            locks.append(lock)
+        return locks, lost
 
-    # --- what is done with messages that are out ----------------------------------------------------------------------
+    # --- changing messages in flight ----------------------------------------------------------------------------------
 
     def return_with_count(self, locks: list[Lock], on_done: OnDone) -> None:
-        """Give back messages whose time is over: a delivery more on their count."""
-        self._read(locks, on_done, lambda found, answer: self._write_returned(found, answer, None))
+        """Requeue messages whose locks have expired, with a higher delivery count."""
+        self._read(locks, on_done, lambda messages, on_batch_done: self._write_returned(messages, on_batch_done, None))
 
     def _read(
         self, locks: list[Lock], on_done: OnDone, on_read: Callable[[list[InFlightRecord], OnDone], None]
     ) -> None:
-        """Read the records of messages that are out, a part of them in each turn."""
+        """Read the records of in-flight messages, a batch per turn, and pass each batch to `on_read`."""
         if len(locks) <= READ_BATCH_SIZE:
             self._read_batch(locks, on_done, on_read)
             return
 
-        def go_on(error: ServiceBusError | None) -> None:
-            told = on_done if error is None else lambda _: on_done(error)
-            self._read(locks[READ_BATCH_SIZE:], told, on_read)
+        def read_next(error: ServiceBusError | None) -> None:
+            on_next_done = on_done if error is None else lambda _: on_done(error)
+            self._read(locks[READ_BATCH_SIZE:], on_next_done, on_read)
 
-        self._read_batch(locks[:READ_BATCH_SIZE], go_on, on_read)
+        self._read_batch(locks[:READ_BATCH_SIZE], read_next, on_read)
 
     def _read_batch(
         self, locks: list[Lock], on_done: OnDone, on_read: Callable[[list[InFlightRecord], OnDone], None]
     ) -> None:
         fragment = self._fragment
-        life = fragment.incarnation
+        incarnation = fragment.incarnation
 
-        def read(values: list[bytes | None] | StoreError) -> None:
-            if life != fragment.incarnation or isinstance(values, StoreError):
-                on_done(_lock_void_error())
-                if isinstance(values, StoreError) and life == fragment.incarnation:
+        def on_values(values: list[bytes | None] | StoreError) -> None:
+            if incarnation != fragment.incarnation or isinstance(values, StoreError):
+                on_done(_lock_lost_on_failure_error())
+                if isinstance(values, StoreError) and incarnation == fragment.incarnation:
                     fragment.commit_log.fail(str(values))
                 return
-            found = [(lock, record) for lock, record in zip(locks, values, strict=True) if record is not None]
+            messages = [(lock, record) for lock, record in zip(locks, values, strict=True) if record is not None]
             try:
-                on_read(found, on_done)
+                on_read(messages, on_done)
             except (MessageTooLarge, QuotaExceeded, StoreUnavailable) as error:
                 refusal = error
-                for lock, _ in found:
-                    fragment.redelivery.add_reclaimed_if_noted(lock.sequence)  # its receiver had something to say of it
-                self._return_unchanged(found, lambda _: on_done(refusal))
+                for lock, _ in messages:
+                    fragment.redelivery.add_reclaimed_if_noted(lock.sequence)  # the receiver has seen the message
+                self._return_unchanged(messages, lambda _: on_done(refusal))
             except Exception:
-                fault = InternalFault("the message could not be changed; it is there as it was")
-                self._return_unchanged(found, lambda _: on_done(fault))  # it must not be kept out for ever
+                internal_fault = InternalFault(
+                    "the message could not be changed, and is available again unchanged: see the server's log"
+                )
+                # otherwise the messages would stay in flight forever
+                self._return_unchanged(messages, lambda _: on_done(internal_fault))
                 raise
 
-        holdings = fragment.message_table
-        places = [holdings.deferred_prefix if lock.is_deferred else holdings.active_prefix for lock in locks]
-        keys = [place + pack_sequence(lock.sequence) for place, lock in zip(places, locks, strict=True)]
-        fragment.read(keys, read)
+        message_table = fragment.message_table
+        prefixes = [
+            message_table.deferred_prefix if lock.is_deferred else message_table.active_prefix for lock in locks
+        ]
+        keys = [prefix + pack_sequence(lock.sequence) for prefix, lock in zip(prefixes, locks, strict=True)]
+        fragment.read(keys, on_values)
 
     def _return_unchanged(self, messages: list[InFlightRecord], on_done: OnDone) -> None:
         for lock, record in messages:
@@ -392,31 +411,31 @@ class Settlement(SettlementPort):
         is_checked: bool = False,
     ) -> None:
         fragment = self._fragment
-        most = fragment.policy.max_delivery_count
+        max_delivery_count = fragment.policy.max_delivery_count
         returned: list[InFlightRecord] = []
-        exhausted_ones: list[InFlightRecord] = []
-        for lock, record in messages:  # nothing is put into the batch before all could be changed
+        exhausted: list[InFlightRecord] = []
+        for lock, record in messages:  # change all before writing: a change may fail
             count = parse_record(record).delivery_count + 1
-            if most is not None and count >= most:
-                exhausted_ones.append((lock, self._change(record, properties, delivery_count=count)))
+            if max_delivery_count is not None and count >= max_delivery_count:
+                exhausted.append((lock, self._change(record, properties, delivery_count=count)))
             else:
                 returned.append((lock, self._change(record, properties, delivery_count=count)))
         if properties and not is_checked:
-            self._check_growth(messages, returned + exhausted_ones)
-        for lock, changed in exhausted_ones:
-            assert most is not None
-            self._dead_letter_one(lock, change_record(changed, properties=max_delivery_count_properties(most)))
+            self._check_growth(messages, returned + exhausted)
+        for lock, changed in exhausted:
+            assert max_delivery_count is not None
+            dead_letter_exhausted(fragment, lock, changed, max_delivery_count)
         growth = 0
         for lock, changed in returned:
             growth += len(changed) - lock.size
             fragment.message_table.rewrite(lock, changed)
 
-        def applied() -> None:
+        def on_applied() -> None:
             fragment.redelivery.forget([lock.sequence for lock, _ in returned])
             for lock, record in returned:
                 fragment.requeue(lock, record)
 
-        fragment.commit_log.add(fragment, max(0, growth), applied, on_done)
+        fragment.commit_log.add(fragment, max(0, growth), on_applied, on_done)
 
     def _defer(
         self,
@@ -438,11 +457,11 @@ class Settlement(SettlementPort):
                 fragment.message_table.defer(lock, record)
                 fragment.in_flight.mark_deleting(lock.sequence)
 
-        def applied() -> None:
+        def on_applied() -> None:
             for lock, _ in deferred:
                 fragment.end_in_flight(lock)
 
-        fragment.commit_log.add(fragment, 0, applied, on_done)
+        fragment.commit_log.add(fragment, 0, on_applied, on_done)
 
     def _dead_letter_all(
         self,
@@ -456,17 +475,17 @@ class Settlement(SettlementPort):
         if changes and not is_checked:
             self._check_growth(messages, changed, spare=DEAD_LETTER_SPARE_BYTES)
         for lock, record in changed:
-            self._dead_letter_one(lock, record)
+            move_to_dead_letters(self._fragment, lock, record)
         self._fragment.commit_log.add(self._fragment, 0, do_nothing, on_done)
 
     def _check_growth(self, original: list[InFlightRecord], changed: list[InFlightRecord], *, spare: int = 0) -> None:
-        """Refuse properties that a receiver adds to messages if they do not fit; up to `spare` bytes always fit.
+        """Refuse added properties that do not fit; up to `spare` bytes per message are always accepted.
 
-        QuotaExceeded if the entity is full, StoreUnavailable if the disk is.
+        Raises QuotaExceeded if the entity is full, DiskFull if the disk is.
         """
-        before = {lock: len(record) for lock, record in original}
-        growths = [len(record) - before[lock] for lock, record in changed]
-        growth = sum([one for one in growths if one > spare])
+        original_sizes = {lock: len(record) for lock, record in original}
+        growths = [len(record) - original_sizes[lock] for lock, record in changed]
+        growth = sum([size for size in growths if size > spare])
         if growth:
             self._fragment.commit_log.check_disk_space()
             self._fragment.check_quota(growth)
@@ -474,31 +493,19 @@ class Settlement(SettlementPort):
     def _change(
         self, record: bytes, properties: Mapping[str, object] | None, *, delivery_count: int | None = None
     ) -> bytes:
-        """A message as its receiver wants it to be. MessageTooLarge if that is more than may be."""
+        """Return a changed record. Raises MessageTooLarge if its properties exceed the limit."""
         changed = change_record(record, delivery_count=delivery_count, properties=properties)
-        most = self._fragment.policy.max_properties_bytes
+        limit = self._fragment.policy.max_properties_bytes
         if properties and len(changed) > len(record):
             size = Message(parse_record(changed).bare_message).size_of(Section.APPLICATION_PROPERTIES)
-            if size > most:
-                raise MessageTooLarge(f"the message would have {size} bytes of properties; it can have {most}")
+            if size > limit:
+                raise MessageTooLarge(f"the message would have {size} bytes of properties: the limit is {limit}")
         return changed
-
-    def _dead_letter_one(self, lock: Lock, record: bytes) -> None:
-        """Move one message to the dead-letter queue, in the batch of this turn."""
-        fragment = self._fragment
-        dead_letters = fragment.dead_letters
-        assert dead_letters is not None
-        fragment.remove([lock], ignore)
-        parts = with_original_sequence(parse_record(record), lock.sequence)
-        parts = parts._replace(state=ACTIVE_STATE, due_ms=NEVER_MS, session_id=None, shared_body=0)
-        if fragment.redelivery.may_have_been_delivered(lock.sequence):
-            parts = parts._replace(delivery_count=max(1, parts.delivery_count))
-        dead_letters.store_moved(make_record(parts))
 
     # --- locks that expire --------------------------------------------------------------------------------------------
 
     def schedule_expiry(self, deadline_s: float) -> None:
-        """Look at the locks when this deadline is over, or before."""
+        """Check for expired locks at this deadline, or earlier."""
         if self._expiry_timer is not None:
             if self._expiry_timer_s <= deadline_s:
                 return
@@ -510,7 +517,7 @@ class Settlement(SettlementPort):
         fragment = self._fragment
         self._expiry_timer = None
         if fragment.commit_log.unavailable_reason is not None:
-            self._is_expiry_postponed = True  # until the store speaks again
+            self._is_expiry_postponed = True  # until the store is available again
             return
         if not self._is_expiring:
             expired = fragment.locks.take_expired(fragment.clock.monotonic_s(), EXPIRY_BATCH_SIZE)
@@ -522,11 +529,11 @@ class Settlement(SettlementPort):
             self.schedule_expiry(deadline_s)
 
     def _on_expired(self, _error: ServiceBusError | None) -> None:
-        """Locks that expired are dealt with: the next may follow."""
+        """Allow the next batch of expired locks."""
         self._is_expiring = False
 
     def resume(self) -> None:
-        """The store speaks again."""
+        """Continue postponed expiry and releases when the store is available again."""
         if self._is_expiry_postponed:
             self._is_expiry_postponed = False
             self._expire()
@@ -535,11 +542,11 @@ class Settlement(SettlementPort):
             self._read(locks, on_done, self._return_unchanged)
 
     def reset(self) -> None:
-        """All locks are void."""
+        """Discard the state in memory: all locks are lost."""
         self._is_expiring = self._is_expiry_postponed = False
         postponed, self._postponed_releases = self._postponed_releases, []
         for _, on_done in postponed:
-            on_done(_lock_void_error())
+            on_done(_lock_lost_on_failure_error())
         if self._expiry_timer is not None:
             self._expiry_timer.cancel()
             self._expiry_timer = None
@@ -547,48 +554,51 @@ class Settlement(SettlementPort):
     # --- messages that expire -----------------------------------------------------------------------------------------
 
     def expire_messages(self, entries: TimeEntries) -> None:
-        """The agenda says that the time of these messages is over."""
+        """Expire messages that the time index reports; locked messages get more time."""
         fragment = self._fragment
-        seen_next, out, expiry = (
+        committed_end, in_flight, expiry_index = (
             fragment.message_table.committed.next_sequence,
             fragment.in_flight.locks,
             fragment.message_table.expiry_index,
         )
         now_ms, duration_ms = fragment.clock.wall_ms(), fragment.policy.lock_duration_ms
-        ended: list[Lock] = []
-        is_early = False
-        low = entries[-1]
-        for moment in entries:
-            when_ms, sequence = moment
-            if sequence >= seen_next:
-                low, is_early = moment, True
+        expired: list[Lock] = []
+        awaits_commit = False
+        low_watermark = entries[-1]
+        for entry in entries:
+            when_ms, sequence = entry
+            if sequence >= committed_end:
+                low_watermark, awaits_commit = entry, True
                 break
-            lock = out.get(sequence)
-            if lock is not None:  # who holds it may still settle it; else its time is over when it comes back
-                later_ms = max(now_ms, when_ms) + duration_ms  # the wall clock may have been set back since the look
-                expiry.remove(when_ms, sequence)
-                expiry.add(later_ms, sequence)
+            lock = in_flight.get(sequence)
+            if lock is not None:  # its receiver may still settle the message; a requeued message expires then
+                later_ms = max(now_ms, when_ms) + duration_ms  # the wall clock may have been set back since the scan
+                expiry_index.remove(when_ms, sequence)
+                expiry_index.add(later_ms, sequence)
                 lock.expiry_ms = later_ms
-            elif sequence in out:
-                expiry.remove(when_ms, sequence)
+            elif sequence in in_flight:
+                expiry_index.remove(when_ms, sequence)
             else:
                 lock = Lock(0, sequence, 0, NEVER_EXPIRES_S)
                 lock.expiry_ms, lock.has_extra_rows = when_ms, True
-                ended.append(lock)
-        fragment.dispatcher.withdraw({lock.sequence for lock in ended})
-        fragment.in_flight.add(sorted(ended, key=_by_sequence))
+                expired.append(lock)
+        fragment.dispatcher.withdraw({lock.sequence for lock in expired})
+        fragment.in_flight.add(sorted(expired, key=_by_sequence))
 
-        def dealt_with(_error: ServiceBusError | None) -> None:
-            expiry.mark_processed(low, awaits_commit=is_early)
+        def on_done(_error: ServiceBusError | None) -> None:
+            expiry_index.mark_processed(low_watermark, awaits_commit=awaits_commit)
 
-        # An agenda shows a bounded number of them; in parts, those of another part would be taken for settled ones.
-        self._read_batch(ended, dealt_with, lambda found, answer: self._expire_found(ended, found, answer))
+        # The time index bounds this batch. If it were split, messages in other parts would look as if they were
+        # settled.
+        self._read_batch(
+            expired, on_done, lambda messages, on_batch_done: self._expire_found(expired, messages, on_batch_done)
+        )
 
     def _expire_found(self, expired: list[Lock], messages: list[InFlightRecord], on_done: OnDone) -> None:
         fragment = self._fragment
-        there = {lock.sequence for lock, _ in messages}
+        existing = {lock.sequence for lock, _ in messages}
         for lock in expired:
-            if lock.sequence not in there:  # it was settled, and this row is left of it
+            if lock.sequence not in existing:  # the message was settled, and only this row is left
                 fragment.message_table.expiry_index.remove(lock.expiry_ms, lock.sequence)
                 fragment.in_flight.remove(lock.sequence)
         for lock, record in messages:
@@ -597,15 +607,13 @@ class Settlement(SettlementPort):
         fragment.commit_log.add(fragment, 0, do_nothing, on_done)
 
     def expire_undelivered(self, messages: list[InFlightRecord]) -> None:
-        """These were to be handed out, and their time is over."""
+        """Expire messages that were about to be delivered or requeued."""
         self._fragment.in_flight.add([lock for lock, _ in messages])
         self._drop_expired(messages)
 
     def _drop_expired(self, messages: list[InFlightRecord]) -> None:
         if self._fragment.policy.dead_letters_expired and self._fragment.dead_letters is not None:
-            why = dead_letter_properties("TTLExpiredException", "The message expired and was dead lettered.")
-            for lock, record in [(lock, change_record(record, properties=why)) for lock, record in messages]:
-                self._dead_letter_one(lock, record)
+            dead_letter_expired(self._fragment, messages)
         elif messages:
             self._fragment.remove([lock for lock, _ in messages], ignore)
 
@@ -614,18 +622,6 @@ def _by_sequence(lock: Lock) -> int:
     return lock.sequence
 
 
-def _lock_void_error() -> StoreUnavailable:
-    """Return the error of a caller that gives back a message while the store fails."""
-    return StoreUnavailable("the store failed before the message was given back; its lock is void")
-
-
-def _without_reasons(properties: Mapping[str, object] | None) -> dict[str, object]:
-    """Changes without a reason: a message that is a dead letter already keeps the one it has."""
-    return {name: value for name, value in (properties or {}).items() if name not in DEAD_LETTER_PROPERTY_NAMES}
-
-
-def max_delivery_count_properties(max_delivery_count: int) -> dict[str, object]:
-    """The properties of a message that was delivered too often."""
-    return dead_letter_properties(
-        "MaxDeliveryCountExceeded", f"Message could not be consumed after {max_delivery_count} delivery attempts."
-    )
+def _lock_lost_on_failure_error() -> StoreUnavailable:
+    """Return the error for a message that was returned while the store failed."""
+    return StoreUnavailable("the store failed before the message was settled: its lock is lost")

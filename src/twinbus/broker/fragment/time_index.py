@@ -1,13 +1,13 @@
-"""What happens when: times kept on disk, looked at when they come.
+"""A time index: rows on disk that say when messages expire or become due.
 
-Owns: the rows of one kind, each a time of the wall clock and a sequence number, and from where on to look at them.
-What is to be done with messages whose time has come is told by whoever made the agenda.
+Owns: the rows of one kind, each a wall-clock time and a sequence number, and the position of the next scan. The
+callback `on_due` processes messages whose time has come.
 
-Rows are looked at in the order of their times, a bounded number at once, and a look never starts before `low`: below it
-all rows are gone, and to search what was deleted takes as long as if it were still there. Rows of messages that are
-settled before their time leave such gaps above `low` too. So an agenda whose rows mostly come to nothing (`is_sparse`:
-times to live) does not search for the next time: it remembers in which seconds there may be something, as many of them
-as it has room for, and beyond those it looks every now and then.
+Rows are scanned in the order of their times, a bounded number at once, and a scan never starts below `low_watermark`:
+all rows below it are deleted, and scanning deleted rows takes as long as scanning existing ones. Messages that are
+settled before their time leave such gaps above `low_watermark`, too. A sparse index, most of whose rows are deleted
+before their time (times to live), therefore does not scan for the next time. It keeps the seconds that have rows in
+memory, up to a limit; for later seconds it scans at regular intervals.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
     from twinbus.store.protocol import Row
 
     TimeEntries: TypeAlias = list[tuple[int, int]]
-    """Times and sequence numbers."""
+    """Pairs of a time in milliseconds and a sequence number."""
 
 SCAN_BATCH_SIZE: Final = 500
-"""Rows that are looked at in one turn."""
+"""The maximum number of rows in one scan."""
 MAX_REMEMBERED_SECONDS: Final = 4_096
-"""Seconds, of one sparse agenda."""
+"""The maximum number of seconds that a sparse index keeps in memory."""
 SPARSE_SCAN_INTERVAL_MS: Final = 10_000
-"""How often a sparse agenda looks when it remembers nothing."""
+"""The scan interval of a sparse index for seconds that are not in memory."""
 NEVER_DUE_MS: Final = 2**62
 _NO_ENTRY: Final = (NEVER_DUE_MS, 0)
 _ROW_BYTES: Final = 64
 
 
 class TimeIndex:
-    """The rows of one kind, of one fragment."""
+    """The time rows of one kind in one fragment."""
 
     def __init__(
         self,
@@ -52,9 +52,9 @@ class TimeIndex:
         *,
         is_sparse: bool,
     ) -> None:
-        """`handle` is given what is due; it calls `done` when that is dealt with on disk."""
+        """Create a stopped index; `on_due` processes due entries, and then calls `mark_processed`."""
         self.low_watermark: tuple[int, int] = (0, 0)
-        """There are no rows before this time and sequence number."""
+        """The time and sequence number below which there are no rows."""
         self._row_prefix = key_prefix + kind
         self._row_end = kind_end(key_prefix, kind)
         self._commit_log = commit_log
@@ -64,20 +64,20 @@ class TimeIndex:
         self._is_sparse = is_sparse
         self._is_processing = False
         self._first_added: tuple[int, int] = _NO_ENTRY
-        """The first of the rows that were added since the look that is going on began."""
+        """The lowest row that was added since the current scan began."""
         self._scan_is_pending = False
         self._timer: Timer | None = None
         self._timer_ms = NEVER_DUE_MS
         self._next_due_ms = NEVER_DUE_MS
-        """Before it nothing is due, as far as is known; of a dense agenda."""
+        """The next due time in a dense index."""
         self._remembered_seconds: list[int] = []
         self._remembered_set: set[int] = set()
         self._unremembered_from_ms = NEVER_DUE_MS
-        """From then on there may be rows in seconds that are not remembered."""
+        """The earliest time at which there may be rows in seconds that are not in memory."""
         self._incarnation = 0
 
     def start(self, low_watermark: tuple[int, int], *, is_empty: bool) -> None:
-        """Its store was opened; where rows may be is only known by `low`."""
+        """Start the index after its store was opened; rows may be anywhere from `low_watermark` on."""
         self.stop()
         self.low_watermark = low_watermark
         if not is_empty:
@@ -85,7 +85,7 @@ class TimeIndex:
             self._schedule_scan()
 
     def stop(self) -> None:
-        """Forget all that is in memory."""
+        """Stop the index and discard its state in memory."""
         self._incarnation += 1
         self._is_processing = self._scan_is_pending = False
         self._next_due_ms = self._unremembered_from_ms = self._timer_ms = NEVER_DUE_MS
@@ -112,7 +112,7 @@ class TimeIndex:
             self._schedule_scan()
 
     def revisit(self, due_ms: int, sequence: int) -> None:
-        """A row that is there may have been looked at in vain: it is looked at again."""
+        """Scan an existing row again, which an earlier scan may have skipped."""
         self.low_watermark = min(self.low_watermark, (due_ms, sequence))
         self._first_added = min(self._first_added, (due_ms, sequence))
         self._next_due_ms = min(self._next_due_ms, due_ms)
@@ -123,7 +123,7 @@ class TimeIndex:
         self._commit_log.batch.delete(self._row_prefix + pack_time_entry(due_ms, sequence), Table.INDEX)
 
     def remove_all(self) -> None:
-        """Delete all rows, however many."""
+        """Delete all rows by one range deletion."""
         self._commit_log.batch.delete_range(self._row_prefix, self._row_end, Table.INDEX)
 
     def _remember(self, second: int) -> None:
@@ -158,23 +158,23 @@ class TimeIndex:
         self.scan()
 
     def scan(self) -> None:
-        """See what is due now."""
+        """Scan for due rows, and pass them to `on_due`."""
         if self._is_processing:
             return
         if self._commit_log.unavailable_reason is not None:
-            self._scan_is_pending = True  # until the store speaks again
+            self._scan_is_pending = True  # until the store is available again
             return
-        self._commit_log.flush()  # what was added in this turn is to be found
+        self._commit_log.flush()  # so that the scan finds rows added in this turn
         self._is_processing, self._first_added = True, _NO_ENTRY
-        life, now_ms = self._incarnation, self._clock.wall_ms()
+        incarnation, now_ms = self._incarnation, self._clock.wall_ms()
         start = self._row_prefix + pack_time_entry(*self.low_watermark)
         end = self._row_prefix + pack_time_entry(now_ms + 1, 0) if self._is_sparse else self._row_end
         if end <= start:
             self._on_scanned([], now_ms)
             return
 
-        def found(rows: list[Row] | StoreError) -> None:
-            if life != self._incarnation:
+        def on_rows(rows: list[Row] | StoreError) -> None:
+            if incarnation != self._incarnation:
                 return
             if isinstance(rows, StoreError):
                 self._commit_log.fail(str(rows))
@@ -182,17 +182,17 @@ class TimeIndex:
             self._on_scanned([time_entry_of_key(key) for key, _ in rows], now_ms)
 
         self._commit_log.scan(
-            start, end, found, limit=SCAN_BATCH_SIZE, max_bytes=SCAN_BATCH_SIZE * _ROW_BYTES, table=Table.INDEX
+            start, end, on_rows, limit=SCAN_BATCH_SIZE, max_bytes=SCAN_BATCH_SIZE * _ROW_BYTES, table=Table.INDEX
         )
 
     def _on_scanned(self, entries: TimeEntries, now_ms: int) -> None:
-        due = [moment for moment in entries if moment[0] <= now_ms]
+        due = [entry for entry in entries if entry[0] <= now_ms]
         if self._is_sparse:
             self._forget_until(now_ms, is_all=len(entries) < SCAN_BATCH_SIZE)
         else:
             later = entries[len(due) :]
             next_ms = later[0][0] if later else (now_ms if due else NEVER_DUE_MS)
-            self._next_due_ms = min(next_ms, self._first_added[0])  # what was added meanwhile was not found
+            self._next_due_ms = min(next_ms, self._first_added[0])  # the scan missed rows added meanwhile
         if due:
             self._on_due(due)
         else:
@@ -207,12 +207,12 @@ class TimeIndex:
         if self._unremembered_from_ms <= now_ms:
             self._unremembered_from_ms = now_ms + SPARSE_SCAN_INTERVAL_MS
         if self._first_added[0] <= now_ms:
-            self._unremembered_from_ms = self._first_added[0]  # what was added meanwhile was not found
+            self._unremembered_from_ms = self._first_added[0]  # the scan missed rows added meanwhile
 
     def mark_processed(self, low_watermark: tuple[int, int], *, awaits_commit: bool = False) -> None:
-        """What was due is dealt with: below `low` all rows are gone. Then it looks on.
+        """Continue after due entries were processed: there are no rows below `low_watermark`.
 
-        `is_early` if the next ones are not for anyone to see before their commit is synced.
+        If `awaits_commit`, the next scan waits for a commit that makes the next entries visible.
         """
         self._is_processing = False
         self.low_watermark = min(max(self.low_watermark, low_watermark), self._first_added)
@@ -222,7 +222,7 @@ class TimeIndex:
             self._schedule_scan()
 
     def resume(self) -> None:
-        """The store speaks again, or has changed."""
+        """Run a postponed scan after a commit, or when the store is available again."""
         if self._scan_is_pending:
             self._scan_is_pending = False
             self.scan()

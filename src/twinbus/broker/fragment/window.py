@@ -1,10 +1,10 @@
-"""The read-ahead window: the next messages of a fragment, in memory; the rest stays in the store.
+"""The read-ahead window: the next messages of a fragment, in memory; later messages stay in the store.
 
-Owns: which messages can be handed out now, and from where to read on. It holds no more than `WINDOW_MESSAGES` and
-about `WINDOW_BYTES`, however many wait: ten million need no more memory than ten thousand.
+Owns: the available messages in memory, and the position to read from next. A window holds at most `WINDOW_MESSAGES`
+messages and about `WINDOW_BYTES`, however long the backlog is.
 
-    ── deleted ──┬── out (locked, settling) and returned ──┬── ready ──┬── in the store only ──┬── not synced ──
-               low                                                  next_read              synced
+    ── deleted ──┬── in flight and requeued ──┬── ready ──┬── in the store only ──┬── not on disk yet ──
+           low_watermark                              next_read           committed.next_sequence
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from bisect import insort
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from twinbus.amqp.decode import decode, open_map, skip
+from twinbus.amqp.codec.decode import decode, open_map, skip
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.message import Message, Section
 from twinbus.broker.message_record import offsets_of
@@ -28,7 +28,7 @@ _SMALL_DESCRIPTOR: Final = 0x53
 _APPLICATION_PROPERTIES: Final = int(Section.APPLICATION_PROPERTIES)
 _SHORT_STRING_LIMIT: Final = 256
 _STRING_CONSTRUCTORS: Final = ((b"\xa1", b"\xb1"), (b"\xa3", b"\xb3"))
-"""Constructors of strings and symbols: with one byte for their length, and with four."""
+"""AMQP constructors of strings and symbols, each with a length of one byte and of four bytes."""
 
 
 class WithheldValues:
@@ -37,14 +37,14 @@ class WithheldValues:
     __slots__ = ("_encoded_names", "_lowest_skipped", "_property_name", "_values_by_encoding")
 
     def __init__(self) -> None:
-        """Nothing is withheld."""
+        """Create an empty set of values."""
         self._property_name = ""
         self._encoded_names: list[bytes] = []
-        """The name as it may be encoded."""
+        """All possible encodings of the property name."""
         self._values_by_encoding: dict[bytes, str] = {}
-        """The values by all that they may be encoded as."""
+        """The values by all their possible encodings, in lower case."""
         self._lowest_skipped: dict[str, int | None] = {}
-        """The values, each with the lowest sequence number that was skipped for it."""
+        """The values, each with the lowest sequence number skipped for it, or None."""
 
     @property
     def values(self) -> list[str]:
@@ -57,7 +57,7 @@ class WithheldValues:
         return _min_or_none(self._lowest_skipped.values())
 
     def skips(self, sequence: int, record: bytes) -> bool:
-        """Tell whether a message is withheld, and note it if so."""
+        """Return whether a message is withheld, and record its sequence number if so."""
         value = self._value_in(record)
         if value is None:
             return False
@@ -67,24 +67,24 @@ class WithheldValues:
         return True
 
     def set_values(self, property_name: str, values: Iterable[str]) -> int | None:
-        """Withhold these values, and no others. Returns the lowest number that was skipped for the rest, or None."""
-        before, self._lowest_skipped = self._lowest_skipped, dict.fromkeys([value.lower() for value in values])
+        """Replace the withheld values. Return the lowest sequence number skipped for a removed value, or None."""
+        previous, self._lowest_skipped = self._lowest_skipped, dict.fromkeys([value.lower() for value in values])
         if property_name == self._property_name:
             self._lowest_skipped |= {
-                value: before.pop(value) for value in list(before) if value in self._lowest_skipped
+                value: previous.pop(value) for value in list(previous) if value in self._lowest_skipped
             }
         self._property_name, self._encoded_names = property_name, _encodings_of(property_name)
         self._values_by_encoding = {
             encoded.lower(): value for value in self._lowest_skipped for encoded in _encodings_of(value)
         }
-        return _min_or_none(before.values())
+        return _min_or_none(previous.values())
 
     def forget_skipped(self) -> None:
-        """All messages are read again."""
+        """Forget the skipped sequence numbers, because all messages are read again."""
         self._lowest_skipped = dict.fromkeys(self._lowest_skipped)
 
     def _value_in(self, record: bytes) -> str | None:
-        """Return the value that a message has, if it is one of ours."""
+        """Return the property value of a record if it is withheld, or None."""
         at, end = offsets_of(record)[2], len(record)
         try:
             while at < end:
@@ -94,11 +94,11 @@ class WithheldValues:
                     return self._value_at(record, at + 3)
                 at = skip(record, at + 3)
         except (DecodeError, IndexError):
-            pass  # it is delivered, and its receiver says what is wrong with it
+            pass  # a malformed message is delivered: its receiver reports the error
         return None
 
     def _value_at(self, record: bytes, at: int) -> str | None:
-        """Return the value in the map of application properties that lies there."""
+        """Return the withheld value in the map of application properties at an offset, or None."""
         count, at = open_map(record, at)
         for _ in range(count // 2):
             value_at = skip(record, at)
@@ -106,7 +106,7 @@ class WithheldValues:
             if record[at:value_at] in self._encoded_names:
                 encoded = record[value_at:end]
                 value = self._values_by_encoding.get(encoded.lower())
-                if value is None and not encoded[2:].isascii():  # bytes know no other letters
+                if value is None and not encoded[2:].isascii():  # bytes.lower() handles only ASCII
                     return self._match(decode(encoded)[0])
                 return value
             at = end
@@ -122,8 +122,12 @@ class WithheldValues:
 def _encodings_of(text: str) -> list[bytes]:
     content = text.encode()
     size = len(content)
-    short = [one + bytes([size]) + content for one, _ in _STRING_CONSTRUCTORS] if size < _SHORT_STRING_LIMIT else []
-    return short + [four + size.to_bytes(4) + content for _, four in _STRING_CONSTRUCTORS]
+    short = (
+        [constructor + bytes([size]) + content for constructor, _ in _STRING_CONSTRUCTORS]
+        if size < _SHORT_STRING_LIMIT
+        else []
+    )
+    return short + [long_constructor + size.to_bytes(4) + content for _, long_constructor in _STRING_CONSTRUCTORS]
 
 
 def _min_or_none(numbers: Iterable[int | None]) -> int | None:
@@ -136,57 +140,57 @@ _REFILL_BELOW: Final = WINDOW_MESSAGES // 2
 
 
 class Window:
-    """The messages of a fragment that are next."""
+    """The next available messages of a fragment."""
 
     __slots__ = ("is_reading", "next_read", "ready", "ready_bytes")
 
     def __init__(self, next_read: int) -> None:
-        """`next_read` is the first sequence number that may be there."""
+        """Create an empty window that reads from the sequence number `next_read` on."""
         self.ready: deque[tuple[int, bytes]] = deque()
-        """Sequence number and record, in order."""
+        """Sequence numbers and records of available messages, in order."""
         self.ready_bytes = 0
         self.next_read = next_read
         self.is_reading = False
 
     @property
     def lowest_available(self) -> int:
-        """Below it there is nothing that is not out."""
+        """The sequence number below which no message is available: all are in flight or gone."""
         return min(self.ready[0][0], self.next_read) if self.ready else self.next_read
 
     def extend(self, messages: list[tuple[int, bytes]], size: int) -> None:
-        """Messages that were just stored: taken, if there is room and none before them is in the store only."""
+        """Add new messages, if the window has room and all earlier messages are in it."""
         if self.next_read == messages[0][0] and len(self.ready) < WINDOW_MESSAGES and self.ready_bytes < WINDOW_BYTES:
             self.ready.extend(messages)
             self.ready_bytes += size
             self.next_read = messages[-1][0] + 1
 
     def take(self, count: int) -> list[tuple[int, bytes]]:
-        """Hand out the next `count`."""
+        """Remove and return the next `count` messages."""
         popleft = self.ready.popleft
         taken = [popleft() for _ in range(count)]
         self.ready_bytes -= sum([len(record) for _, record in taken])
         return taken
 
     def withdraw(self, sequences: set[int]) -> None:
-        """These are not handed out."""
-        kept = [item for item in self.ready if item[0] not in sequences]
+        """Remove messages from the window."""
+        kept = [message for message in self.ready if message[0] not in sequences]
         if len(kept) < len(self.ready):
             self.ready = deque(kept)
             self.ready_bytes = sum([len(record) for _, record in kept])
 
     def requeue(self, sequence: int, record: bytes) -> None:
-        """A message that was out is there again, at its place."""
+        """Insert a message that was in flight, in order."""
         self.ready_bytes += len(record)
         if self.ready and self.ready[0][0] < sequence:
             insort(self.ready, (sequence, record))
         else:
             self.ready.appendleft((sequence, record))
         while len(self.ready) > 1 and (len(self.ready) > 2 * WINDOW_MESSAGES or self.ready_bytes > 2 * WINDOW_BYTES):
-            self.next_read, record = self.ready.pop()  # many came back: the last ones are read again when their turn is
+            self.next_read, record = self.ready.pop()  # drop the last messages, which are read again later
             self.ready_bytes -= len(record)
 
     def needs_read(self, committed_end: int) -> bool:
-        """It is time to read on."""
+        """Return whether the window is less than half full and the store has more messages."""
         return (
             self.next_read < committed_end
             and not self.is_reading
@@ -202,10 +206,10 @@ class Window:
         is_in_flight: Callable[[int], bool],
         withheld_values: WithheldValues | None = None,
     ) -> None:
-        """Add the messages that were read from `start` up to `end`, except those that are out or withheld."""
+        """Add messages that were read from `start` up to `end`, except those that are in flight or withheld."""
         self.is_reading = False
         if self.next_read != start:
-            return  # meanwhile a message below came back: it is read again from there
+            return  # a lower message was requeued meanwhile: the next read starts there
         if not rows:
             self.next_read = end
         for key, record in rows:
@@ -216,11 +220,11 @@ class Window:
                 self.ready_bytes += len(record)
 
     def withhold(self, withheld_values: WithheldValues) -> None:
-        """Take out the messages that are withheld from now on."""
+        """Remove messages that are withheld from now on."""
         self.withdraw({sequence for sequence, record in self.ready if withheld_values.skips(sequence, record)})
 
     def clear(self) -> None:
-        """Give back the memory: nobody takes messages now."""
+        """Drop all messages to free memory, because there are no consumers."""
         self.next_read = self.lowest_available
         self.ready.clear()
         self.ready_bytes = 0

@@ -1,5 +1,5 @@
-"""Messages on their way in, before they are stored.
+"""Processing of incoming messages before they are stored.
 
-Owns: validation, the encoding of messages as records, and the choice of a fragment of a partitioned entity. It stores
-nothing.
+Owns validation, the encoding of messages as records, and the choice of a fragment of a partitioned entity. Stores
+nothing itself.
 """

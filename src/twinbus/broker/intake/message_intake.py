@@ -1,7 +1,7 @@
-"""What comes in: from the bytes a client sent to records that can be stored, or to the reason why not.
+"""Conversion of messages, as clients send them, to records that can be stored.
 
-Owns: the checks on one message, and the unpacking of batches. Of a message only the header, the annotations and the ids
-are read; the body never is.
+Owns the validation of messages and the unpacking of batches. Reads only the header, the annotations and the ids of a
+message, never its body.
 """
 
 from __future__ import annotations
@@ -9,10 +9,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from twinbus.amqp.errors import DecodeError
-from twinbus.amqp.field_numbers import ABSOLUTE_EXPIRY_TIME, CREATION_TIME, GROUP_ID, MESSAGE_ID
-from twinbus.amqp.message import Message, Properties, Section
-from twinbus.amqp.message_layout import (
+from twinbus.amqp.codec.field_numbers import ABSOLUTE_EXPIRY_TIME, CREATION_TIME, GROUP_ID, MESSAGE_ID
+from twinbus.amqp.codec.message_layout import (
     annotation_pairs,
     data_of,
     field_offsets,
@@ -21,6 +19,8 @@ from twinbus.amqp.message_layout import (
     text_at,
     timestamp_at,
 )
+from twinbus.amqp.errors import DecodeError
+from twinbus.amqp.message import Message, Properties, Section
 from twinbus.amqp.types import Timestamp
 from twinbus.broker.message_record import (
     ACTIVE_STATE,
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from twinbus.model.limits import NamespaceLimits
 
 DESTINATION_ANNOTATION: Final = "x-opt-twinbus-destination"
-"""An annotation of messages that are sent via another entity: where they go."""
+"""Annotation that holds the destination of a message sent via another entity."""
 SET_BY_BROKER: Final = frozenset(
     {
         ENQUEUED_TIME,
@@ -71,7 +71,7 @@ SET_BY_BROKER: Final = frozenset(
         DESTINATION_ANNOTATION,
     }
 )
-"""Annotations of ours: a client that sends a message that it received sends them along, and they mean nothing then."""
+"""Annotations set by the broker; removed from incoming messages, since clients resend them with received messages."""
 MAX_SCHEDULED_TIME_MS: Final = FOREVER_MS
 _DEFAULT_HEADER: Final = MessageHeader()
 _ID_NAMES: Final = {MESSAGE_ID: "message-id", GROUP_ID: "session id (group-id)"}
@@ -84,10 +84,10 @@ _NO_PAIRS: Final[list[tuple[bytes, int, int]]] = []
 
 
 class MessageIntake:
-    """Makes records of what clients send."""
+    """Validator of incoming messages and encoder of their records."""
 
     def __init__(self, limits: NamespaceLimits, make_message_id: Callable[[], str]) -> None:
-        """`make_id` gives an id to a message that has none."""
+        """Create an intake; `make_message_id` provides an id for a message that has none."""
         self._limits = limits
         self._make_message_id = make_message_id
 
@@ -99,7 +99,7 @@ class MessageIntake:
         enqueued_ms: int,
         validation_policy: ValidationPolicy,
     ) -> None:
-        """Add one message, or those of a batch; the first message that is wrong is the reason why none is."""
+        """Add one message, or all messages of a batch; if any is invalid, raise its error and add none."""
         try:
             if message_format == BATCH_FORMAT:
                 self._add_batch(batch, payload, enqueued_ms, validation_policy)
@@ -115,10 +115,10 @@ class MessageIntake:
         if messages is None:
             messages = Message(payload).data
         if not messages:
-            raise MalformedMessage("a batch without a single message: each data section of its body has to be one")
+            raise MalformedMessage("the batch has no messages: each data section of its body must be a message")
         if len(messages) > self._limits.max_batch_messages:
-            most = self._limits.max_batch_messages
-            raise MessageTooLarge(f"a batch of {len(messages)} messages; it can have {most}")
+            limit = self._limits.max_batch_messages
+            raise MessageTooLarge(f"the batch has {len(messages)} messages; the limit is {limit}")
         unpacked = IncomingBatch()
         for message in messages:
             self._add_message(unpacked, message, enqueued_ms, validation_policy)
@@ -127,39 +127,40 @@ class MessageIntake:
     def _add_message(
         self, batch: IncomingBatch, payload: bytes, enqueued_ms: int, validation_policy: ValidationPolicy
     ) -> None:
-        outline = layout_of(payload)
-        if outline is None:
+        layout = layout_of(payload)
+        if layout is None:
             self._add_decoded(batch, payload, enqueued_ms, validation_policy)
             return
-        header_end, annotations_at, annotations_end, properties_at, properties_end, body_at = outline
+        header_end, annotations_at, annotations_end, properties_at, properties_end, body_at = layout
         if (
-            # application properties must be readable if they are to be changed
+            # a rule's action must be able to decode application properties
             (properties_end < body_at and not is_text_map(payload, properties_end))
             or body_at - properties_at + annotations_end - annotations_at > self._limits.max_property_bytes
-            or properties_end - properties_at > self._limits.max_id_characters  # a smaller section holds no longer id
+            # a section within this size cannot hold an id that is too long
+            or properties_end - properties_at > self._limits.max_id_characters
             or annotations_end - annotations_at > self._limits.max_id_characters
         ):
             self._check_limits(Message(payload))
         if (annotations_at or properties_at) > header_end:  # delivery annotations
             self._add_decoded(batch, payload, enqueued_ms, validation_policy)
             return
-        envelope = _read_header(payload[:header_end]) if header_end else _DEFAULT_HEADER
+        header = _read_header(payload[:header_end]) if header_end else _DEFAULT_HEADER
         bare = payload[properties_at:]
         pairs = annotation_pairs(payload, annotations_at) if annotations_end else _NO_PAIRS
         if pairs is None or payload.find(_PING_MARKER, properties_at, properties_end) >= 0:
-            self._add_from_message(batch, Message(payload), envelope, bare, enqueued_ms, validation_policy)
+            self._add_from_message(batch, Message(payload), header, bare, enqueued_ms, validation_policy)
         elif (
             not pairs
             and validation_policy.is_unrestricted
-            and not envelope.flags & HAS_TTL
+            and not header.flags & HAS_TTL
             and payload[properties_at + 3] == _LIST8
             and payload[properties_at + 5] <= ABSOLUTE_EXPIRY_TIME
         ):
-            batch.records.append(make_plain_record(envelope, bare, enqueued_ms))
+            batch.records.append(make_plain_record(header, bare, enqueued_ms))
             if validation_policy.is_partitioned:
                 batch.partition_keys.append(None)
         else:
-            self._add_outlined(batch, payload, pairs, envelope, bare, enqueued_ms, validation_policy)
+            self._add_outlined(batch, payload, pairs, header, bare, enqueued_ms, validation_policy)
 
     def _add_outlined(
         self,
@@ -171,7 +172,7 @@ class MessageIntake:
         enqueued_ms: int,
         validation_policy: ValidationPolicy,
     ) -> None:
-        """A message of which a few fields and annotations tell all."""
+        """Add a message by reading only a few fields and annotations; decode it fully if these are not enough."""
         fields = field_offsets(bare_message, 0, GROUP_ID + 1)
         message_id = (
             text_at(bare_message, fields[MESSAGE_ID])
@@ -218,10 +219,10 @@ class MessageIntake:
     ) -> None:
         message = Message(payload)
         self._check_limits(message)
-        envelope = _read_header(message.raw(Section.HEADER)) if Section.HEADER in message else _DEFAULT_HEADER
+        header = _read_header(message.raw(Section.HEADER)) if Section.HEADER in message else _DEFAULT_HEADER
         has_id = message.has_field(Section.PROPERTIES, MESSAGE_ID)
         bare = message.bare() if has_id else self._with_message_id(message)
-        self._add_from_message(batch, message, envelope, bare, enqueued_ms, validation_policy)
+        self._add_from_message(batch, message, header, bare, enqueued_ms, validation_policy)
 
     def _add_from_message(
         self,
@@ -246,7 +247,7 @@ class MessageIntake:
             state, alarm_ms = SCHEDULED_STATE, _check_due(int(due_ms))
         session = _session_id_of(message) if validation_policy.requires_session else None
         kept = [raw for name, raw in message.pairs(Section.MESSAGE_ANNOTATIONS) if name not in SET_BY_BROKER]
-        told = [raw for name, raw in message.pairs(Section.DELIVERY_ANNOTATIONS) if name != LOCK_TOKEN]
+        delivery_annotations = [raw for name, raw in message.pairs(Section.DELIVERY_ANNOTATIONS) if name != LOCK_TOKEN]
         batch.records.append(
             make_record(
                 RecordFields(
@@ -258,8 +259,8 @@ class MessageIntake:
                     session_id=session,
                     annotation_count=2 * len(kept),
                     annotations=b"".join(kept),
-                    delivery_annotation_count=2 * len(told),
-                    delivery_annotations=b"".join(told),
+                    delivery_annotation_count=2 * len(delivery_annotations),
+                    delivery_annotations=b"".join(delivery_annotations),
                 )
             )
         )
@@ -271,15 +272,19 @@ class MessageIntake:
         properties = message.size_of(Section.PROPERTIES)
         size = properties + message.size_of(Section.APPLICATION_PROPERTIES)
         size += message.size_of(Section.MESSAGE_ANNOTATIONS)
-        to_deliver = message.size_of(Section.DELIVERY_ANNOTATIONS)
-        size += to_deliver
+        delivery_bytes = message.size_of(Section.DELIVERY_ANNOTATIONS)
+        size += delivery_bytes
         if size > limits.max_properties_bytes:
             raise MessageTooLarge(
-                f"the message has {size} bytes of properties and annotations; it can have {limits.max_properties_bytes}"
+                f"the message has {size} bytes of properties and annotations; "
+                f"the limit is {limits.max_properties_bytes}"
             )
-        most = MAX_EXTENSION_BYTES - 4 * limits.max_id_characters  # beside the longest session id, in UTF-8
-        if to_deliver > most:
-            raise MessageTooLarge(f"the message has {to_deliver} bytes of delivery annotations; it can have {most}")
+        # The same part of the record also holds the session id, of up to four bytes per character in UTF-8.
+        delivery_limit = MAX_EXTENSION_BYTES - 4 * limits.max_id_characters
+        if delivery_bytes > delivery_limit:
+            raise MessageTooLarge(
+                f"the message has {delivery_bytes} bytes of delivery annotations; the limit is {delivery_limit}"
+            )
         self._check_each_property(message)
         if max(properties, message.size_of(Section.MESSAGE_ANNOTATIONS)) > limits.max_id_characters:
             self._check_ids(message)
@@ -287,22 +292,22 @@ class MessageIntake:
     def _check_each_property(self, message: Message) -> None:
         limit = self._limits.max_property_bytes
         for section in (Section.APPLICATION_PROPERTIES, Section.MESSAGE_ANNOTATIONS, Section.DELIVERY_ANNOTATIONS):
-            for key, raw in message.pairs(section):  # raises where it is no map
+            for key, raw in message.pairs(section):  # raises DecodeError if the section is not a map
                 if not isinstance(key, str) and (section is Section.APPLICATION_PROPERTIES or not isinstance(key, int)):
-                    raise MalformedMessage(f"{key!r:.60} names a property or annotation: that can be done by text only")
+                    raise MalformedMessage(f"the name of a property or annotation must be a string, not {key!r:.60}")
                 if len(raw) > limit:
-                    raise MessageTooLarge(f"property {key!r:.60} takes {len(raw)} bytes; it can take {limit}")
+                    raise MessageTooLarge(f"property {key!r:.60} has {len(raw)} bytes; the limit is {limit}")
 
     def _check_ids(self, message: Message) -> None:
         limit = self._limits.max_id_characters
         ids = {name: message.field(Section.PROPERTIES, index) for index, name in _ID_NAMES.items()}
         ids["partition key"] = message.lookup(Section.MESSAGE_ANNOTATIONS, PARTITION_KEY)
-        for name, found in ids.items():
-            if isinstance(found, str | bytes) and len(found) > limit:
-                raise ArgumentOutOfRange(f"a {name} of {len(found)} characters; it can have {limit}")
+        for name, value in ids.items():
+            if isinstance(value, str | bytes) and len(value) > limit:
+                raise ArgumentOutOfRange(f"the {name} has {len(value)} characters; the limit is {limit}")
 
     def _with_message_id(self, message: Message) -> bytes:
-        """Some clients set none, and cannot live with none on what they receive."""
+        """Return the bare message with a new message id: some clients set none but require one on received messages."""
         properties = message.properties or Properties()
         properties.message_id = self._make_message_id()
         body = message.body_section
@@ -323,7 +328,7 @@ def _partition_key_of(message: Message, bare_message: bytes, validation_policy: 
 
 
 def _partition_key_in(payload: bytes, pairs: list[tuple[bytes, int, int]]) -> str | None:
-    """The partition key among annotations."""
+    """Return the partition key from the annotations, or None."""
     for name, start, _ in pairs:
         if name == _PARTITION_KEY_NAME:
             return text_at(payload, start + 2 + len(name))
@@ -331,7 +336,7 @@ def _partition_key_in(payload: bytes, pairs: list[tuple[bytes, int, int]]) -> st
 
 
 def _read_annotations(payload: bytes, pairs: list[tuple[bytes, int, int]]) -> tuple[int, list[bytes]]:
-    """When a message is due, or 0, and those annotations that are kept."""
+    """Return a message's scheduled time, or 0, and the annotations that are stored with it."""
     due_ms, kept = 0, []
     for name, start, end in pairs:
         if name == _SCHEDULED_NAME:
@@ -343,7 +348,7 @@ def _read_annotations(payload: bytes, pairs: list[tuple[bytes, int, int]]) -> tu
 
 def _check_due(due_ms: int) -> int:
     if due_ms > MAX_SCHEDULED_TIME_MS:
-        raise ArgumentOutOfRange(f"{SCHEDULED_TIME} is {due_ms}, which is after the end of time")
+        raise ArgumentOutOfRange(f"{SCHEDULED_TIME} is {due_ms}; the latest possible time is {MAX_SCHEDULED_TIME_MS}")
     return due_ms
 
 
@@ -361,9 +366,10 @@ def _no_session_error() -> NotAllowed:
 def _with_effective_ttl(
     message: Message, header: MessageHeader, enqueued_ms: int, validation_policy: ValidationPolicy
 ) -> MessageHeader:
-    """How long it lives: what its header says, or the time when it expires, or the queue, whichever is first.
+    """Return the header with the message's own time to live, limited by the entity's.
 
-    A header cannot say more than 49 days: a client that wants more says when, and when it was made.
+    The ttl field of a header cannot exceed 49 days. For a longer time to live, clients set the message's absolute
+    expiry time and creation time instead.
     """
     if not header.flags & HAS_TTL:
         expiry_ms = message.field(Section.PROPERTIES, ABSOLUTE_EXPIRY_TIME)
@@ -380,7 +386,7 @@ def _with_effective_ttl(
 def _with_ttl_until(
     header: MessageHeader, expiry_ms: int | None, created_ms: int | None, enqueued_ms: int
 ) -> MessageHeader:
-    """... living until a time, counted from when it was made."""
+    """Return the header with the time to live from creation (or else enqueueing) to `expiry_ms`, if this is given."""
     if expiry_ms is None:
         return header
     since_ms = created_ms if created_ms is not None else enqueued_ms
@@ -389,8 +395,8 @@ def _with_ttl_until(
 
 @lru_cache(maxsize=1024)
 def _read_header(raw: bytes) -> MessageHeader:
-    """Most messages of a sender have the same header: it is read once."""
+    """Decode a header; cached, because most messages from a sender have the same header."""
     header = Message(raw).header
-    if header is None:  # its descriptor says header, its content does not
-        raise DecodeError("a header that is none")
+    if header is None:  # the descriptor is a header's, but the content is not
+        raise DecodeError("the content of the header section is not a header")
     return make_header(durable=header.durable, priority=header.priority, ttl_ms=header.ttl)

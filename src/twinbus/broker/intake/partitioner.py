@@ -1,14 +1,17 @@
-"""Sending to a partitioned entity: what comes in together may go to several parts.
+"""Sends to a partitioned entity.
 
-Owns: how a parcel is split, and what is told where a part of it could not be stored. Where one message, or a batch of
-one key, or one without keys, is sent, all of it goes to one part; one without a key to another where the first does not
-take it, so that what is down takes nobody with it. If the first part may have stored the message, the second one gets
-it marked as a possible duplicate.
+Owns the choice of a fragment for each message, the split of a batch into portions, and the error for a batch that is
+stored only in part.
 
-A batch of several keys is not one batch of a store. All of its parts are checked first, also those of other processes
-(`checking`); if one fails after that, the response names the messages that are stored.
+A single message, a batch with one partition key and a batch without keys each go to one fragment. If this fragment
+refuses messages without a key, they are sent to another one, so that an unavailable fragment does not block them. If
+the first fragment may have stored the messages, they are marked as possible duplicates for the second one.
 
-Whoever sends with a key, and cannot because of the one part that it leads to, is told which: other keys may work.
+A batch with several keys is not atomic. Before it is stored, the capacity of all its fragments is checked, including
+fragments in other processes (`send_order`). If a fragment fails after that, the error names the messages that are
+stored.
+
+If the fragment of a key is unavailable, the error names the fragment: sends with other keys may still work.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from twinbus.amqp.field_numbers import MESSAGE_ID
+from twinbus.amqp.codec.field_numbers import MESSAGE_ID
 from twinbus.amqp.message import Message, Section
 from twinbus.broker.fragment.forwarding import partition_key_of
 from twinbus.broker.intake.send_order import BatchCapacityCheck
@@ -44,15 +47,19 @@ if TYPE_CHECKING:
 
 
 class Partitioner:
-    """The choice among the parts of one entity."""
+    """Chooses a fragment of one entity for each message."""
 
-    def __init__(self, parts: Sequence[EntityPart], first_fragment: int) -> None:
-        """The first message without a key goes to part `start`, if that takes messages."""
+    def __init__(self, parts: Sequence[EntityPart], round_robin_start: int) -> None:
+        """Create a partitioner; messages without a key go to the fragments in turn, from `round_robin_start` on."""
         self._parts = parts
-        self._next_fragment = first_fragment
+        self._next_fragment = round_robin_start
 
     def choose(self, partition_key: bytes | None, excluded: Collection[int] = ()) -> int:
-        """The number of the part for a message of that key. Without a key none of `but`, if there is another."""
+        """Return the number of the fragment for a message with this partition key.
+
+        Without a key, return the next fragment that accepts sends and is not in `excluded`; if there is none, any
+        fragment that is not in `excluded`.
+        """
         if partition_key is not None:
             return fragment_of(partition_key)
         parts, count = self._parts, len(self._parts)
@@ -68,20 +75,20 @@ class Partitioner:
 
 
 _MAX_LISTED_IDS: Final = 100
-"""Messages that are named where a batch was stored in part."""
+"""Largest number of message ids in the error text of a batch that is stored only in part."""
 _TRY_OTHER_FRAGMENT: Final = (StoreUnavailable, ServerBusy, QuotaExceeded)
-"""Why a message without a key is sent to another part."""
+"""Errors after which a message without a key is sent to another fragment."""
 _FRAGMENT_ERRORS: Final[dict[type[ServiceBusError], type[ServiceBusError]]] = {
     StoreUnavailable: FragmentUnavailable,
     DiskFull: FragmentUnavailable,
     ServerBusy: ServerBusy,
     QuotaExceeded: QuotaExceeded,
 }
-"""What a part's refusal is to a sender whose key leads there."""
+"""Types of error that a sender with a key gets, by the type of its fragment's error."""
 
 
 def send(target: Queue | Topic, batch: IncomingBatch, on_done: OnDone, sequence_numbers: list[int]) -> None:
-    """Store messages; `answer` hears when they are on disk, and by then `numbers` has their sequence numbers."""
+    """Store messages; fill in `sequence_numbers`, then call `on_done` when the messages are on disk."""
     target.check_send_enabled()
     keys = set(batch.partition_keys)
     if len(keys) > 1:
@@ -100,20 +107,19 @@ def send(target: Queue | Topic, batch: IncomingBatch, on_done: OnDone, sequence_
 def _send_to_fragment(
     target: Queue | Topic, fragment_number: int, batch: IncomingBatch, on_done: OnDone, sequence_numbers: list[int]
 ) -> None:
-    """To the part that a key leads to, and to no other."""
+    """Send messages with one partition key to the fragment for this key."""
 
-    def told(error: ServiceBusError | None) -> None:
+    def on_sent(error: ServiceBusError | None) -> None:
         on_done(error if error is None else fragment_error(target, fragment_number, error))
 
-    if target.send_order.must_wait_for(
-        fragment_number
-    ):  # behind a batch with a message of that fragment, which is being checked
+    # A batch with messages for this fragment is being checked: a later message must not overtake it (R113).
+    if target.send_order.must_wait_for(fragment_number):
         size = sum([len(record) for record in batch.records])
-        send_now = partial(_send_now, target.parts[fragment_number], batch, told, sequence_numbers)
+        send_now = partial(_send_now, target.parts[fragment_number], batch, on_sent, sequence_numbers)
         target.send_order.enqueue_ready(fragment_number, size, send_now)
         return
     try:
-        target.parts[fragment_number].send(batch, told, sequence_numbers)
+        target.parts[fragment_number].send(batch, on_sent, sequence_numbers)
     except ServiceBusError as error:
         raise fragment_error(target, fragment_number, error) from None
 
@@ -121,28 +127,28 @@ def _send_to_fragment(
 def _send_now(part: EntityPart, batch: IncomingBatch, on_done: OnDone, sequence_numbers: list[int]) -> None:
     try:
         part.send(batch, on_done, sequence_numbers)
-    except ServiceBusError as error:  # the sender waits for the answer by now
+    except ServiceBusError as error:  # the caller has returned, so the error goes to the callback
         on_done(error)
 
 
 def fragment_error(target: Queue | Topic, fragment_number: int, error: ServiceBusError) -> ServiceBusError:
-    """What a part did not take a message for, as it is told to a sender whose key leads there.
+    """Return a fragment's error as reported to a sender whose partition key leads to this fragment.
 
-    It is another object: a store tells all who wait for it the same.
+    If the result differs, it is a new object, because a store passes the same error object to all pending callers.
     """
     kind = _FRAGMENT_ERRORS.get(type(error))
     if kind is None or target.outage is not None:
         return error
-    told = kind(f"fragment {fragment_number}: {error}")
-    told.fragment = fragment_number
-    told.may_have_happened = error.may_have_happened
-    return told
+    result = kind(f"fragment {fragment_number}: {error}")
+    result.fragment = fragment_number
+    result.may_have_happened = error.may_have_happened
+    return result
 
 
 def _send_to_any_fragment(
     target: Queue | Topic, batch: IncomingBatch, on_done: OnDone, sequence_numbers: list[int], tried: set[int]
 ) -> None:
-    """To a part that takes it; to the next where one does not, until all have been asked: then what the last said."""
+    """Send messages without a key to any fragment that stores them; if all refuse, report the last fragment's error."""
     while True:
         number = target.partitioner.choose(None, tried)
         tried.add(number)
@@ -160,60 +166,60 @@ def _send_to_any_fragment(
 def _or_try_other_fragment(
     target: Queue | Topic, batch: IncomingBatch, on_done: OnDone, sequence_numbers: list[int], tried: set[int]
 ) -> OnDone:
-    """What hears whether a part has stored a message without a key: if not, it is sent to another."""
+    """Return a callback that sends the messages to another fragment if this one fails, or else calls `on_done`."""
 
-    def told(error: ServiceBusError | None) -> None:
+    def on_sent(error: ServiceBusError | None) -> None:
         if not isinstance(error, _TRY_OTHER_FRAGMENT) or len(tried) == len(target.parts):
             on_done(error)
             return
         sequence_numbers.clear()
-        onward = on_done
+        next_on_done = on_done
         if error.may_have_happened:
             batch.mark_possible_duplicates()
-            onward = _mark_uncertain(on_done)
+            next_on_done = _mark_uncertain(on_done)
         try:
-            _send_to_any_fragment(target, batch, onward, sequence_numbers, tried)
-        except ServiceBusError as refusal:  # whoever sent it waits for the answer by now
-            onward(refusal)
+            _send_to_any_fragment(target, batch, next_on_done, sequence_numbers, tried)
+        except ServiceBusError as refusal:  # the caller has returned, so the error goes to the callback
+            next_on_done(refusal)
 
-    return told
+    return on_sent
 
 
 def _mark_uncertain(on_done: OnDone) -> OnDone:
-    """What hears of a message that a part may have stored all the same: no error says that it certainly is not."""
+    """Return a callback that sets `may_have_happened` on errors: another fragment may have stored the messages."""
 
-    def told(error: ServiceBusError | None) -> None:
+    def on_sent(error: ServiceBusError | None) -> None:
         on_done(error if error is None else error.copy_with(may_have_happened=True))
 
-    return told
+    return on_sent
 
 
 def _ping_fragments(target: Queue | Topic, partition_keys: Sequence[bytes | None], on_done: OnDone) -> None:
-    """Ask all parts that several pings lead to."""
+    """Send a ping to each fragment that the pings' partition keys lead to."""
     numbers = {target.partitioner.choose(key) for key in partition_keys}
-    told = when_all(len(numbers), on_done)
+    on_part_done = when_all(len(numbers), on_done)
     for number in numbers:
         try:
-            target.parts[number].send(IncomingBatch(), told)
+            target.parts[number].send(IncomingBatch(), on_part_done)
         except ServiceBusError as error:
-            told(error)
+            on_part_done(error)
 
 
 def send_via(target: Queue, batch: IncomingBatch, destination: str, on_done: OnDone) -> None:
-    """Store messages that go on to another entity, in the parts that their keys lead to."""
+    """Store messages for forwarding to `destination`, in the fragments for their partition keys."""
     target.check_send_enabled()
     choose = target.partitioner.choose
     groups: dict[int, list[bytes]] = {}
     for number, record in zip([choose(key) for key in batch.partition_keys], batch.records, strict=True):
         groups.setdefault(number, []).append(record)
-    told = when_all(len(groups), on_done)
+    on_part_done = when_all(len(groups), on_done)
 
     def store() -> None:
         for number, records in groups.items():
             try:
-                target.parts[number].send_via(records, destination, told)
-            except ServiceBusError as error:  # others may have theirs: all are answered together
-                told(error)
+                target.parts[number].send_via(records, destination, on_part_done)
+            except ServiceBusError as error:  # other fragments may have stored their messages
+                on_part_done(error)
 
     sizes = {number: sum([len(record) for record in records]) for number, records in groups.items()}
     refusal = BatchCapacityCheck(target, sizes, store, lambda _number, error: on_done(error)).start()
@@ -222,7 +228,7 @@ def send_via(target: Queue, batch: IncomingBatch, destination: str, on_done: OnD
 
 
 class _MultiKeyBatch:
-    """Messages of several keys that were sent together."""
+    """A batch with several partition keys, while it is stored in several fragments."""
 
     def __init__(
         self, target: Queue | Topic, batch: IncomingBatch, on_done: OnDone, sequence_numbers: list[int]
@@ -232,58 +238,58 @@ class _MultiKeyBatch:
         self._on_done = on_done
         self._sequence_numbers = sequence_numbers
         self._keyed_fragments: set[int] = set()
-        """Parts that a key leads to."""
+        """Fragments that at least one message's key leads to; other fragments got only messages without a key."""
         self._positions = self._divide()
         self._pending_fragments = set(self._positions)
-        """Parts that have not answered."""
+        """Fragments that have not replied yet."""
         self._assigned_numbers: dict[int, list[int]] = {number: [] for number in self._positions}
         self._errors: dict[int, ServiceBusError] = {}
         self._portions: dict[int, IncomingBatch] = {}
-        """Each part's portion."""
+        """Portion for each fragment."""
 
     def send(self) -> None:
-        self._portions = {number: self._portion(places) for number, places in self._positions.items()}
-        sizes = {number: sum([len(record) for record in parcel.records]) for number, parcel in self._portions.items()}
+        self._portions = {number: self._portion(positions) for number, positions in self._positions.items()}
+        sizes = {number: sum([len(record) for record in portion.records]) for number, portion in self._portions.items()}
         refusal = BatchCapacityCheck(self._target, sizes, self._store, self._on_refused).start()
         if refusal is not None:
             raise self._refusal_error(*refusal)
 
     def _on_refused(self, fragment_number: int, error: ServiceBusError) -> None:
-        """A part cannot store its portion: nothing is stored."""
+        """Report that a fragment cannot store its portion, so nothing is stored."""
         self._on_done(self._refusal_error(fragment_number, error))
 
     def _refusal_error(self, fragment_number: int, error: ServiceBusError) -> ServiceBusError:
-        """Return the error of a batch of which nothing was handed to a part."""
+        """Return the error for a batch of which no portion was sent to a fragment."""
         return self._sender_error(fragment_number, error.copy_with(may_have_happened=False))
 
     def _store(self) -> None:
         parts = self._target.parts
-        for number, parcel in self._portions.items():
+        for number, portion in self._portions.items():
             try:
-                parts[number].send(parcel, partial(self._on_part_done, number), self._assigned_numbers[number])
+                parts[number].send(portion, partial(self._on_part_done, number), self._assigned_numbers[number])
             except ServiceBusError as error:
-                self._on_part_done(number, error.copy_with(may_have_happened=False))  # it was handed nothing
+                self._on_part_done(number, error.copy_with(may_have_happened=False))  # the send itself was refused
 
     def _divide(self) -> dict[int, list[int]]:
-        """The places of messages in the parcel, by the numbers of their parts."""
-        choose, keyless = self._target.partitioner.choose, -1
-        places: dict[int, list[int]] = {}
-        parcel = self._batch
-        for place, key in enumerate(parcel.partition_keys if parcel.records else parcel.ping_partition_keys):
-            if key is None and keyless < 0:
-                keyless = choose(None)  # those without a key stay together
-            number = choose(key) if key is not None else keyless
+        """Return the positions of messages in the batch, by fragment number."""
+        choose, keyless_fragment = self._target.partitioner.choose, -1
+        positions: dict[int, list[int]] = {}
+        batch = self._batch
+        for position, key in enumerate(batch.partition_keys if batch.records else batch.ping_partition_keys):
+            if key is None and keyless_fragment < 0:
+                keyless_fragment = choose(None)  # messages without a key stay together
+            number = choose(key) if key is not None else keyless_fragment
             if key is not None:
                 self._keyed_fragments.add(number)
-            places.setdefault(number, []).append(place)
-        return places
+            positions.setdefault(number, []).append(position)
+        return positions
 
     def _portion(self, positions: list[int]) -> IncomingBatch:
-        portion, parcel = IncomingBatch(), self._batch
-        if not parcel.records:  # nothing but pings: each part of them is asked whether it is there
+        portion, batch = IncomingBatch(), self._batch
+        if not batch.records:  # only pings: an empty batch asks the fragment whether it is available
             return portion
-        portion.records = [parcel.records[place] for place in positions]
-        portion.duplicate_ids = [parcel.duplicate_ids[place] for place in positions] if parcel.duplicate_ids else []
+        portion.records = [batch.records[position] for position in positions]
+        portion.duplicate_ids = [batch.duplicate_ids[position] for position in positions] if batch.duplicate_ids else []
         return portion
 
     def _on_part_done(self, fragment_number: int, error: ServiceBusError | None) -> None:
@@ -303,12 +309,12 @@ class _MultiKeyBatch:
             self._on_done(None)
             return
         if not self._errors:
-            by_place = {
-                place: number
-                for part, places in self._positions.items()
-                for place, number in zip(places, self._assigned_numbers[part], strict=True)
+            number_at = {
+                position: number
+                for part, positions in self._positions.items()
+                for position, number in zip(positions, self._assigned_numbers[part], strict=True)
             }
-            self._sequence_numbers.extend(by_place[place] for place in range(len(self._batch.records)))
+            self._sequence_numbers.extend(number_at[position] for position in range(len(self._batch.records)))
             self._on_done(None)
             return
         stored = [number for number in self._positions if number not in self._errors]
@@ -317,30 +323,29 @@ class _MultiKeyBatch:
             is_unsure = any(error.may_have_happened for error in self._errors.values())
             self._on_done(reason.copy_with(may_have_happened=True) if is_unsure else reason)
             return
-        places = [place for number in stored for place in self._positions[number]]
-        ids = [_message_id_of(self._batch.records[place]) for place in places]
+        positions = [position for number in stored for position in self._positions[number]]
+        ids = [_message_id_of(self._batch.records[position]) for position in positions]
         more = f" and {len(ids) - _MAX_LISTED_IDS} more" if len(ids) > _MAX_LISTED_IDS else ""
-        why = str(reason).rstrip(".")
-        told = PartlyStored(
-            f"some messages of the batch are stored, and others are not, because {why}. Stored are those with the ids "
-            f"{', '.join(ids[:_MAX_LISTED_IDS])}{more}. To send the batch again doubles these, unless the "
-            "entity detects "
-            "duplicates."
+        reason_text = str(reason).rstrip(".")
+        result = PartlyStored(
+            f"some messages of the batch are stored and others are not, because {reason_text}. The messages with these "
+            f"ids are stored: {', '.join(ids[:_MAX_LISTED_IDS])}{more}. If the whole batch is sent again, they are "
+            "stored twice, unless the entity detects duplicates."
         )
-        told.stored, told.unsure = sorted(places), self._uncertain_positions()
+        result.stored, result.unsure = sorted(positions), self._uncertain_positions()
         if isinstance(reason, FragmentUnavailable):  # the fragment that is down, not one that is full or busy
-            told.fragment = reason.fragment
-        self._on_done(told)
+            result.fragment = reason.fragment
+        self._on_done(result)
 
     def _main_error(self) -> ServiceBusError:
-        """Return the error of a fragment that is down, if there is one; the first error otherwise."""
+        """Return the error of an unavailable fragment, or else the first error."""
         errors = list(self._errors.values())
         return next((error for error in errors if isinstance(error, FragmentUnavailable)), errors[0])
 
     def _uncertain_positions(self) -> list[int]:
-        """Return the places of messages that may be stored although their part answered with an error."""
+        """Return the positions of messages that may be stored although their fragment reported an error."""
         unsure = [number for number, error in self._errors.items() if error.may_have_happened]
-        return sorted([place for number in unsure for place in self._positions[number]])
+        return sorted([position for number in unsure for position in self._positions[number]])
 
 
 def _message_id_of(record: bytes) -> str:
@@ -350,7 +355,7 @@ def _message_id_of(record: bytes) -> str:
 def accept_forwarded(
     target: Queue | Topic, source_prefix: bytes, numbered_records: list[tuple[int, bytes]], on_done: OnDone
 ) -> None:
-    """Store those messages of a source that were not seen before; `answer` is called when all are on disk."""
+    """Store the forwarded messages that are new here; call `on_done` when all are on disk."""
     if not target.is_partitioned:
         target.parts[0].accept_forwarded(source_prefix, numbered_records, on_done)
         return
@@ -360,9 +365,10 @@ def accept_forwarded(
         groups.setdefault(fragment_of(key) if key is not None else number % len(target.parts), []).append(
             (number, record)
         )
-    told = when_all(len(groups), on_done)  # if one failed all are offered again; the others have seen theirs
+    # After an error the source offers all messages again; fragments skip those that they have stored already.
+    on_part_done = when_all(len(groups), on_done)
     for part, group in groups.items():
         try:
-            target.parts[part].accept_forwarded(source_prefix, group, told)
+            target.parts[part].accept_forwarded(source_prefix, group, on_part_done)
         except ServiceBusError as error:
-            told(error)
+            on_part_done(error)

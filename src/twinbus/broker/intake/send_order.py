@@ -1,10 +1,10 @@
-"""The order of sends to one partitioned entity while a batch waits for the answers of other processes.
+"""Order of sends to one partitioned entity while a batch waits for replies from other processes.
 
-A batch of several keys is stored only when every process that owns one of its fragments has said that it can store its
-portion. Later sends to the same fragments wait behind that batch, so that messages of one key stay in the order of
-sending. Without such a batch nothing waits and nothing is kept here.
+A batch with several keys is stored only after every process that owns one of its fragments has confirmed that it can
+store its portion. Later sends to the same fragments wait behind this batch, so that messages with the same key keep
+their order. Without such a batch no send waits.
 
-Owns: the queue of waiting sends of each fragment. What a send does when its turn comes is its own affair.
+Owns the queue of pending sends for each fragment. Knows nothing of how a send is carried out.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ if TYPE_CHECKING:
 
 
 class QueuedSend:
-    """A place in the queues of some fragments."""
+    """A pending send in the queues of one or more fragments."""
 
     __slots__ = ("fragment_numbers", "is_ready", "run", "size")
 
     def __init__(self, fragment_numbers: Sequence[int], size: int, run: Callable[[], None], *, is_ready: bool) -> None:
-        """`run` is called when the turn is ready and the first in all of its queues. `size` is what it holds, in bytes.
+        """Create a send of `size` bytes to these fragments.
 
-        `run` raises no ServiceBusError: it answers its sender.
+        `run` is called when the send is ready and first in all its queues. It must report a ServiceBusError to the
+        sender instead of raising it.
         """
         self.fragment_numbers = fragment_numbers
         self.size = size
@@ -40,44 +41,46 @@ class QueuedSend:
 
 
 class SendOrder:
-    """The waiting sends of one entity, by the numbers of its fragments."""
+    """Pending sends to one entity, by fragment number."""
 
     def __init__(self, path: str) -> None:
-        """Nothing waits."""
+        """Create an order without pending sends; `path` names the entity in errors."""
         self.max_bytes = 0
         self.queues: dict[int, deque[QueuedSend]] = {}
-        """Fragments without waiting sends are not in it."""
+        """Queues by fragment number; a fragment without pending sends has none."""
         self._path = path
         self._queued_bytes = 0
         self._running: QueuedSend | None = None
 
     def must_wait(self, fragment_numbers: Iterable[int]) -> bool:
-        """Whether a send to any of these fragments has to wait."""
+        """Return whether a send to these fragments must wait for pending sends to any of them."""
         return bool(self.queues) and any(self.must_wait_for(number) for number in fragment_numbers)
 
     def must_wait_for(self, fragment_number: int) -> bool:
-        """Whether a send to this fragment has to wait. A turn that runs does not wait behind later turns."""
+        """Return whether a send to this fragment must wait.
+
+        While a queued send runs, its own portions do not wait behind later sends.
+        """
         running = self._running
         return fragment_number in self.queues and (running is None or fragment_number not in running.fragment_numbers)
 
     def enqueue(self, send: QueuedSend) -> None:
-        """Queue a send. ServerBusy if too many bytes wait."""
+        """Queue a send; raise ServerBusy if too many bytes are pending."""
         if self._queued_bytes > self.max_bytes:
             raise ServerBusy(
-                f"{self._queued_bytes:,} bytes wait to be sent to '{self._path}' until other broker processes "
-                "answer: send "
-                "again in a moment"
+                f"{self._queued_bytes:,} bytes of sends to '{self._path}' are pending until other broker processes "
+                "reply: send again in a moment"
             )
         self._queued_bytes += send.size
         for number in send.fragment_numbers:
             self.queues.setdefault(number, deque()).append(send)
 
     def enqueue_ready(self, fragment_number: int, size: int, run: Callable[[], None]) -> None:
-        """Queue a send to one fragment that waits for no check itself. ServerBusy if too many bytes wait."""
+        """Queue a send to one fragment that needs no check; raise ServerBusy if too many bytes are pending."""
         self.enqueue(QueuedSend([fragment_number], size, run, is_ready=True))
 
     def set_ready(self, send: QueuedSend) -> None:
-        """Let a turn run as soon as it is the first, and those behind it after it."""
+        """Mark a send as ready, then run all sends that are ready and first in their queues."""
         send.is_ready = True
         faults: list[Exception] = []
         numbers = list(send.fragment_numbers)
@@ -86,33 +89,33 @@ class SendOrder:
             if first is None:
                 continue
             numbers += first.fragment_numbers
-            before, self._running = self._running, first
+            previous, self._running = self._running, first
             try:
                 first.run()
-            except Exception as fault:  # noqa: BLE001  # raised below: one send's fault must not leave the others waiting
+            except Exception as fault:  # noqa: BLE001  # raised below: a failed send must not block the others
                 faults.append(fault)
-            self._running = before
+            self._running = previous
         if faults:
-            raise ExceptionGroup("sends that waited for other processes failed", faults)
+            raise ExceptionGroup("pending sends failed after other processes replied", faults)
 
     def _pop_ready(self, fragment_number: int) -> QueuedSend | None:
-        """The first turn of a fragment, if it is ready and the first of all of its fragments."""
+        """Remove and return the first send to a fragment if it is ready and first in all its queues, else None."""
         queues = self.queues
         if fragment_number not in queues:
             return None
-        turn = queues[fragment_number][0]
-        if not turn.is_ready or any(queues[other][0] is not turn for other in turn.fragment_numbers):
+        send = queues[fragment_number][0]
+        if not send.is_ready or any(queues[other][0] is not send for other in send.fragment_numbers):
             return None
-        for other in turn.fragment_numbers:
+        for other in send.fragment_numbers:
             queues[other].popleft()
             if not queues[other]:
                 del queues[other]
-        self._queued_bytes -= turn.size
-        return turn
+        self._queued_bytes -= send.size
+        return send
 
 
 class BatchCapacityCheck:
-    """A batch that is stored in several fragments, from its check to its commit."""
+    """Check whether all fragments of a batch can store their portions."""
 
     def __init__(
         self,
@@ -121,10 +124,10 @@ class BatchCapacityCheck:
         on_accepted: Callable[[], None],
         on_refused: Callable[[int, ServiceBusError], None],
     ) -> None:
-        """`sizes` are the bytes for each fragment, by its number.
+        """Create a check; `sizes` are the bytes to store in each fragment, by fragment number.
 
-        One of two is called: `store` if all fragments can store their portions, now or later; `refuse` later, with the
-        number of a fragment that cannot, and why.
+        `on_accepted` is called, during `start` or later, if all fragments can store their portions. `on_refused` is
+        called, after `start`, with the number and the error of a fragment that cannot.
         """
         self._target = target
         self._sizes = sizes
@@ -134,33 +137,37 @@ class BatchCapacityCheck:
         self._refusal: tuple[int, ServiceBusError] | None = None
 
     def start(self) -> tuple[int, ServiceBusError] | None:
-        """Check, and store at once if no other process has to be asked. Call it once.
+        """Start the check; call `on_accepted` at once if there is no reply or earlier send to wait for. Call only once.
 
-        Returns a fragment that cannot store its portion, and why, if that is known at once: then nothing is called.
+        If this process already knows a fragment that cannot store its portion, return the fragment's number and the
+        error; no callback is called then.
         """
         refusal = self._local_refusal()
         if refusal is not None:
             return refusal
-        order, sizes, questions = self._target.send_order, self._sizes, self._sizes_by_owner()
-        if not questions and not order.must_wait(sizes):
+        send_order, sizes, questions = self._target.send_order, self._sizes, self._sizes_by_owner()
+        if not questions and not send_order.must_wait(sizes):
             self._on_accepted()
             return None
-        turn = QueuedSend(list(sizes), sum(sizes.values()), self._finish, is_ready=not questions)
+        send = QueuedSend(list(sizes), sum(sizes.values()), self._finish, is_ready=not questions)
         try:
-            order.enqueue(turn)
+            send_order.enqueue(send)
         except ServiceBusError as error:
             return next(iter(sizes)), error
         self._pending_replies = len(questions)
-        for owner, asked in questions.items():
-            told = partial(self._on_checked, turn)
+        for owner, owner_sizes in questions.items():
+            on_checked = partial(self._on_checked, send)
             try:
-                owner.check_capacity(self._target.entity_id, asked, told)
+                owner.check_capacity(self._target.entity_id, owner_sizes, on_checked)
             except ServiceBusError as error:
-                told(dict.fromkeys(asked, error))
+                on_checked(dict.fromkeys(owner_sizes, error))
         return None
 
     def _sizes_by_owner(self) -> dict[OwnerPort, dict[int, int]]:
-        """The portions of other processes. A single one needs no question: its owner stores all of it, or nothing."""
+        """Return the sizes that other processes must check, by owner.
+
+        A batch with a single fragment needs no check: its owner stores all of it or nothing.
+        """
         questions: dict[OwnerPort, dict[int, int]] = {}
         if len(self._sizes) == 1:
             return questions
@@ -171,7 +178,7 @@ class BatchCapacityCheck:
         return questions
 
     def _on_checked(self, send: QueuedSend, refusals: dict[int, ServiceBusError]) -> None:
-        """A process has said which of its fragments cannot store their portions."""
+        """Record one owner's reply: the errors from its fragments that cannot store their portions."""
         self._pending_replies -= 1
         for number, error in refusals.items():
             self._refusal = self._refusal or (number, error)
@@ -179,7 +186,7 @@ class BatchCapacityCheck:
             self._target.send_order.set_ready(send)
 
     def _finish(self) -> None:
-        """All have answered. What this process knows of its own fragments may have changed meanwhile."""
+        """Finish after all replies; check the local state again, because it may have changed meanwhile."""
         refusal = self._refusal or self._local_refusal()
         if refusal is not None:
             self._on_refused(*refusal)
@@ -187,7 +194,7 @@ class BatchCapacityCheck:
             self._on_accepted()
 
     def _local_refusal(self) -> tuple[int, ServiceBusError] | None:
-        """The first fragment that cannot store its portion, as far as this process knows."""
+        """Return the number and error of the first fragment known here to be unable to store its portion, or None."""
         parts = self._target.parts
         for number, size in self._sizes.items():
             try:

@@ -1,16 +1,16 @@
-"""The broker's ports: what a gateway may use of a broker, whether a fragment belongs to this process or to another one.
+"""The broker's ports: interfaces that a gateway uses for fragments in this process and in other processes alike.
 
-    fragment     a fragment: dispatch, settlement, browsing, management
-    consumer     a gateway's receivers and readers, as fragments know them
-    gathering    all fragments of an entity, as one receiver takes messages from them
-    incoming     messages on their way into the broker
-    settlement   ways to settle messages, and their errors
-    transaction  the part of a transaction that the owner of a fragment carries out
-    removal      messages to be deleted in bulk
-    reads        reads of browsers that are under way
-    outage       rehearsed outages
-    numbers      which fragment a sequence number or a lock token names
+    callbacks                callbacks of asynchronous operations
+    consumer                 receivers and browse readers, as fragments see them
+    exclusive_receiver       exclusive receivers of an entity
+    fragment                 a fragment: dispatch, settlement, browsing, management, transactions
+    incoming_batch           incoming messages that are stored together
+    multi_fragment_receiver  all fragments of an entity, as one receiver uses them
+    outage                   rehearsed outages
+    peer_protocol            messages between the processes of a namespace
+    read_limiter             limit of concurrent reads by browsers
+    settlement               dispositions of messages, and errors of settlement
 
-A port is a base class, because calls of a compiled class's methods are cheap, and those of a protocol's are not. The
-classes behind the ports are in `broker` (fragments of this process) and in `broker.remote` (fragments of others).
+Ports are base classes rather than protocols, because method calls on compiled classes are cheaper. `broker.fragment`
+implements the ports for fragments in this process, `broker.remote` for fragments in other processes.
 """

@@ -1,4 +1,4 @@
-"""How the broker answers: by callbacks, later than the call or during it."""
+"""Callbacks by which the broker reports results, during the call or later."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import TypeAlias
 from twinbus.model.errors import ServiceBusError
 
 OnDone: TypeAlias = Callable[[ServiceBusError | None], None]
-"""Is called when an operation is on disk, or with the reason why it failed."""
+"""Callback that is called with None when an operation is on disk, or with the error if it failed."""
 
 
 def when_all(count: int, on_done: OnDone) -> OnDone:
-    """Return a callback for `count` operations; `answer` is called after the last, with the first error, if any."""
-    left = count
-    first: ServiceBusError | None = None
+    """Return a callback for `count` operations; after the last one it calls `on_done` with the first error, if any."""
+    remaining = count
+    first_error: ServiceBusError | None = None
 
-    def told(error: ServiceBusError | None) -> None:
-        nonlocal left, first
-        left -= 1
-        if first is not None and error is not None and error.may_have_happened:
-            first = first.copy_with(may_have_happened=True)
-        first = first or error
-        if not left:
-            on_done(first)
+    def on_one_done(error: ServiceBusError | None) -> None:
+        nonlocal remaining, first_error
+        remaining -= 1
+        if first_error is not None and error is not None and error.may_have_happened:
+            first_error = first_error.copy_with(may_have_happened=True)
+        first_error = first_error or error
+        if not remaining:
+            on_done(first_error)
 
-    return told
+    return on_one_done

@@ -1,7 +1,7 @@
-"""Whoever takes messages from a fragment: what the fragment needs to know of it.
+"""Consumers, as fragments see them.
 
-The gateway has one for each receiving link. The order of calls: a hungry consumer is asked for its `room`, then given
-no more than that.
+The gateway has one consumer for each receiving link. A fragment reads a consumer's `available_credit` before each
+delivery and delivers no more messages than that credit.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 Delivery: TypeAlias = "tuple[bytes, bytes]"
-"""One message for one consumer: its bytes as they go on the wire, and its tag: the lock token as .NET writes a GUID, or
-any bytes for a message that was deleted already."""
+"""A message for a consumer: its encoded bytes and its delivery tag. The tag is the lock token in the byte order of a
+.NET GUID, or the sequence number of a message that was deleted before delivery."""
 
 if TYPE_CHECKING:
     from twinbus.model.errors import ServiceBusError
@@ -20,83 +20,86 @@ class Consumer(Protocol):
     """A receiving link."""
 
     receive_and_delete: bool
-    """It receives and deletes: what it gets is gone from the store before."""
+    """Whether messages are deleted from the store before they are delivered to this consumer."""
 
     @property
     def is_closed(self) -> bool:
-        """It was closed: what was meant for it stays."""
+        """Whether the consumer is closed, so that no more messages are delivered to it."""
 
     @property
     def available_credit(self) -> int:
-        """How many messages it takes now."""
+        """Number of messages that the consumer accepts now."""
 
     def reserve_credit(self, count: int) -> None:
-        """So many will be delivered once they are deleted: `room` is less by them until then. Negative: given up."""
+        """Reserve credit for messages that are delivered after their deletion; a negative count releases credit."""
 
     def deliver(self, deliveries: list[Delivery]) -> int:
-        """Take messages; how many of them, from the first on. Less room than was reserved may be left by then."""
+        """Accept messages and return how many, counted from the first one.
+
+        The consumer may accept fewer than its reserved credit, if its credit has shrunk meanwhile.
+        """
 
     def request_messages(self) -> None:
-        """There is room again: ask all fragments for messages."""
+        """Ask all fragments for messages, because credit is available again."""
 
     def force_detach(self, error: ServiceBusError) -> None:
-        """The entity was deleted or disabled, or another receiver has claimed it."""
+        """Detach the link with an error: for example, the entity was deleted or another receiver has claimed it."""
 
     def on_session_lock_lost(self, error: ServiceBusError) -> None:
-        """The time for which it had its session is over."""
+        """Handle the loss of the consumer's session lock."""
 
 
 class ReceiverIdentity:
-    """Who a receiver is: its link, the client of that, and the epoch with which it claims the entity."""
+    """Identity of a receiver: its link, its client, and the epoch with which it claims the entity, if any."""
 
     __slots__ = ("client_id", "epoch", "is_withholding", "link_id", "only_if_free")
 
     def __init__(
         self, link_id: int = 0, client_id: int = 0, epoch: int | None = None, *, only_if_free: bool = False
     ) -> None:
-        """Numbers of the process that the client is connected to; 0 if it has no link."""
+        """Create an identity; the process that the client is connected to assigns the ids (0: no link or client)."""
         self.link_id = link_id
         self.client_id = client_id
         self.epoch = epoch
         self.only_if_free = only_if_free
-        """It claims the entity only if nobody has it."""
+        """Whether the receiver claims the entity only if no other receiver holds it."""
         self.is_withholding = False
-        """The owners of fragments were told to withhold messages from it."""
+        """Whether the owners of fragments withhold some messages from the receiver."""
 
 
 class GatewayConsumer(Consumer, Protocol):
-    """A receiver that may take messages from fragments of other processes, too."""
+    """A consumer that can also receive from fragments in other processes."""
 
     receiver_identity: ReceiverIdentity
 
     def on_admitted(self) -> None:
-        """One more fragment has admitted it."""
+        """Count a fragment in another process that has admitted the receiver."""
 
 
 class BrowseReader(Protocol):
-    """A link that looks at messages, as a fragment knows it."""
+    """A link that browses messages without receiving them, as a fragment sees it."""
 
     @property
     def wants_messages(self) -> bool:
-        """It wants messages, though it may not have room now."""
+        """Whether the reader wants messages, even if it has no credit now."""
 
     @property
     def available_credit(self) -> int:
-        """How many messages it takes now."""
+        """Number of messages that the reader accepts now."""
 
     def deliver_browsed(self, deliveries: list[Delivery]) -> int:
-        """See messages; how many, from the first on. Less room may be left by then."""
+        """Accept messages and return how many, counted from the first one; the credit may have shrunk meanwhile."""
 
     def force_detach(self, error: ServiceBusError) -> None:
-        """The entity was deleted or disabled, or its range is over."""
+        """Detach the link with an error: the entity was deleted or disabled, or the whole range was delivered."""
 
 
 class GatewayBrowseReader(GatewayConsumer, Protocol):
-    """A reader that may look at messages of other processes, too: room is reserved for them, as for a receiver."""
+    """A browse reader that can also read fragments in other processes; its credit is reserved like a receiver's."""
 
     @property
     def wants_messages(self) -> bool:
-        """It wants messages, though it may not have room now."""
+        """Whether the reader wants messages, even if it has no credit now."""
 
     def deliver_browsed(self, deliveries: list[Delivery]) -> int:
-        """See messages; how many, from the first on. Less room may be left by then."""
+        """Accept messages and return how many, counted from the first one; the credit may have shrunk meanwhile."""

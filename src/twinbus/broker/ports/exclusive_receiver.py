@@ -1,12 +1,13 @@
-"""A claim: one receiver that has an entity for itself.
+"""Exclusive receivers: a receiver that claims an entity for itself.
 
-Owns: who has it, who may have it next, and which locks are of its time. Claims have epochs: a receiver that shows a
-higher one than the holder, or the same, takes its place; one that shows a lower one is refused. While there is a claim
-nobody else receives; looking without taking is not receiving.
+Owns the present holder of an entity, the rules for the next holder, and the locks given to each holder. A claim has an
+epoch: a receiver with the same or a higher epoch displaces the holder, and one with a lower epoch is refused. While an
+entity is claimed, no other receiver can attach; browsing is still possible.
 
-Who takes a place gets what the one before it had under locks, deferred messages too, and also if that one has gone
-by itself: a host that died must not keep messages from the next one, which would go through the queue without them.
-These messages come with a delivery count of at least 1 (`redelivery`): the receiver before may have worked on them.
+The next holder gets the messages that the previous one had locked, including deferred ones, even if the previous one
+closed its link itself: otherwise a host that died would keep these messages from its successor, which would skip them.
+These messages are redelivered with a delivery count of at least 1 (`redelivery`), because the previous holder may have
+processed them.
 """
 
 from __future__ import annotations
@@ -23,73 +24,74 @@ if TYPE_CHECKING:
 
 
 class ExclusiveReceiver:
-    """The claim on one entity."""
+    """Exclusive receiver of one entity, if it has one."""
 
     def __init__(self) -> None:
-        """Nobody has it."""
+        """Create the state of an entity without an exclusive receiver."""
         self.holder: Consumer | None = None
         self.epoch = 0
         self._locks: dict[FragmentPort, ExclusiveLocks] = {}
-        """The locks of its time, of each fragment. Who has it next may have more fragments, or less: a receiver of
-        another process has those that are here."""
+        """Locks given to the present or last holder, by fragment. The next holder may use other fragments: a receiver
+        in another process uses only the fragments in this process."""
 
     def check_free(self, path: str) -> None:
-        """EntityClaimed if someone has it."""
+        """Raise EntityClaimed if the entity has an exclusive receiver."""
         if self.holder is not None:
-            raise EntityClaimed(f"'{path}' is claimed by a receiver (epoch {self.epoch}): nobody else receives from it")
+            raise EntityClaimed(f"'{path}' is claimed by a receiver (epoch {self.epoch}): no other receiver can attach")
 
     def check_epoch(self, path: str, epoch: int, *, has_other_receivers: bool, only_if_free: bool = False) -> None:
-        """EntityClaimed if it cannot be had with this epoch; `others` receive now without a claim.
+        """Raise EntityClaimed if the entity cannot be claimed with this epoch.
 
-        With `if_free` it can be had from nobody: a host that had it and fell silent must not take it back, by its
-        higher epoch, from the host that went on with its work.
+        `has_other_receivers` means that non-exclusive receivers are attached. With `only_if_free`, no holder is
+        displaced: a host that fell silent must not use its higher epoch to take the entity back from the host that
+        took over its work.
         """
         if self.holder is not None and only_if_free:
-            raise EntityClaimed(f"'{path}' is claimed by a receiver (epoch {self.epoch}): it is not free")
+            raise EntityClaimed(f"'{path}' is not free: it is claimed by a receiver (epoch {self.epoch})")
         if self.holder is not None and epoch < self.epoch:
-            raise EntityClaimed(f"'{path}' is claimed with epoch {self.epoch}: {epoch} is lower")
+            raise EntityClaimed(f"'{path}' is claimed with epoch {self.epoch}: epoch {epoch} is lower")
         if self.holder is None and has_other_receivers:
-            raise EntityClaimed(f"'{path}' has receivers without a claim: end them first")
+            raise EntityClaimed(f"'{path}' has receivers that are not exclusive: close them first")
 
     def displace(self, path: str, epoch: int, fragments: Sequence[FragmentPort]) -> None:
-        """Whoever has it loses it to a newer claim. What it, or the last one that had it, had under locks is free."""
+        """Detach the holder for a newer claim, and requeue the messages locked by the present or last holder."""
         displaced = self.holder
         self._vacate()
         if displaced is not None:
-            displaced.force_detach(LinkStolen(f"a receiver of '{path}' with epoch {epoch} took the place of this one"))
+            displaced.force_detach(LinkStolen(f"a receiver of '{path}' with epoch {epoch} displaced this receiver"))
         for fragment in fragments:
-            span = self._locks.get(fragment)
-            if span is not None:  # else nobody had it before
-                span.reclaim()
+            locks = self._locks.get(fragment)
+            if locks is not None:  # None if the fragment had no holder before
+                locks.reclaim()
 
     def assign(self, consumer: Consumer, epoch: int, fragments: Sequence[FragmentPort]) -> None:
-        """It is this consumer's now, and so are the locks that are given from now on."""
+        """Make a consumer the holder; locks in these fragments are recorded as the holder's from now on."""
         self.holder, self.epoch = consumer, epoch
         self._locks = {}
         for fragment in fragments:
-            span = fragment.track_exclusive_locks()
-            if span is not None:
-                self._locks[fragment] = span
+            locks = fragment.track_exclusive_locks()
+            if locks is not None:
+                self._locks[fragment] = locks
 
     def release(self, consumer: Consumer) -> None:
-        """A consumer has gone."""
+        """End the claim of a consumer that has detached, if it is the holder."""
         if self.holder is consumer:
             self._vacate()
 
     def _vacate(self) -> None:
         if self.holder is not None:
-            for span in self._locks.values():
-                span.close()
+            for locks in self._locks.values():
+                locks.close()
         self.holder = None
 
 
 class ExclusiveLocks:
-    """The locks that one fragment gave while it had an exclusive receiver; the fragment implements it."""
+    """Locks that one fragment gave to an exclusive receiver; implemented by `broker.fragment`."""
 
     def close(self) -> None:
-        """End it: later locks are not of it."""
+        """Stop recording: later locks belong to other receivers."""
         raise NotImplementedError
 
     def reclaim(self) -> None:
-        """Return the messages of locks that are still there: their receiver is gone for good."""
+        """Requeue the messages that are still locked: their receiver will not come back."""
         raise NotImplementedError

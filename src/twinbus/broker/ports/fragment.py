@@ -1,7 +1,8 @@
-"""The port of a fragment: the operations that a gateway may call on it, wherever it is.
+"""The port of a fragment: the operations that a gateway may call on a fragment in any process.
 
-Owns: their signatures. A fragment of this process answers some of them at once, a fragment of another process answers
-later; callers are written for the second case. `broker.fragment` and `broker.remote.fragment` implement them.
+Owns the signatures of these operations. A fragment in this process completes some operations during the call, a
+fragment in another process completes them later; callers must handle both. `broker.fragment` and `broker.remote`
+implement the port.
 """
 
 from __future__ import annotations
@@ -27,34 +28,34 @@ if TYPE_CHECKING:
     OnCapacityChecked: TypeAlias = Callable[[dict[int, ServiceBusError]], None]
 
 SEQUENCE_FRAGMENT_SHIFT: Final = 48
-"""The bits of a sequence number above these are the number of its fragment."""
+"""Shift of the fragment's number within a sequence number."""
 TOKEN_FRAGMENT_BYTE: Final = 8
-"""The position, in a lock token and in a delivery tag, of the byte that is the number of its fragment."""
+"""Position of the fragment's number in a lock token and in a delivery tag."""
 LOCK_TOKEN_BYTES: Final = 16
 
 
 def fragment_of_sequence(sequence: int) -> int:
-    """Return the number of the fragment that holds the message of a sequence number."""
+    """Return the number of the fragment that holds the message with this sequence number."""
     return sequence >> SEQUENCE_FRAGMENT_SHIFT
 
 
 def delivery_tag_of(token: bytes) -> bytes:
-    """Return the delivery tag of a token: the bytes of the GUID in .NET's order."""
+    """Return the delivery tag of a lock token: the bytes of the GUID in .NET's order."""
     return token[3::-1] + token[5:3:-1] + token[7:5:-1] + token[8:]
 
 
 lock_token_of: Final = delivery_tag_of
-"""The order of the bytes is reversed by reversing it again."""
+"""Return the lock token of a delivery tag; the same conversion works both ways."""
 
 
 READ_BATCH_SIZE: Final = 100
-"""Records that are read at once: of the largest, they are 25 MB. Dead letters that are resubmitted together are read
-together, so there can be no more of them."""
+"""Maximum number of records that are read at once: 25 MB, if all have the maximum size. The same number of dead letters
+can be resubmitted together, because they are read at once."""
 UNLIMITED: Final = 2**63
 
 
 class RemovalCriteria:
-    """Which messages are to go."""
+    """Criteria for messages to delete in bulk."""
 
     __slots__ = ("enqueued_before_ms", "max_count", "max_sequence", "session_id")
 
@@ -66,135 +67,138 @@ class RemovalCriteria:
         enqueued_before_ms: int = UNLIMITED,
         session_id: bytes | None = None,
     ) -> None:
-        """So many at most, up to this sequence number, enqueued before this time, of this session."""
+        """Create criteria, all of which must hold; by default all messages match."""
         self.max_count = max_count
         self.max_sequence = max_sequence
         self.enqueued_before_ms = enqueued_before_ms
         self.session_id = session_id
 
     def matches(self, record: bytes) -> bool:
-        """This message is to go."""
+        """Return whether a message matches by its enqueued time and session."""
         if self.session_id is not None and session_id_of(record) != self.session_id:
             return False
         return enqueued_time_of(record) < self.enqueued_before_ms
 
 
 class RemovalResult:
-    """What became of it."""
+    """Result of a bulk deletion."""
 
     __slots__ = ("removed_count", "skipped_count")
 
     def __init__(self) -> None:
-        """Nothing yet."""
+        """Create a result with counts of 0."""
         self.removed_count = 0
         self.skipped_count = 0
-        """Those that someone has."""
+        """Matching messages that were not deleted because they are in flight."""
 
 
 OnRemoved: TypeAlias = Callable[[RemovalResult | ServiceBusError], None]
 
 
 OWNER_TIMEOUT_S: Final = 0.25
-"""How long a gateway waits for the owner of a fragment before it goes on without it."""
+"""Time that a gateway waits for the owner of a fragment before it continues without the owner's reply."""
 
 
 class SessionLock:
-    """A session that a receiver has, as the receiver knows it."""
+    """Lock of a session, as its receiver sees it."""
 
     def __init__(self, session_id: bytes, consumer: Consumer, locked_until_ms: int = 0) -> None:
-        """`until_ms` is the time on the wall clock until when it is locked."""
+        """Create a session lock for a receiver, which expires at the wall-clock time `locked_until_ms`."""
         self.session_id = session_id
         self.consumer = consumer
         self.locked_until_ms = locked_until_ms
         self.has_ended = False
-        """The receiver does not have it any more."""
+        """Whether the receiver has lost or released the session."""
 
 
 class DispatcherPort:
-    """Who receives from a fragment, and who gets a message next."""
+    """Receivers of a fragment, and delivery of messages to them."""
 
     @property
     def consumers(self) -> Collection[Consumer]:
-        """All receivers; of a fragment with sessions, those that have a session or wait for one."""
+        """All receivers; for a fragment with sessions, those that hold a session or wait for one."""
         raise NotImplementedError
 
     def add(self, consumer: Consumer) -> None:
-        """Add a receiver to a fragment without sessions; it says when it has room (`feed`)."""
+        """Add a receiver to a fragment without sessions; `dispatch_to` must be called when it has credit."""
         raise NotImplementedError
 
     def accept_session(self, consumer: Consumer, session_id: bytes, on_accepted: Callable[[SessionLock], None]) -> None:
-        """Give a receiver the session that it names. SessionCannotBeLocked, raised or reported by `entity_gone`."""
+        """Lock a session for a receiver.
+
+        SessionCannotBeLocked is raised, or reported by the receiver's `force_detach`.
+        """
         raise NotImplementedError
 
     def accept_next_session(self, consumer: Consumer, on_accepted: Callable[[SessionLock], None]) -> None:
-        """Give a receiver any session that is free and has messages, as soon as there is one."""
+        """Lock any free session with messages for a receiver, as soon as there is one."""
         raise NotImplementedError
 
     def cancel_accept(self, consumer: Consumer) -> bool:
-        """Stop waiting for a session. Return False if the receiver has one by now."""
+        """Stop waiting for a session; return False if the receiver already holds one."""
         raise NotImplementedError
 
     def owns_session_lock(self, session_lock: SessionLock) -> bool:
-        """Whether a session that a receiver has is of this fragment."""
+        """Return whether a session lock belongs to this fragment."""
         raise NotImplementedError
 
     def remove(self, consumer: Consumer) -> None:
-        """Remove a receiver; its session is free, and messages of that which it has are available as before."""
+        """Remove a receiver and release its session, whose locked messages become available again."""
         raise NotImplementedError
 
     def dispatch_to(self, consumer: Consumer) -> None:
-        """Give messages to a receiver that has room."""
+        """Deliver messages to a receiver that has credit."""
         raise NotImplementedError
 
     def drain(self, consumer: Consumer, on_drained: Callable[[], None]) -> None:
-        """Give a receiver what there is now; `drained` is called when that was all, or after a tenth of a second."""
+        """Deliver the available messages to a receiver, then call `on_drained`, at the latest after 0.1 s."""
         raise NotImplementedError
 
     def has_reserved_credit(self, consumer: Consumer) -> bool:  # noqa: ARG002
-        """Whether the fragment has been asked for messages and holds credit of the receiver."""
+        """Return whether the fragment holds reserved credit from a receiver while it is asked for messages."""
         return False
 
     def close(self, error: ServiceBusError) -> None:
-        """End all receivers."""
+        """Detach all receivers with an error."""
         raise NotImplementedError
 
     def dispatch(self) -> None:
-        """Hand out what can be handed out."""
+        """Deliver available messages to all receivers with credit."""
         raise NotImplementedError
 
     def withhold(self, property_name: str = "", values: Sequence[str] = ()) -> None:
-        """Skip messages whose property has one of these values, and no others, until the next call."""
+        """Skip messages whose property has one of these values; each call replaces the previous values."""
 
 
 class SettlementPort:
-    """The ends of locks. Locks are named by numbers (`FragmentPort.lock_numbers`).
+    """Settlement of locked messages, whose locks are named by numbers (`FragmentPort.lock_numbers`).
 
-    Each method returns the numbers of locks that are known to be lost; `answer` is called for the others. A fragment of
-    another process reports lost locks by `answer` (`SomeLocksLost`).
+    Each method returns the numbers of locks that are known to be lost, and calls `on_done` for the other locks. A
+    fragment in another process reports lost locks to `on_done` instead (`SomeLocksLost`).
     """
 
     def complete(self, lock_numbers: Iterable[int], on_done: OnDone) -> list[int]:
-        """Delete messages."""
+        """Complete messages: delete them."""
         raise NotImplementedError
 
     def release(self, lock_numbers: Iterable[int], on_done: OnDone) -> list[int]:
-        """Return messages that nobody has seen."""
+        """Requeue messages that no client has received; their delivery count does not change."""
         raise NotImplementedError
 
     def reclaim(self, lock_numbers: Iterable[int]) -> None:
-        """Return messages at once when their receiver is gone for good; they come with a count of at least 1."""
+        """Requeue messages locked by a receiver that will not come back, with a delivery count of at least 1."""
         raise NotImplementedError
 
     def abandon(
         self, lock_numbers: Iterable[int], on_done: OnDone, properties: Mapping[str, object] | None = None
     ) -> list[int]:
-        """Return messages with one more delivery on their count, and perhaps with changed properties."""
+        """Requeue messages with an incremented delivery count, and change these properties."""
         raise NotImplementedError
 
     def defer(
         self, lock_numbers: Iterable[int], on_done: OnDone, properties: Mapping[str, object] | None = None
     ) -> list[int]:
-        """Defer messages: a receiver has to name their sequence numbers. That is not counted as a delivery."""
+        """Defer messages: they can be received only by sequence number, and their delivery count does not change."""
         raise NotImplementedError
 
     def dead_letter(
@@ -206,13 +210,16 @@ class SettlementPort:
         description: str | None = None,
         properties: Mapping[str, object] | None = None,
     ) -> list[int]:
-        """Move messages to the dead-letter queue; those of a dead-letter queue stay there, and count a delivery."""
+        """Move messages to the dead-letter queue.
+
+        Messages that are in a dead-letter queue already stay there, with an incremented delivery count.
+        """
         raise NotImplementedError
 
     def settle(
         self, disposition: Disposition, lock_numbers: Iterable[int], on_done: OnDone, properties: Mapping[str, object]
     ) -> list[int]:
-        """Settle in any of these ways; `properties` are changed in the messages, or say why they are dead-lettered."""
+        """Settle messages with any disposition; `properties` are set in the messages, such as a dead-letter reason."""
         if disposition is Disposition.COMPLETE:
             return self.complete(lock_numbers, on_done)
         if disposition is Disposition.RELEASE:
@@ -226,47 +233,47 @@ class SettlementPort:
     def is_lock_valid(
         self, lock_number: int, session_holder_of: Callable[[bytes], Consumer | None] | None = None
     ) -> bool:
-        """Whether a lock is there, has not expired, and may be ended by the caller, as far as that is known here.
+        """Return whether a lock exists, has not expired and may be settled by the caller, as far as this process knows.
 
-        The messages of a session may be settled by the receiver that holds the session and by nobody else: `holder_of`
-        returns the caller's receiver that holds a session, or None.
+        Only the receiver that holds a session may settle its messages: `session_holder_of` returns the caller's
+        receiver that holds a given session, or None.
         """
         raise NotImplementedError
 
     def renew_lock(self, lock_number: int, on_result: Callable[[int | ServiceBusError], None]) -> None:
-        """Let a lock last its duration from now; `done` gets the time on the wall clock until when, or an error."""
+        """Renew a lock for its full duration; `on_result` gets the wall-clock time of its expiry, or an error."""
         raise NotImplementedError
 
     def find_locked_message(
         self, lock_number: int, on_result: Callable[[tuple[int, str | None] | ServiceBusError], None]
     ) -> None:
-        """Find the sequence number and the message id of a locked message. MessageLockLost."""
+        """Find the sequence number and id of a locked message; `on_result` gets MessageLockLost if the lock is lost."""
         raise NotImplementedError
 
 
 class BrowseCursorPort:
-    """One reader's way through the log of a fragment."""
+    """Position of one browse reader in the log of a fragment."""
 
     def advance(self) -> None:
-        """Show more: there is room, or there are messages."""
+        """Deliver more messages to the reader, because it has credit or new messages have arrived."""
         raise NotImplementedError
 
     def drain(self, on_drained: Callable[[], None]) -> None:
-        """Show what there is now; `drained` is called when that was all."""
+        """Deliver the present messages to the reader, then call `on_drained`."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Show nothing more."""
+        """Stop delivering messages to the reader."""
         raise NotImplementedError
 
     @property
     def has_reserved_credit(self) -> bool:
-        """Whether the fragment has been asked for messages and holds room of the reader."""
+        """Whether the fragment holds reserved credit from the reader while it is asked for messages."""
         return False
 
 
 class MessageBrowserPort:
-    """Looking at messages without receiving them."""
+    """Peeking and browsing: reading messages without receiving them."""
 
     def peek(
         self,
@@ -277,20 +284,26 @@ class MessageBrowserPort:
         *,
         deferred_only: bool = False,
     ) -> None:
-        """Read messages from a sequence number on, in any state; `deferred_only`: also those being deferred now."""
+        """Read up to `count` messages in any state, starting at a sequence number.
+
+        `deferred_only` reads deferred messages only, including those whose deferral is not on disk yet.
+        """
         raise NotImplementedError
 
     def find_by_enqueued_time(self, enqueued_ms: int, on_result: Callable[[int | ServiceBusError], None]) -> None:
-        """Find the sequence number of the first message that was not enqueued before a time; else the next number."""
+        """Find the sequence number of the first message enqueued at or after a time.
+
+        If there is no such message, `on_result` gets the next sequence number to be assigned.
+        """
         raise NotImplementedError
 
     def find_sequence_range(self, on_result: Callable[[tuple[int, int] | ServiceBusError], None]) -> None:
-        """Find the lowest sequence number that may be there, and the next one to be given."""
+        """Find the lowest sequence number that may still exist, and the next one to be assigned."""
         raise NotImplementedError
 
     @property
     def last_enqueued_ms(self) -> int:
-        """When the last message was enqueued, as far as is known."""
+        """Enqueued time of the last message, as far as this process knows."""
         raise NotImplementedError
 
     def browse(
@@ -302,46 +315,48 @@ class MessageBrowserPort:
         ends_at_last: bool,
         read_limiter: ReadLimiter,
     ) -> BrowseCursorPort:
-        """Show active messages to a reader, from one sequence number to another, both included, and those that come.
+        """Deliver active messages in a range of sequence numbers (both included) to a reader, including future ones.
 
-        `ends`: the reader is notified when all of that was shown. `reads` are those of all browsers of the process.
+        With `ends_at_last`, the reader is detached after the last message in the range. `read_limiter` is shared by all
+        browsers in the process.
         """
         raise NotImplementedError
 
 
 class OwnerPort:
-    """The process that owns a fragment. This class stands for the process itself, which never has to be waited for."""
+    """The process that owns a fragment; this base class stands for the local process, which never has to be awaited."""
 
     @property
     def is_responsive(self) -> bool:
-        """Whether it is connected and answers, so that it is worth waiting for its confirmation."""
+        """Whether the process is connected and replies, so that it is worth waiting for its confirmation."""
         return False
 
     def barrier(self, on_reached: Callable[[object], None]) -> None:
-        """Call `told` when the owner has carried out all that it was told before."""
+        """Call `on_reached` when the owner has handled all earlier requests."""
         on_reached(None)
 
     @property
     def decides_capacity(self) -> bool:
-        """Whether only it can say if its fragments have room (`check_room`)."""
+        """Whether only the owner knows if its fragments can store more messages (`check_capacity`)."""
         return False
 
     def check_capacity(self, entity_id: int, sizes: dict[int, int], on_checked: OnCapacityChecked) -> None:
-        """Check whether fragments of an entity can store so many bytes each. StoreUnavailable.
+        """Check whether fragments of an entity can store `sizes` bytes, by fragment number, without reserving space.
 
-        Nothing is reserved. `told` gets the errors of those that cannot, by their numbers.
+        `on_checked` gets the errors of the fragments that cannot, by fragment number. Raises StoreUnavailable if the
+        owner is not connected.
         """
         raise NotImplementedError
 
     def mark_suspect(self) -> None:
-        """Do not wait for the owner before it says something: it has not confirmed in time."""
+        """Note that the owner did not reply in time; do not wait for it until it is heard from again."""
 
 
 LOCAL_OWNER: Final = OwnerPort()
 
 
 class ManagementRequest:
-    """A request to `$management`, in a form that can be carried to the owner of a fragment."""
+    """A request to `$management` that can be sent to the owner of a fragment."""
 
     def __init__(
         self,
@@ -352,9 +367,9 @@ class ManagementRequest:
         client_id: int = 0,
         transaction_id: int = 0,
     ) -> None:
-        """`kind` is the message of the peer protocol that asks for the operation, `arguments` encodes its arguments.
+        """Create a request; `message_type` is the operation's message in the peer protocol.
 
-        `client` is the number of the client that asks, `transaction` that of its transaction at the owner, or 0.
+        `transaction_id` names the client's transaction at the owner; 0 means none.
         """
         self.message_type = message_type
         self.encode_arguments = encode_arguments
@@ -364,60 +379,60 @@ class ManagementRequest:
 
 
 class FragmentPort:
-    """One area (messages, dead letters, ...) of one fragment of an entity."""
+    """One sub-queue (active messages, dead letters, ...) of one fragment of an entity."""
 
     def __init__(self, number: int, time_services: TimeServices, *, has_sessions: bool) -> None:
-        """`number` is that of the fragment."""
+        """Create the port of fragment `number`."""
         self.number = number
         self.clock = time_services.clock
         self.timers = time_services.timers
         self.has_sessions = has_sessions
         self.is_suspended = False
-        """An outage is rehearsed: nobody gets anything."""
+        """Whether an outage is rehearsed, so that no messages are delivered."""
         self.attach_count = 0
-        """Receivers that have come to an entity of which this is the first fragment."""
+        """Number of receivers attached so far; counted in the first fragment of an entity only."""
 
     # --- the groups of operations -------------------------------------------------------------------------------------
 
     @property
     def dispatcher(self) -> DispatcherPort:
-        """Who receives from it."""
+        """Dispatcher of the fragment's messages."""
         raise NotImplementedError
 
     @property
     def settlement(self) -> SettlementPort:
-        """The ends of its locks."""
+        """Settlement of the fragment's locked messages."""
         raise NotImplementedError
 
     @property
     def browser(self) -> MessageBrowserPort:
-        """Looking at its messages."""
+        """Browser of the fragment's messages."""
         raise NotImplementedError
 
     def manage(self, request: ManagementRequest, run_locally: Callable[[], None]) -> None:  # noqa: ARG002
-        """Carry out a request to `$management`: by `act` in the process that owns the fragment, else by the owner."""
+        """Carry out a request to `$management`: call `run_locally`, or send the request to the owning process."""
         run_locally()
 
     @property
     def local(self) -> Fragment:
-        """The fragment itself, for operations that run where it is (`manage`)."""
+        """The local fragment, for operations that run in the owning process (`manage`)."""
         raise NotImplementedError
 
     # --- its state ----------------------------------------------------------------------------------------------------
 
     @property
     def is_available(self) -> bool:
-        """Whether its store works, and what it holds is known."""
+        """Whether the fragment's store works and the fragment is loaded."""
         raise NotImplementedError
 
     @property
     def accepts_sends(self) -> bool:
-        """Whether a message that is sent now can be stored, as far as is known."""
+        """Whether a message sent now can be stored, as far as this process knows."""
         raise NotImplementedError
 
     @property
     def can_deliver(self) -> bool:
-        """Whether a message that is handed out now can be settled."""
+        """Whether messages may be delivered now: the fragment is available and no outage is rehearsed."""
         return self.is_available and not self.is_suspended
 
     @property
@@ -426,59 +441,59 @@ class FragmentPort:
         return bool(self.dispatcher.consumers)
 
     def check_available(self) -> None:
-        """Raise StoreUnavailable if its store does not work now."""
+        """Raise StoreUnavailable if the fragment's store does not work now."""
         raise NotImplementedError
 
     def check_accepts_sends(self) -> None:
-        """Raise StoreUnavailable or ServerBusy if its store takes no messages now."""
+        """Raise StoreUnavailable or ServerBusy if the fragment's store accepts no messages now."""
         raise NotImplementedError
 
     def check_loaded(self) -> None:
-        """Raise StoreUnavailable while it is being loaded, or the error of its deleted entity."""
+        """Raise StoreUnavailable if the fragment is not loaded, or the error for a deleted entity."""
 
     # --- receivers ----------------------------------------------------------------------------------------------------
 
     def lock_numbers(self, tags: Iterable[bytes]) -> list[int]:
-        """Return the numbers that name locks, by their tags or tokens; 0 for a tag of an earlier life."""
+        """Return the lock numbers of delivery tags or lock tokens; 0 for a tag from before the store was opened."""
         raise NotImplementedError
 
     @property
     def admits_asynchronously(self) -> bool:
-        """Whether a receiver is admitted by another process, which is connected: the receiver's `let_in` is called."""
+        """Whether another, connected process admits receivers and then calls their `on_admitted`."""
         return False
 
     @property
     def reserves_credit(self) -> bool:
-        """Whether credit is reserved while the fragment is asked for messages, and cannot be offered to others."""
+        """Whether asking the fragment for messages reserves credit, which other fragments then cannot use."""
         return False
 
     @property
     def owner(self) -> OwnerPort:
-        """The process that owns it."""
+        """The process that owns the fragment."""
         return LOCAL_OWNER
 
     def track_exclusive_locks(self) -> ExclusiveLocks | None:
-        """Note the locks of an exclusive receiver from now on; None if the owner does that."""
+        """Start recording the locks of an exclusive receiver; return None if the owner records them."""
         return None
 
     def detach_receivers(self, error: ServiceBusError) -> None:
-        """End all receivers and browsers."""
+        """Detach all receivers and browsers with an error."""
         self.dispatcher.close(error)
 
     def resume(self) -> None:
-        """Hand out messages again: a commit was applied, or an outage has ended."""
+        """Dispatch messages again, after a commit was applied or an outage has ended."""
         self.dispatcher.dispatch()
 
     def close(self, error: ServiceBusError) -> None:
-        """The entity was deleted: end all receivers and browsers."""
+        """Close the fragment of a deleted entity: detach all receivers and browsers."""
         self.detach_receivers(error)
 
 
 class TransactionPort:
-    """What the owner of a part carries out of a transaction."""
+    """The part of a transaction that the owner of a fragment carries out."""
 
     number = 0
-    """By which the owner knows the transaction, if it is another process."""
+    """Number of the transaction at its owner, if that is another process."""
 
     def settle(
         self,
@@ -488,17 +503,20 @@ class TransactionPort:
         properties: Mapping[str, object] | None,
         on_settled: Callable[[bool], None],
     ) -> list[int]:
-        """Settle locked messages at the commit; `told` gets whether that was done. Return the locks that are lost."""
+        """Settle locked messages when the transaction commits; return the numbers of lost locks.
+
+        `on_settled` gets True after the commit, or False after a rollback.
+        """
         raise NotImplementedError
 
     def schedule(self, records: list[bytes]) -> list[int]:
-        """Store scheduled messages at the commit. Return the sequence numbers that they will have."""
+        """Store scheduled messages when the transaction commits; return their future sequence numbers."""
         raise NotImplementedError
 
     def roll_back(self) -> None:
-        """Do nothing of it: messages that were to be settled are locked as before."""
+        """Roll back the transaction: messages that it would have settled stay locked."""
         raise NotImplementedError
 
     def commit(self, sends: list[tuple[bytes, int, str | None]], on_done: OnDone = ignore) -> None:
-        """Do all of it; `sent` are payloads, their message formats, and where they go on to."""
+        """Commit the transaction; `sends` are payloads, message formats and final destinations (None: this entity)."""
         raise NotImplementedError

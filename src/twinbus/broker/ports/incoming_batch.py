@@ -1,8 +1,8 @@
-"""Messages on their way into the broker: what came in together, and what an entity demands of it.
+"""Incoming messages that are stored together, and the policy by which an entity validates them.
 
-parcel = Parcel()
-namespace.intake.add_to(parcel, payload, message_format, now_ms, queue.terms)
-queue.send(parcel, answer)
+batch = IncomingBatch()
+namespace.intake.add_to(batch, payload, message_format, now_ms, queue.validation_policy)
+queue.send(batch, on_done)
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from twinbus.model.description import FOREVER_MS
 
 
 class ValidationPolicy:
-    """What a queue wants of each message, as its description says."""
+    """Requirements of an entity for each incoming message, derived from its description."""
 
     __slots__ = ("detects_duplicates", "is_partitioned", "is_unrestricted", "max_ttl_ms", "requires_session")
 
@@ -24,7 +24,7 @@ class ValidationPolicy:
         detects_duplicates: bool = False,
         is_partitioned: bool = False,
     ) -> None:
-        """`ttl_ms` is how long a message lives at most; `is_partitioned` if its key says where it goes."""
+        """Create a policy; `max_ttl_ms` limits the time to live, `is_partitioned` demands partition keys."""
         self.max_ttl_ms = max_ttl_ms
         self.requires_session = requires_session
         self.detects_duplicates = detects_duplicates
@@ -33,27 +33,27 @@ class ValidationPolicy:
 
 
 class IncomingBatch:
-    """What came in together."""
+    """Records of messages, and pings, that are sent together."""
 
     __slots__ = ("duplicate_ids", "partition_keys", "ping_count", "ping_partition_keys", "records")
 
     def __init__(self) -> None:
-        """Nothing yet."""
+        """Create an empty batch."""
         self.records: list[bytes] = []
         self.duplicate_ids: list[bytes] = []
-        """What each message is known by, where duplicates are detected."""
+        """Identity of each message for duplicate detection; empty if the entity does not detect duplicates."""
         self.partition_keys: list[bytes | None] = []
-        """Where the queue is partitioned: what says to which fragment each message goes."""
+        """Partition key of each message; empty if the entity is not partitioned."""
         self.ping_partition_keys: list[bytes | None] = []
-        """... and each ping."""
+        """Partition key of each ping."""
         self.ping_count = 0
-        """Messages that only ask whether the queue is there."""
+        """Number of pings: messages that only ask whether the entity is available."""
 
     def __len__(self) -> int:
         return len(self.records) + self.ping_count
 
     def extend(self, other: IncomingBatch) -> None:
-        """All that another has as well."""
+        """Add the messages and pings of another batch."""
         self.records += other.records
         self.duplicate_ids += other.duplicate_ids
         self.partition_keys += other.partition_keys
@@ -61,7 +61,10 @@ class IncomingBatch:
         self.ping_count += other.ping_count
 
     def split_after(self, count: int) -> IncomingBatch:
-        """What came after the first `count` messages, of which the keys are known already; these are left."""
+        """Remove and return all records after the first `count`, and all duplicate ids, partition keys and pings.
+
+        The caller has already removed the keys of the first `count` messages.
+        """
         rest = IncomingBatch()
         rest.records, self.records[count:] = self.records[count:], []
         rest.duplicate_ids, rest.partition_keys, rest.ping_partition_keys, rest.ping_count = (

@@ -1,7 +1,8 @@
-"""A gathering: the fragments that one receiver takes messages from, as if they were one.
+"""The fragments of an entity, as one receiver uses them.
 
-Owns: whose turn it is to give, and when all of them have nothing more. A receiver is known to every fragment, and none
-gives more than it has room for: what it has not got stays free for others. A plain entity has one fragment only.
+Owns the order in which fragments deliver to the receiver, and draining of all fragments. The receiver is attached to
+every fragment, and no fragment delivers more messages than the receiver has credit for, so other messages stay
+available to other receivers. A plain entity has a single fragment.
 """
 
 from __future__ import annotations
@@ -20,26 +21,26 @@ DRAIN_TIMEOUT_S: Final = 0.1
 
 
 class MultiFragmentReceiver:
-    """The fragments of one receiver."""
+    """All fragments that one receiver receives from."""
 
     def __init__(self, fragments: Sequence[FragmentPort]) -> None:
-        """In the order of their numbers."""
+        """Create a receiver for these fragments, which must be sorted by number."""
         self.fragments = list(fragments)
         self._next_index = 0
 
     def count_asynchronous_admissions(self) -> int:
-        """Return how many of them admit a receiver later, by `let_in`."""
+        """Return how many fragments admit a receiver asynchronously, by calling its `on_admitted`."""
         return sum([fragment.admits_asynchronously for fragment in self.fragments])
 
     def responsive_owners(self) -> set[OwnerPort]:
-        """Return the other processes that own some of them, and whose confirmation is worth waiting for."""
+        """Return the other processes that own some of the fragments and are responsive."""
         owners = {fragment.owner for fragment in self.fragments}
         return {owner for owner in owners if owner.is_responsive}
 
     def begin_rotation(self) -> list[FragmentPort]:
-        """A receiver has come. The fragments, from another one on each time: else the last would wait for ever.
+        """Return all fragments, starting with the next one for each new receiver.
 
-        Many a receiver takes one message, or one session, and goes.
+        Many receivers take one message or one session and detach; with a fixed order, the last fragments would starve.
         """
         first = self.fragments[0]
         self._next_index, first.attach_count = first.attach_count % len(self.fragments), first.attach_count + 1
@@ -49,17 +50,17 @@ class MultiFragmentReceiver:
         return self.fragments[self._next_index :] + self.fragments[: self._next_index]
 
     def add(self, consumer: Consumer) -> None:
-        """A receiver has come; it says when it is hungry."""
+        """Attach a receiver to all fragments; it calls `dispatch_to` when it has credit."""
         for fragment in self.begin_rotation():
             fragment.dispatcher.add(consumer)
 
     def remove(self, consumer: Consumer) -> None:
-        """A receiver has gone."""
+        """Detach a receiver from all fragments."""
         for fragment in self.fragments:
             fragment.dispatcher.remove(consumer)
 
     def dispatch_to(self, consumer: Consumer) -> None:
-        """A receiver has room: each fragment in turn, until it has none."""
+        """Let each fragment in turn deliver messages to a receiver, until its credit is used up."""
         fragments, count = self.fragments, len(self.fragments)
         if count == 1:
             fragments[0].dispatcher.dispatch_to(consumer)
@@ -72,28 +73,28 @@ class MultiFragmentReceiver:
                 return
 
     def drain(self, consumer: Consumer, on_drained: Callable[[], None]) -> None:
-        """Give a receiver what there is now; `drained` is called when that was all, or after a tenth of a second."""
+        """Deliver the available messages to a receiver, then call `on_drained`, at the latest after 0.1 s."""
         if self.count_asynchronous_admissions():
             self._drain_sequentially(consumer, on_drained)
             return
-        left = len(self.fragments)
+        remaining = len(self.fragments)
 
-        def one_drained() -> None:
-            nonlocal left
-            left -= 1
-            if not left:
+        def on_fragment_drained() -> None:
+            nonlocal remaining
+            remaining -= 1
+            if not remaining:
                 on_drained()
 
-        begun = self._next_index
+        started_at = self._next_index
         for fragment in self._in_rotation():
-            fragment.dispatcher.drain(consumer, one_drained)
-            if consumer.available_credit <= 0 and self._next_index == begun:
+            fragment.dispatcher.drain(consumer, on_fragment_drained)
+            if consumer.available_credit <= 0 and self._next_index == started_at:
                 self._next_index = (self.fragments.index(fragment) + 1) % len(self.fragments)
 
     def _drain_sequentially(self, consumer: Consumer, on_drained: Callable[[], None]) -> None:
-        """One fragment after the other: what is lent to one cannot be lent to the next.
+        """Drain one fragment after another, because credit reserved for one cannot be offered to the next.
 
-        Those to which something is lent come first, since it is what the others are asked with.
+        Fragments that hold reserved credit come first: the other fragments need this credit.
         """
         waiting = sorted(
             self._in_rotation(), key=lambda fragment: not fragment.dispatcher.has_reserved_credit(consumer)
@@ -111,7 +112,7 @@ class MultiFragmentReceiver:
             if consumer.is_closed:
                 return
             if is_over:
-                consumer.request_messages()  # credit that comes back after the drain is offered to all fragments
+                consumer.request_messages()  # offers credit that is released after the drain to all fragments
                 return
             for fragment in local_fragments:  # local messages do not wait for a slow process
                 fragment.dispatcher.dispatch_to(consumer)
@@ -125,7 +126,7 @@ class MultiFragmentReceiver:
         drain_next()
 
     def fragment_of_tag(self, tag: bytes) -> FragmentPort:
-        """The fragment that a lock's tag or token is of; any, if it is of none."""
+        """Return the fragment named by a delivery tag or lock token, or the first fragment if the tag is not valid."""
         fragments = self.fragments
         if len(fragments) == 1:
             return fragments[0]

@@ -1,8 +1,8 @@
-"""Outages on purpose: an entity, or all of them, refuses for a while, as if its store did not work.
+"""Rehearsed outages: an entity, or the whole namespace, refuses requests for a while, as if its store were down.
 
-Owns: which outages there are and until when, and who waits for the end of a silent one. An entity that has one refuses
-what is sent to it and gives nothing out; what is out can be settled, so nothing is lost, and nothing that was refused
-is stored later: who was not told anything is refused in the end. None is kept over a restart.
+Owns the active outages and the replies that silent outages hold back. During an outage, an entity refuses sends and
+delivers no messages; locked messages can still be settled, so no message is lost. No refused message is stored later:
+requests that a silent outage left unanswered are refused when the outage ends. Outages do not survive a restart.
 """
 
 from __future__ import annotations
@@ -22,94 +22,96 @@ if TYPE_CHECKING:
 
 
 class SilentOutage(StoreUnavailable):
-    """The entity does not answer: who was about to say so says it when the outage is over."""
+    """Error during a silent outage: the gateway sends it to the client only when the outage has ended."""
 
     def __init__(self, text: str, outage: Outage) -> None:
-        """`text` is what is said then."""
+        """Create an error for `outage`; `text` is sent when the outage has ended."""
         super().__init__(text)
         self.outage = outage
 
 
 class Outage:
-    """One outage, from its beginning to its end."""
+    """A rehearsed outage of one entity or of the whole namespace."""
 
     def __init__(self, path: str, kind: OutageKind, *, since_ms: int, until_ms: int) -> None:
-        """`path` is that of an entity, or `EVERYTHING`; the times are of the wall clock."""
+        """Create an outage; `path` is an entity's or ALL_ENTITIES, and the times are wall-clock times."""
         self.path = path
         self.kind = kind
         self.since_ms = since_ms
         self.until_ms = until_ms
         self.is_over = False
         self._deferred_replies: dict[object, list[Callable[[], None]]] = {}
-        """What is to be told in the end, by who would tell it."""
+        """Replies to send when the outage ends, by requester."""
 
     def error_for(self, path: str) -> ServiceBusError:
-        """Why an entity does not do what is asked of it."""
+        """Return the error for requests to an entity during this outage."""
         until = datetime_of(self.until_ms).isoformat(timespec="seconds").replace("+00:00", "Z")
-        rest = f"an outage is rehearsed until {until}, or until somebody ends it. Try again then."
+        explanation = f"an outage is rehearsed until {until}, or until an operator ends it. Try again then."
         if self.kind is OutageKind.BUSY:
-            return ServerBusy(f"'{path}' is too busy: {rest}")
-        text = f"'{path}' is unavailable: {rest}"
+            return ServerBusy(f"'{path}' is too busy: {explanation}")
+        text = f"'{path}' is unavailable: {explanation}"
         return SilentOutage(text, self) if self.kind is OutageKind.SILENT else StoreUnavailable(text)
 
     @property
     def deferred_reply_count(self) -> int:
-        """How many are not answered."""
+        """Number of replies that are held back."""
         return sum(map(len, self._deferred_replies.values()))
 
     def defer_reply(self, requester: object, send_reply: Callable[[], None]) -> None:
-        """`owner` tells something when this is over, unless it has gone by then (`forget`)."""
+        """Call `send_reply` when the outage ends, unless `discard_replies` is called for the requester first."""
         if self.is_over:
             send_reply()
         else:
             self._deferred_replies.setdefault(requester, []).append(send_reply)
 
     def discard_replies(self, requester: object) -> None:
-        """Nobody is there any more whom it could tell."""
+        """Drop the replies to a requester that is gone."""
         self._deferred_replies.pop(requester, None)
 
     def finish(self) -> None:
-        """It is over: whoever waits is told."""
+        """End the outage and send all replies that were held back."""
         self.is_over = True
-        waiting, self._deferred_replies = self._deferred_replies, {}
-        for tell in [tell for calls in waiting.values() for tell in calls]:
-            tell()
+        replies, self._deferred_replies = self._deferred_replies, {}
+        for send_reply in [send_reply for pending in replies.values() for send_reply in pending]:
+            send_reply()
 
 
 class OutageTarget(Protocol):
-    """An entity, as far as it is of interest here."""
+    """An entity, as seen by `Outages`."""
 
     @property
     def path(self) -> str:
-        """Where it is found."""
+        """Path of the entity."""
 
     def set_outage(self, outage: Outage | None) -> None:
-        """It has this outage from now on, or none."""
+        """Set the entity's present outage, or None."""
 
 
 class Outages:
-    """The outages of a namespace."""
+    """Active outages of a namespace."""
 
     def __init__(self, clock: Clock, timers: Timers, entities: Mapping[str, OutageTarget]) -> None:
-        """None yet. `entities` are those of the namespace now, by the keys of their paths."""
+        """Start without outages; `entities` are the namespace's entities, by canonical key of their paths."""
         self.on_expired: Callable[[Outage], None] | None = None
-        """Hears of each that has lasted as long as it was to."""
+        """Callback for each outage that ends because its time is up."""
         self._clock = clock
         self._timers = timers
         self._entities = entities
         self._by_key: dict[str, Outage] = {}
 
     def all(self) -> list[Outage]:
-        """Those there are now."""
+        """Return all active outages."""
         return list(self._by_key.values())
 
     def begin(self, path: str, kind: OutageKind, seconds: float, *, times_ms: tuple[int, int] | None = None) -> Outage:
-        """Switch one on, in place of another one of the same path. EntityNotFound, ArgumentOutOfRange.
+        """Begin an outage, replacing any outage on the same path; raise EntityNotFound or ArgumentOutOfRange.
 
-        `times_ms` are those that are told of one that was switched on elsewhere: since when, and until when.
+        `times_ms` are the start and end of an outage that began in another process (default: from now on).
         """
         if not MIN_OUTAGE_S <= seconds <= MAX_OUTAGE_S:
-            raise ArgumentOutOfRange(f"an outage of {seconds:g} s; it can last {MIN_OUTAGE_S:g} to {MAX_OUTAGE_S:g} s")
+            raise ArgumentOutOfRange(
+                f"invalid duration of {seconds:g} s: an outage can last {MIN_OUTAGE_S:g} to {MAX_OUTAGE_S:g} s"
+            )
         key = paths.canonical_key(path)
         if path != ALL_ENTITIES:
             if key not in self._entities:
@@ -118,16 +120,16 @@ class Outages:
         now_ms = self._clock.wall_ms()
         since_ms, until_ms = times_ms or (now_ms, now_ms + round(seconds * 1000))
         outage = Outage(path, kind, since_ms=since_ms, until_ms=until_ms)
-        before = self._by_key.get(key)
+        previous = self._by_key.get(key)
         self._by_key[key] = outage
         self._apply_to_all()
         self._timers.call_at(self._clock.monotonic_s() + seconds, lambda: self._expire(key, outage))
-        if before is not None:
-            before.finish()
+        if previous is not None:
+            previous.finish()
         return outage
 
     def end(self, path: str | None = None) -> list[Outage]:
-        """Switch off the one of that path, or all; those that were on."""
+        """End the outage on this path, or all outages (None); return the outages that were active."""
         keys = (
             list(self._by_key) if path is None else [key for key in [paths.canonical_key(path)] if key in self._by_key]
         )
@@ -138,18 +140,18 @@ class Outages:
         return ended
 
     def apply_to(self, entity: OutageTarget) -> None:
-        """An entity has the outage of its own path, of its topic's, or of the namespace's, if there is one."""
+        """Set an entity's outage: the one on its own path, on its topic or on the whole namespace, in this order."""
         if self._by_key:
             entity.set_outage(self._find(paths.canonical_key(entity.path)))
 
     def discard_replies(self, requester: object) -> None:
-        """Somebody has gone who waited for the end of one."""
+        """Drop all replies to a requester that is gone."""
         for outage in self._by_key.values():
             outage.discard_replies(requester)
 
     def _find(self, key: str) -> Outage | None:
-        found = (self._by_key.get(one) for one in (key, paths.parent_entity(key), ALL_ENTITIES))
-        return next((outage for outage in found if outage is not None), None)
+        outages = (self._by_key.get(path) for path in (key, paths.parent_entity(key), ALL_ENTITIES))
+        return next((outage for outage in outages if outage is not None), None)
 
     def _apply_to_all(self) -> None:
         for key, entity in self._entities.items():

@@ -1,7 +1,7 @@
-"""What processes of one namespace say to each other about fragments.
+"""Messages between the processes of one namespace.
 
-A *call* goes from the process that a client is connected to, to the owner of a fragment; an *answer* goes back, and so
-do notices of what happens there. Owns: the words. They are data and nothing else, so that a socket can carry them.
+A request goes from the client's process to the owner of a fragment. The owner sends replies to requests, and notices of
+events in its fragments. Owns the message types, which are plain data, so that a socket can carry them.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from twinbus.model.errors import ServiceBusError
 from twinbus.model.path import SubQueue
 
 FragmentAddress: TypeAlias = tuple[int, int, int]
-"""An entity's id, the number of one of its fragments, and which of the entity's queues is meant (`SUB_QUEUES`)."""
+"""Entity id, fragment number, and index of the sub-queue in `SUB_QUEUES`."""
 SUB_QUEUES: Final = tuple(SubQueue)
 Delivery: TypeAlias = tuple[bytes, bytes]
 TransactionSend: TypeAlias = tuple[bytes, int, str | None]
-"""Of a transaction: a payload, its message format, and where it goes on to, if elsewhere."""
+"""A send in a transaction: payload, message format, and final destination (None: the transaction's entity)."""
 
 
 class _Message(msgspec.Struct, array_like=True, tag=True, gc=False):
-    """Anything that is said: written as an array that begins with its name."""
+    """Base class of all messages; encoded as an array that begins with the name of the message type."""
 
 
-# --- calls ------------------------------------------------------------------------------------------------------------
+# --- requests ---------------------------------------------------------------------------------------------------------
 
 
 class Send(_Message):
-    """Store messages; none of them asks whether the store works. Answered by `Numbers`."""
+    """Store messages; an empty list asks whether the store works. Reply: `Numbers`."""
 
     entity_id: int
     fragment: int
@@ -39,14 +39,14 @@ class Send(_Message):
 
 
 class CheckCapacity(_Message):
-    """Whether parts of an entity can store so many bytes each, by the numbers of fragments. Answered by `Refusals`."""
+    """Check whether fragments of an entity can store these sizes in bytes. Reply: `CapacityErrors`."""
 
     entity_id: int
     sizes_by_fragment: dict[int, int]
 
 
 class SendVia(_Message):
-    """Store messages that go on to another entity. Answered by `Done`."""
+    """Store messages for forwarding to another entity. Reply: `Done`."""
 
     entity_id: int
     fragment: int
@@ -55,7 +55,7 @@ class SendVia(_Message):
 
 
 class AcceptForwarded(_Message):
-    """Store messages that another entity forwards, each with its number there. Answered by `Done`."""
+    """Store messages forwarded by another entity, each with its sequence number there. Reply: `Done`."""
 
     entity_id: int
     fragment: int
@@ -64,7 +64,7 @@ class AcceptForwarded(_Message):
 
 
 class Settle(_Message):
-    """Settle messages by their tags; `properties` are a map as AMQP writes it. Answered by `Lost`."""
+    """Settle messages by lock tokens; `properties` are an AMQP-encoded map. Reply: `LocksLost`."""
 
     address: FragmentAddress
     disposition: str
@@ -73,7 +73,7 @@ class Settle(_Message):
 
 
 class Peek(_Message):
-    """Look at messages. Answered by `Page`."""
+    """Peek messages. Reply: `PeekedMessages`."""
 
     address: FragmentAddress
     from_sequence: int
@@ -83,37 +83,36 @@ class Peek(_Message):
 
 
 class FindByEnqueuedTime(_Message):
-    """The first number that was not enqueued before a time. Answered by `Numbers`, of one."""
+    """Find the first message enqueued at or after a time. Reply: `Numbers` with its sequence number."""
 
     address: FragmentAddress
     enqueued_ms: int
 
 
 class GetLogRange(_Message):
-    """From where to where there are messages. Answered by `Numbers`: the lowest, and the next to be given."""
+    """Get the range of sequence numbers. Reply: `Numbers` with the lowest and the next one to be assigned."""
 
     address: FragmentAddress
 
 
 class FindLockedMessage(_Message):
-    """What a lock is on. Answered by `FoundLock`."""
+    """Find the message that a lock belongs to. Reply: `LockedMessage`."""
 
     address: FragmentAddress
     lock_token: bytes
 
 
 class RenewLock(_Message):
-    """Let a lock last longer. Answered by `Numbers`: until when."""
+    """Renew a lock. Reply: `Numbers` with the wall-clock time of its expiry."""
 
     address: FragmentAddress
     lock_token: bytes
 
 
 class ManagementCall(_Message):
-    """A request to `$management`: one subclass for each operation. Answered by `Managed`.
+    """A request to `$management`, with one subclass for each operation. Reply: `ManagementResponse`.
 
-    `arguments` are encoded as AMQP; `client` is the number of the client that asks, `transaction` that of the
-    transaction that the operation is part of, or 0.
+    `arguments` are AMQP-encoded; `transaction_id` names the transaction that the operation is part of; 0 means none.
     """
 
     address: FragmentAddress
@@ -123,7 +122,7 @@ class ManagementCall(_Message):
 
 
 class PeekMessages(ManagementCall):
-    """Look at messages."""
+    """Peek messages."""
 
 
 class CancelScheduled(ManagementCall):
@@ -131,11 +130,11 @@ class CancelScheduled(ManagementCall):
 
 
 class FindScheduled(ManagementCall):
-    """Whether messages are scheduled."""
+    """Check whether messages are scheduled."""
 
 
 class RenewLocks(ManagementCall):
-    """Let locks last longer."""
+    """Renew message locks."""
 
 
 class ReceiveDeferred(ManagementCall):
@@ -151,15 +150,15 @@ class ScheduleMessages(ManagementCall):
 
 
 class RenewSession(ManagementCall):
-    """Let a session's lock last longer."""
+    """Renew the lock of a session."""
 
 
 class SetSessionState(ManagementCall):
-    """Set or clear a session's state."""
+    """Set or clear the state of a session."""
 
 
 class GetSessionState(ManagementCall):
-    """Get a session's state."""
+    """Get the state of a session."""
 
 
 class ListSessions(ManagementCall):
@@ -171,7 +170,7 @@ class BatchDelete(ManagementCall):
 
 
 class Purge(ManagementCall):
-    """Delete all messages of a state."""
+    """Delete all messages in one state."""
 
 
 class DeleteBySequenceNumber(ManagementCall):
@@ -187,7 +186,7 @@ class CompleteUpTo(ManagementCall):
 
 
 class ListFragments(ManagementCall):
-    """From where to where the fragment's log reaches."""
+    """Get the range of sequence numbers in a fragment's log."""
 
 
 class Withhold(ManagementCall):
@@ -195,15 +194,15 @@ class Withhold(ManagementCall):
 
 
 class GetRuntimes(_Message):
-    """What the parts of some entities hold. Answered by `Weighed`."""
+    """Get the message counts and sizes of entities' fragments. Reply: `Runtimes`."""
 
     entity_ids: list[int]
 
 
 class AttachConsumer(_Message):
-    """A receiver comes to a fragment; `link` is the same for all fragments that it receives from. `Done`.
+    """Attach a receiver to a fragment; `link_id` is the same for all fragments of the receiver. Reply: `Done`.
 
-    Where there are sessions it names one, or waits for any: it hears of that by `Granted`.
+    A session receiver names a session or accepts any (None), and gets `SessionGranted` when it holds one.
     """
 
     consumer_id: int
@@ -217,7 +216,10 @@ class AttachConsumer(_Message):
 
 
 class AttachBrowser(_Message):
-    """Somebody reads a fragment from one number to another, and is `Gone` then if it `ends`. Answered by `Done`."""
+    """Attach a browse reader to a range of a fragment's log. Reply: `Done`.
+
+    If `is_bounded`, the reader gets `ConsumerDetached` after the last message in the range.
+    """
 
     consumer_id: int
     address: FragmentAddress
@@ -227,30 +229,30 @@ class AttachBrowser(_Message):
 
 
 class GrantCredit(_Message):
-    """A receiver takes so many messages now. It is told what there is by `Given`, then `Drained`."""
+    """Grant credit to a fragment, which sends available messages as `Deliveries`, and then `Drained`."""
 
     consumer_id: int
     credit: int
 
 
 class Detach(_Message):
-    """A receiver, or a reader, has gone, and has `seen` so many messages since it claimed some: the others not."""
+    """Detach a receiver or reader; requeue its deliveries after the first `received_count` since its last credit."""
 
     consumer_id: int
     received_count: int
 
 
 class ReturnMessages(_Message):
-    """A receiver did not take these messages, which were deleted for it: they come back. Answered by `Done`."""
+    """Restore messages that were deleted for a receiver and that it did not accept. Reply: `Done`."""
 
     consumer_id: int
     sequence_numbers: list[int]
 
 
 class ConfirmDelivered(_Message):
-    """A receiver that receives and deletes has the first `delivered_count` messages since it granted credit.
+    """Confirm that a receive-and-delete receiver has the first `delivered_count` messages since it granted credit.
 
-    Messages that it did not accept are named in a `ReturnMessages` before.
+    Messages that the receiver did not accept are returned by `ReturnMessages` beforehand.
     """
 
     consumer_id: int
@@ -258,11 +260,11 @@ class ConfirmDelivered(_Message):
 
 
 class Barrier(_Message):
-    """Say that all was heard that was said so far. Answered by `Done`."""
+    """Confirm that all previous requests were received. Reply: `Done`."""
 
 
 class SettleInTransaction(_Message):
-    """Settle messages when a transaction is committed."""
+    """Settle messages when a transaction commits."""
 
     transaction_id: int
     address: FragmentAddress
@@ -272,7 +274,7 @@ class SettleInTransaction(_Message):
 
 
 class Commit(_Message):
-    """Do all that a transaction asked for; `sent` is what it sends. Answered by `Done`."""
+    """Commit a transaction, and store its sends. Reply: `Done`."""
 
     transaction_id: int
     entity_id: int
@@ -281,7 +283,7 @@ class Commit(_Message):
 
 
 class RollBack(_Message):
-    """Do nothing of what a transaction asked for."""
+    """Roll back a transaction."""
 
     transaction_id: int
 
@@ -329,60 +331,60 @@ Request: TypeAlias = (
 )
 
 
-# --- answers and notices ----------------------------------------------------------------------------------------------
+# --- replies and notices ----------------------------------------------------------------------------------------------
 
 
 class Done(_Message):
-    """It is done, and on disk."""
+    """The request succeeded; its changes are on disk."""
 
 
 class Failed(_Message):
-    """It is not, for this reason: the name of the error's class, and its text."""
+    """The request failed with this error: the name of its class, and its text."""
 
     error_name: str
     text: str
 
 
 class Numbers(_Message):
-    """What was asked for."""
+    """The numbers that a request asked for."""
 
     numbers: list[int]
 
 
 class CapacityErrors(_Message):
-    """The fragments that cannot store what was asked: the name of each error's class, and its text."""
+    """Errors of the fragments that cannot store the requested sizes: class name and text, by fragment number."""
 
     errors_by_fragment: dict[int, tuple[str, str]]
 
 
 class LocksLost(_Message):
-    """Settled, but for those at these places, whose locks are lost."""
+    """The messages are settled, except those at these indexes in the request, whose locks are lost."""
 
     indexes: list[int]
 
 
 class PeekedMessages(_Message):
-    """Messages that were peeked, and when the last one of the fragment was enqueued."""
+    """Peeked messages, and the enqueued time of the fragment's last message."""
 
     messages: list[bytes]
     last_enqueued_ms: int
 
 
 class LockedMessage(_Message):
-    """The message that a lock is on."""
+    """The message that a lock belongs to."""
 
     sequence_number: int
     message_id: str | None
 
 
 class ManagementResponse(_Message):
-    """What `$management` answers, as AMQP writes it."""
+    """AMQP-encoded response from `$management`."""
 
     response: bytes
 
 
 class FragmentRuntime(_Message):
-    """What one part of an entity holds: the fields of its runtime, by their names."""
+    """Message counts and sizes of one fragment of an entity: the fields of its runtime, by name."""
 
     entity_id: int
     fragment: int
@@ -390,32 +392,32 @@ class FragmentRuntime(_Message):
 
 
 class Runtimes(_Message):
-    """What the parts hold that are this process's own."""
+    """Message counts and sizes of the fragments that the replying process owns."""
 
     fragments: list[FragmentRuntime]
 
 
 class Deliveries(_Message):
-    """Messages for a receiver, or a reader."""
+    """Messages for a receiver or reader."""
 
     consumer_id: int
     deliveries: list[Delivery]
 
 
 class Drained(_Message):
-    """A claim is over: there was no more for it."""
+    """No more messages are available for the granted credit; unused credit is released."""
 
     consumer_id: int
 
 
 class MessagesAvailable(_Message):
-    """There is something for a receiver that has claimed nothing."""
+    """Messages are available for a receiver or reader that has granted no credit."""
 
     consumer_id: int
 
 
 class SessionGranted(_Message):
-    """A receiver has a session, until a time of the wall clock."""
+    """A receiver holds a session, until a wall-clock time."""
 
     consumer_id: int
     session_id: bytes
@@ -423,7 +425,7 @@ class SessionGranted(_Message):
 
 
 class ConsumerDetached(_Message):
-    """A receiver or reader gets nothing any more, for this reason."""
+    """The owner has detached a receiver or reader with this error."""
 
     consumer_id: int
     error_name: str
@@ -431,7 +433,7 @@ class ConsumerDetached(_Message):
 
 
 class StoreHealth(_Message):
-    """Stores of this process: why each does not work, and why it takes no messages; None where it does."""
+    """Health of the owner's stores: why each is unavailable, and why it accepts no messages (None: it works)."""
 
     stores: dict[int, tuple[str | None, str | None]]
 
@@ -459,19 +461,19 @@ Reply: TypeAlias = (
 
 
 def error_name(error: ServiceBusError) -> str:
-    """The name of an error's class; of the nearest that the other side knows, if it is one of the broker's own."""
+    """Return the class name of an error, or of its nearest base class in `model.errors`, which every process knows."""
     names = (kind.__name__ for kind in type(error).__mro__ if getattr(errors, kind.__name__, None) is kind)
     return next(names, ServiceBusError.__name__)
 
 
 def failure_reply(error: ServiceBusError) -> Failed:
-    """An error, as it is told."""
+    """Return the reply to a request that failed with this error."""
     return Failed(error_name(error), str(error))
 
 
 def make_error(name: str, text: str) -> ServiceBusError:
-    """The error that was told."""
-    found = getattr(errors, name, ServiceBusError)
-    error: ServiceBusError = found.__new__(found)  # some make their texts themselves
+    """Return the error that another process has reported by name and text."""
+    error_type = getattr(errors, name, ServiceBusError)
+    error: ServiceBusError = error_type.__new__(error_type)  # some constructors build the text from other arguments
     error.args = (text,)
     return error

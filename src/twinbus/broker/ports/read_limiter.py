@@ -1,7 +1,7 @@
-"""Reads of browsers that are under way in this process: only so many at a time.
+"""Limit on concurrent reads by browsers in this process.
 
-Each read may bring a megabyte, whether its reader can still take it or not, and a client may have thousands of browse
-links. Browsers beyond the limit wait, and read in the order in which they came. Owns: that order.
+Each read may return a megabyte, even if its reader no longer wants it, and a client may have thousands of browse links.
+Browsers beyond the limit wait and read in the order of their requests. Owns this order.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ MAX_CONCURRENT_READS: Final = 16
 
 
 class ReadLimiter:
-    """What is being read, and which browsers wait for that."""
+    """Running reads, and the browsers that wait for their turn."""
 
     def __init__(self, max_concurrent: int = MAX_CONCURRENT_READS) -> None:
-        """Nothing is being read."""
+        """Create a limiter that allows `max_concurrent` reads at a time."""
         self._max_concurrent = max_concurrent
         self._running: set[BrowseCursor] = set()
         self._waiting: dict[BrowseCursor, None] = {}
@@ -26,11 +26,11 @@ class ReadLimiter:
 
     @property
     def running_count(self) -> int:
-        """How many are under way."""
+        """Number of reads in progress."""
         return len(self._running)
 
     def acquire(self, cursor: BrowseCursor) -> bool:
-        """Whether a browser may read now. If not, its `go_on` is called when it may."""
+        """Return whether a browser may read now; if not, its `advance` is called when it may."""
         if len(self._running) >= self._max_concurrent:
             self._waiting[cursor] = None
             return False
@@ -39,18 +39,18 @@ class ReadLimiter:
         return True
 
     def release(self, cursor: BrowseCursor) -> None:
-        """A browser has read, or does not want to any more."""
+        """End a browser's read or its wait, and let waiting browsers read."""
         self._waiting.pop(cursor, None)
         if cursor not in self._running:
             return
         self._running.discard(cursor)
-        if self._is_waking:  # below, a browser has read at once
+        if self._is_waking:  # called by a browser that the loop below woke and that has finished its read at once
             return
         self._is_waking = True
         try:
             while self._waiting and len(self._running) < self._max_concurrent:
-                following = next(iter(self._waiting))
-                del self._waiting[following]
-                following.advance()
+                waiting_cursor = next(iter(self._waiting))
+                del self._waiting[waiting_cursor]
+                waiting_cursor.advance()
         finally:
             self._is_waking = False

@@ -1,4 +1,4 @@
-"""Ways to settle messages, and the errors of settlement."""
+"""Message dispositions and settlement errors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from twinbus.model.errors import MessageLockLost, SessionLockLost
 
 
 class Disposition(Enum):
-    """In which way messages are settled."""
+    """How messages are settled."""
 
     COMPLETE = "complete"
     ABANDON = "abandon"
@@ -16,27 +16,27 @@ class Disposition(Enum):
     DEAD_LETTER = "dead-letter"
     RELEASE = "release"
     RECLAIM = "free"
-    """Of a receiver that is gone for good."""
+    """Requeue the messages locked by a receiver that will not come back."""
 
 
 class SomeLocksLost(MessageLockLost):
-    """The locks of some messages are lost; the others are settled."""
+    """The locks of some messages are lost; the other messages are settled."""
 
     def __init__(self, lock_numbers: list[int]) -> None:
-        """`numbers` are those of the lost locks."""
+        """Create the error; `lock_numbers` name the lost locks."""
         super().__init__(str(lock_lost_error()))
         self.lock_numbers = lock_numbers
 
 
 def lock_lost_error() -> MessageLockLost:
-    """Return the error of a caller that settles or renews without a lock."""
+    """Return the error for settling a message or renewing its lock without holding the lock."""
     return MessageLockLost(
         "The lock supplied is invalid. Either the lock expired, or the message has already been removed from the queue."
     )
 
 
 def session_lock_lost_error(session_id: bytes) -> SessionLockLost:
-    """Return the error of a caller that does not hold the session of a message."""
+    """Return the error for using a session without holding its lock."""
     return SessionLockLost(
         f"The session lock has expired or is not held for session '{session_id.decode(errors='replace')}': "
         "accept the session again."
@@ -44,6 +44,6 @@ def session_lock_lost_error(session_id: bytes) -> SessionLockLost:
 
 
 def dead_letter_properties(reason: str | None, description: str | None) -> dict[str, object]:
-    """Return the properties that say why a message was dead-lettered."""
-    found = {"DeadLetterReason": reason, "DeadLetterErrorDescription": description}
-    return {name: text for name, text in found.items() if text is not None}
+    """Return the message properties that hold the reason for dead-lettering."""
+    properties = {"DeadLetterReason": reason, "DeadLetterErrorDescription": description}
+    return {name: text for name, text in properties.items() if text is not None}

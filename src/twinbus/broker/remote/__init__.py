@@ -1,5 +1,5 @@
-"""Fragments that another process has: to the rest of the broker they are like those that it has itself.
+"""Fragments owned by other processes, behind the same ports as local fragments.
 
-A part of an entity whose store belongs to another process is made here as a *remote part*: what is sent to it, received
-from it or asked of it is carried to its owner. How calls get there is for whoever connects an `Owner` to say.
+A fragment of an entity whose store belongs to another process is represented by a *remote part*, which passes sends,
+receives and other requests to the owner. The caller that connects a `PeerClient` decides how requests are transmitted.
 """

@@ -1,13 +1,14 @@
-"""A loan: the credit that a receiver lends to one fragment of another process.
+"""Credit that a receiver grants to one fragment in another process.
 
-A receiver never lends more than it has: what it lends is reserved until messages come for it, or the owner says that
-there were no more (`Drained`). Then the owner says when there is something (`Ready`), and the receiver claims again. So
-no fragment locks messages for which there is no room, however many fragments the receiver takes from.
+Granted credit is reserved until messages arrive for it, or the owner reports that there are no more (`Drained`). The
+owner later reports that messages are available (`MessagesAvailable`), and the receiver grants credit again. Since a
+receiver never grants more credit than it has, no fragment locks messages that the receiver cannot accept, however many
+fragments it receives from.
 
-Owns: what one receiver has lent to one fragment, and whether there may be something for it. An owner that is silent
-does not keep what it was lent: that is written off, and what comes for it later is given back, uncounted. One that was
-late, because its disk is slow, or it has much to do, is given more time for the next: else nothing would ever come in
-time.
+Owns the credit that one receiver has granted to one fragment, and whether messages may be available there. If the owner
+does not reply in time, the credit expires: it is released, and messages that still arrive for it are returned without
+incrementing their delivery count. After a late reply, an owner that is busy or has a slow disk gets more time for the
+next grant; otherwise no message would ever arrive in time.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ if TYPE_CHECKING:
     from twinbus.broker.remote.fragment import RemoteFragment
 
 MAX_TIMEOUT_S: Final = 4.0
-"""How long credit is lent to an owner that was late before, at most: else twice as long as it took then. An owner that
-was in time is lent credit for `PATIENCE_S`."""
+"""Longest timeout for a credit grant. The timeout is twice the duration of the previous grant, but at least
+OWNER_TIMEOUT_S."""
 
 
 class CreditReservation:
-    """One receiver at one fragment of another process. To the owner's side it is a guest."""
+    """A receiver attached to one fragment in another process, where a `RemoteConsumer` represents it."""
 
     def __init__(
         self,
@@ -45,7 +46,7 @@ class CreditReservation:
         session_id: bytes | None = None,
         on_granted: Callable[[SessionLock], None] | None = None,
     ) -> None:
-        """`left` is called when the owner ends it. Where there are sessions `on_granted` hears of the one it has."""
+        """Attach a receiver; `on_closed` is called when the owner detaches it, `on_granted` when it holds a session."""
         self.consumer = consumer
         self.session_lock: SessionLock | None = None
         self.is_credit_granted = False
@@ -62,34 +63,34 @@ class CreditReservation:
         self._granted_s = 0.0
         self._timeout_s = OWNER_TIMEOUT_S
         self._received_count = 0
-        """Messages that came for the last claim."""
+        """Messages that have arrived since the last grant."""
         self._pending_returns = 0
-        """What was given back and may not be free yet: what follows it must not be given before."""
+        """Returns that the owner has not confirmed; no credit is granted meanwhile, to keep the messages in order."""
         self._is_expired = False
         self._on_drained: Callable[[], None] | None = None
         self._is_final_grant = False
-        """Of a drain: what was there when it began is asked for."""
+        """Whether the present grant of credit began after the drain, so that the drain ends with this grant."""
         self._peer.notice_handlers[self._consumer_id] = self
         self._attach()
 
-    # --- the way to the owner -----------------------------------------------------------------------------------------
+    # --- attaching ----------------------------------------------------------------------------------------------------
 
     def _attach(self) -> None:
         if self._peer.is_connected:
             self._peer.send_request(self._attach_request(), self._on_attached)
 
     def _attach_request(self) -> Request:
-        card = self.consumer.receiver_identity
-        link = card.link_id or self._consumer_id
+        identity = self.consumer.receiver_identity
+        link_id = identity.link_id or self._consumer_id
         return AttachConsumer(
             self._consumer_id,
             self._fragment.address,
-            link,
-            card.client_id,
+            link_id,
+            identity.client_id,
             self.consumer.receive_and_delete,
             self._session_id,
-            card.epoch,
-            card.only_if_free,
+            identity.epoch,
+            identity.only_if_free,
         )
 
     def _on_attached(self, reply: Reply | ServiceBusError) -> None:
@@ -100,7 +101,7 @@ class CreditReservation:
             if self._on_granted is None:
                 self._start()
         elif self._peer.is_connected:
-            self.on_detached(reply)  # else it is opened when the owner is there again
+            self.on_detached(reply)  # otherwise the receiver is attached again after a reconnection
 
     def _start(self) -> None:
         self._is_attached = self._may_have_messages = True
@@ -110,14 +111,14 @@ class CreditReservation:
             self.consumer.request_messages()
 
     def close(self) -> None:
-        """The receiver has gone, or does not want anything of this fragment any more."""
+        """Detach the receiver from the fragment and release its credit."""
         self._is_attached = False
         if self._peer.notice_handlers.pop(self._consumer_id, None) is not None:
             self._peer.send_notice(Detach(self._consumer_id, self._received_count))
             self._release_credit()
 
     def reattach(self) -> None:
-        """As if it had just come."""
+        """Detach the receiver and attach it again under a new id."""
         self.close()
         self.is_credit_granted = self._is_expired = False
         self._consumer_id = self._peer.next_id()
@@ -127,9 +128,9 @@ class CreditReservation:
     # --- the receiver -------------------------------------------------------------------------------------------------
 
     def request_messages(self) -> None:
-        """The receiver has room."""
-        is_wanted = self._may_have_messages and self._may_grant and not self._peer.is_suspect
-        if is_wanted and self._fragment.can_deliver:
+        """Grant the receiver's available credit to the owner, if messages may be available there."""
+        should_grant = self._may_have_messages and self._may_grant and not self._peer.is_suspect
+        if should_grant and self._fragment.can_deliver:
             self._grant_credit()
 
     @property
@@ -137,13 +138,13 @@ class CreditReservation:
         return self._is_attached and not self.is_credit_granted and not self._pending_returns
 
     def drain(self, on_drained: Callable[[], None]) -> None:
-        """Ask for what there is now; `drained` is called when that was all, or after a tenth of a second."""
+        """Ask for the available messages, then call `on_drained`, at the latest after 0.1 s."""
         if not self._peer.is_connected or self._peer.is_suspect:
             on_drained()
             return
         self._on_drained, self._is_final_grant = on_drained, False
-        when_s = self._fragment.clock.monotonic_s() + DRAIN_TIMEOUT_S
-        self._fragment.timers.call_at(when_s, lambda: self._end_drain(on_drained))
+        deadline_s = self._fragment.clock.monotonic_s() + DRAIN_TIMEOUT_S
+        self._fragment.timers.call_at(deadline_s, lambda: self._end_drain(on_drained))
         if self._may_grant:
             self._grant_final_credit()
 
@@ -158,58 +159,58 @@ class CreditReservation:
             on_drained()
 
     def _grant_credit(self) -> bool:
-        room = self.consumer.available_credit
-        if room <= 0:
+        credit = self.consumer.available_credit
+        if credit <= 0:
             return False
-        self.consumer.reserve_credit(room)
-        self._reserved, self.is_credit_granted, self._may_have_messages = room, True, False
+        self.consumer.reserve_credit(credit)
+        self._reserved, self.is_credit_granted, self._may_have_messages = credit, True, False
         self._grant_count += 1
         self._received_count = 0
-        claim = self._grant_count
+        grant_number = self._grant_count
         self._granted_s = self._fragment.clock.monotonic_s()
-        self._peer.send_notice(GrantCredit(self._consumer_id, room))
-        self._fragment.timers.call_at(self._granted_s + self._timeout_s, lambda: self._expire(claim))
+        self._peer.send_notice(GrantCredit(self._consumer_id, credit))
+        self._fragment.timers.call_at(self._granted_s + self._timeout_s, lambda: self._expire(grant_number))
         return True
 
     def _expire(self, grant_number: int) -> None:
-        is_guest = self._consumer_id in self._peer.notice_handlers  # else it has gone, and nothing is lent any more
-        if is_guest and self.is_credit_granted and grant_number == self._grant_count and not self._is_expired:
+        is_open = self._consumer_id in self._peer.notice_handlers  # False after a detach, which released the credit
+        if is_open and self.is_credit_granted and grant_number == self._grant_count and not self._is_expired:
             self._is_expired = True
             self._peer.mark_suspect()
             self._release_credit()
             self.consumer.request_messages()
 
     def _release_credit(self) -> None:
-        lent, self._reserved = self._reserved, 0
-        if lent:
-            self.consumer.reserve_credit(-lent)
+        reserved, self._reserved = self._reserved, 0
+        if reserved:
+            self.consumer.reserve_credit(-reserved)
         if self._on_drained is not None:
             self._end_drain(self._on_drained)
 
-    # --- the owner says these -----------------------------------------------------------------------------------------
+    # --- notices from the owner ---------------------------------------------------------------------------------------
 
     def on_deliveries(self, deliveries: list[Delivery]) -> None:
-        """Messages for what was lent."""
+        """Deliver messages that arrived for the granted credit; return those that the receiver cannot accept."""
         count, consumer = len(deliveries), self.consumer
         self._received_count += count
         if self._is_expired or consumer.is_closed:
             self._return_messages(deliveries)
             return
         self._reserved -= count
-        if not consumer.receive_and_delete:  # else it frees what it had reserved itself
+        if not consumer.receive_and_delete:  # a receive-and-delete consumer releases its credit in `deliver`
             consumer.reserve_credit(-count)
-        taken = consumer.deliver(deliveries)
-        if taken and consumer.receive_and_delete:
-            self._peer.send_notice(ConfirmDelivered(self._consumer_id, self._received_count - count + taken))
-        if taken < count:
-            self._is_expired = True  # all that comes for this claim later is given back as well
+        accepted = consumer.deliver(deliveries)
+        if accepted and consumer.receive_and_delete:
+            self._peer.send_notice(ConfirmDelivered(self._consumer_id, self._received_count - count + accepted))
+        if accepted < count:
+            self._is_expired = True  # later messages for this grant are returned as well
             self._release_credit()
-            self._return_messages(deliveries[taken:])
+            self._return_messages(deliveries[accepted:])
 
     def _return_messages(self, deliveries: list[Delivery]) -> None:
-        """They have no receiver: they are free as they were."""
+        """Return messages that were not delivered; their state and delivery count do not change."""
         tags = [tag for _, tag in deliveries]
-        with suppress(ServiceBusError):  # its owner has gone, and the locks with it
+        with suppress(ServiceBusError):  # if the owner is disconnected, it has released the locks
             if self.consumer.receive_and_delete:
                 self._peer.send_request(
                     ReturnMessages(self._consumer_id, [int.from_bytes(tag) for tag in tags]), self._on_returned
@@ -228,34 +229,34 @@ class CreditReservation:
             self._grant_final_credit()
 
     def on_credit_drained(self) -> None:
-        """There is no more for what was lent."""
+        """Release unused credit after the owner has reported that there are no more messages."""
         self.is_credit_granted = self._is_expired = False
         took_s = self._fragment.clock.monotonic_s() - self._granted_s
         self._timeout_s = min(max(OWNER_TIMEOUT_S, 2 * took_s), MAX_TIMEOUT_S)
-        left, self._reserved = self._reserved, 0
-        if left:
-            self.consumer.reserve_credit(-left)
+        unused, self._reserved = self._reserved, 0
+        if unused:
+            self.consumer.reserve_credit(-unused)
         if self._on_drained is None:
-            self.consumer.request_messages()  # other fragments may have what this one has not
+            self.consumer.request_messages()  # other fragments may have messages for the unused credit
         elif self._is_final_grant:
             self._end_drain(self._on_drained)
         elif self._may_grant:
             self._grant_final_credit()
 
     def on_messages_available(self) -> None:
-        """There is something."""
+        """Note that messages are available, and grant credit if possible."""
         self._may_have_messages = True
         self.request_messages()
 
     def on_session_granted(self, session_id: bytes, locked_until_ms: int) -> None:
-        """The receiver has a session."""
+        """Record the session that the owner has locked for the receiver."""
         assert self._on_granted is not None
-        self.session_lock = hold = SessionLock(session_id, self.consumer, locked_until_ms)
+        self.session_lock = session_lock = SessionLock(session_id, self.consumer, locked_until_ms)
         self._is_attached = self._may_have_messages = True
-        self._on_granted(hold)
+        self._on_granted(session_lock)
 
     def on_detached(self, error: ServiceBusError) -> None:
-        """The receiver gets nothing any more."""
+        """Detach the receiver with the owner's error."""
         self._close_after_detach()
         if isinstance(error, SessionLockLost):
             self.consumer.on_session_lock_lost(error)
@@ -272,19 +273,22 @@ class CreditReservation:
         self._release_credit()
 
     def on_peer_lost(self) -> None:
-        """What was lent to it is not any more; a session that it gave is lost."""
+        """Release the credit after the connection to the owner is lost; a session lock at the owner is lost as well."""
         self._is_attached = self.is_credit_granted = self._is_expired = False
         if self.session_lock is not None:
             self.on_detached(session_lock_lost_error(self.session_lock.session_id))
             return
         if self.consumer.receiver_identity.is_withholding:
             self.on_detached(
-                StoreUnavailable("the process that withheld messages is gone: attach again, and say which to withhold")
+                StoreUnavailable(
+                    "the broker process that withheld messages is disconnected: attach again, and repeat the request "
+                    "to withhold them"
+                )
             )
             return
         self._release_credit()
         self.consumer.request_messages()
 
     def on_peer_connected(self) -> None:
-        """It knows nothing of the receiver."""
+        """Attach the receiver again, since the owner has lost its state."""
         self._attach()

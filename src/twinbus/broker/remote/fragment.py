@@ -1,6 +1,6 @@
 """A fragment that another process owns.
 
-Owns: nothing but the way to it: receivers, settlements and readers ask the owner.
+Owns no messages: receivers, settlement and browsing send requests to the owner.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ if TYPE_CHECKING:
 
 
 class RemoteDispatcher(DispatcherPort):
-    """Who receives from one fragment, with or without sessions."""
+    """Receivers in this process that use one remote fragment, with or without sessions."""
 
     def __init__(self, fragment: RemoteFragment) -> None:
-        """Nobody is there yet."""
+        """Create a dispatcher without receivers."""
         self.reservations: dict[Consumer, CreditReservation] = {}
         self._fragment = fragment
 
     @property
     def consumers(self) -> list[Consumer]:
-        """All receivers of this process."""
+        """All receivers in this process."""
         return list(self.reservations)
 
     def add(self, consumer: Consumer) -> None:
-        """Add a receiver; it says when it has room."""
+        """Attach a receiver to the owner's fragment."""
         self._attach_consumer(consumer)
 
     def accept_session(self, consumer: Consumer, session_id: bytes, on_accepted: Callable[[SessionLock], None]) -> None:
-        """Have the owner give a receiver the session that it names; a refusal is reported by `entity_gone`."""
+        """Ask the owner to lock a session for a receiver; a refusal is reported by the receiver's `force_detach`."""
         self._fragment.check_available()
         self._attach_consumer(consumer, session_id, on_accepted)
 
     def accept_next_session(self, consumer: Consumer, on_accepted: Callable[[SessionLock], None]) -> None:
-        """Have the owner give a receiver any session, as soon as there is one."""
+        """Ask the owner to lock any free session for a receiver, as soon as there is one."""
         self._attach_consumer(consumer, None, on_accepted)
 
     def _attach_consumer(
@@ -56,74 +56,74 @@ class RemoteDispatcher(DispatcherPort):
         session_id: bytes | None = None,
         on_granted: Callable[[SessionLock], None] | None = None,
     ) -> None:
-        def left() -> None:
+        def on_closed() -> None:
             self.reservations.pop(consumer, None)
 
         receiver = cast("GatewayConsumer", consumer)
         self.reservations[consumer] = CreditReservation(
-            self._fragment, receiver, left, session_id=session_id, on_granted=on_granted
+            self._fragment, receiver, on_closed, session_id=session_id, on_granted=on_granted
         )
 
     def cancel_accept(self, consumer: Consumer) -> bool:
-        """Stop waiting for a session. Return False if the receiver has one by now."""
-        loan = self.reservations.get(consumer)
-        if loan is None or loan.session_lock is not None:
+        """Stop waiting for a session; return False if the receiver already holds one."""
+        reservation = self.reservations.get(consumer)
+        if reservation is None or reservation.session_lock is not None:
             return False
         self.remove(consumer)
         return True
 
     def owns_session_lock(self, session_lock: SessionLock) -> bool:
-        """Whether a session that a receiver has is of this fragment."""
-        loan = self.reservations.get(session_lock.consumer)
-        return loan is not None and loan.session_lock is session_lock
+        """Return whether a session lock belongs to this fragment."""
+        reservation = self.reservations.get(session_lock.consumer)
+        return reservation is not None and reservation.session_lock is session_lock
 
     def remove(self, consumer: Consumer) -> None:
-        """Remove a receiver: what it has lent is its own again, and its session is free."""
-        loan = self.reservations.pop(consumer, None)
-        if loan is not None:
-            loan.close()
-            if loan.session_lock is not None:
-                loan.session_lock.has_ended = True
+        """Detach a receiver, and release its reserved credit and its session."""
+        reservation = self.reservations.pop(consumer, None)
+        if reservation is not None:
+            reservation.close()
+            if reservation.session_lock is not None:
+                reservation.session_lock.has_ended = True
 
     def dispatch_to(self, consumer: Consumer) -> None:
-        """Ask the owner for messages, if there may be some."""
-        loan = self.reservations.get(consumer)
-        if loan is not None:
-            loan.request_messages()
+        """Ask the owner for messages, if some may be available."""
+        reservation = self.reservations.get(consumer)
+        if reservation is not None:
+            reservation.request_messages()
 
     def drain(self, consumer: Consumer, on_drained: Callable[[], None]) -> None:
-        """Ask the owner for what there is now."""
-        loan = self.reservations.get(consumer)
-        if loan is None:
+        """Ask the owner for the available messages, then call `on_drained`."""
+        reservation = self.reservations.get(consumer)
+        if reservation is None:
             on_drained()
         else:
-            loan.drain(on_drained)
+            reservation.drain(on_drained)
 
     def has_reserved_credit(self, consumer: Consumer) -> bool:
-        """Whether the owner has been asked for messages and holds credit of the receiver."""
-        loan = self.reservations.get(consumer)
-        return loan is not None and loan.is_credit_granted
+        """Return whether the owner holds credit from the receiver."""
+        reservation = self.reservations.get(consumer)
+        return reservation is not None and reservation.is_credit_granted
 
     def close(self, error: ServiceBusError) -> None:
-        """End all receivers."""
-        loans, self.reservations = self.reservations, {}
-        for consumer, loan in loans.items():
-            loan.close()
+        """Detach all receivers with an error."""
+        reservations, self.reservations = self.reservations, {}
+        for consumer, reservation in reservations.items():
+            reservation.close()
             consumer.force_detach(error)
 
     def dispatch(self) -> None:
-        """Ask for messages again: a rehearsed outage is over."""
-        for loan in list(self.reservations.values()):
-            loan.request_messages()
+        """Ask the owner for messages for all receivers, after a rehearsed outage has ended."""
+        for reservation in list(self.reservations.values()):
+            reservation.request_messages()
 
 
 class RemoteFragment(FragmentPort):
-    """One fragment, as another process than its owner sees it."""
+    """A fragment in another process, as this process sees it."""
 
     def __init__(
         self, address: FragmentAddress, store: RemoteStore, *, time_services: TimeServices, has_sessions: bool = False
     ) -> None:
-        """`place` is how its owner knows it."""
+        """Create a remote fragment; `address` identifies it to its owner."""
         super().__init__(address[1], time_services, has_sessions=has_sessions)
         self.store = store
         self.address = address
@@ -133,66 +133,66 @@ class RemoteFragment(FragmentPort):
 
     @property
     def dispatcher(self) -> RemoteDispatcher:
-        """Who receives from it."""
+        """Dispatcher for the receivers in this process."""
         return self._dispatcher
 
     @property
     def settlement(self) -> RemoteSettlement:
-        """The ends of its locks."""
+        """Settlement of the fragment's locked messages."""
         return self._settlement
 
     @property
     def browser(self) -> RemoteMessageBrowser:
-        """Looking at its messages."""
+        """Browser of the fragment's messages."""
         return self._browser
 
     @property
     def owner(self) -> PeerClient:
-        """The process that owns it."""
+        """The process that owns the fragment."""
         return self.store.peer
 
     @property
     def is_available(self) -> bool:
-        """Whether its store works, as far as is known."""
+        """Whether the fragment's store works, as far as this process knows."""
         return self.store.unavailable_reason is None
 
     @property
     def accepts_sends(self) -> bool:
-        """Whether its store takes messages, as far as is known."""
+        """Whether the fragment's store accepts messages, as far as this process knows."""
         return self.store.accepts_sends
 
     def check_available(self) -> None:
-        """Raise StoreUnavailable if its store does not work, as far as is known."""
+        """Raise StoreUnavailable if the fragment's store does not work, as far as this process knows."""
         self.store.check_available()
 
     def check_accepts_sends(self) -> None:
-        """Raise StoreUnavailable or ServerBusy if its store takes no messages, as far as is known."""
+        """Raise StoreUnavailable or ServerBusy if the store accepts no messages, as far as this process knows."""
         self.store.check_accepts_sends()
 
     def lock_numbers(self, tags: Iterable[bytes]) -> list[int]:
-        """Return tags as numbers: only the owner knows which locks there are."""
+        """Return delivery tags as numbers, since only the owner knows its locks; 0 for a tag of the wrong length."""
         return [int.from_bytes(tag) if len(tag) == LOCK_TOKEN_BYTES else 0 for tag in tags]
 
     @property
     def admits_asynchronously(self) -> bool:
-        """Whether the owner is connected, and will admit a receiver."""
+        """Whether the owner is connected and can admit receivers."""
         return self.owner.is_connected
 
     @property
     def reserves_credit(self) -> bool:
-        """Credit that is lent to the owner cannot be offered to others."""
+        """True, because credit granted to the owner cannot be used by other fragments."""
         return True
 
     def manage(self, request: ManagementRequest, run_locally: Callable[[], None]) -> None:  # noqa: ARG002
-        """Have a request carried out by the owner. StoreUnavailable."""
-        reply = request.on_reply
+        """Send a request to `$management` to the owner; raise StoreUnavailable if the owner is not connected."""
+        on_reply = request.on_reply
 
-        def told(answer: Reply | ServiceBusError) -> None:
-            if isinstance(answer, ManagementResponse):
-                reply(answer.response)
+        def handle_reply(reply: Reply | ServiceBusError) -> None:
+            if isinstance(reply, ManagementResponse):
+                on_reply(reply.response)
             else:
-                assert isinstance(answer, ServiceBusError)
-                reply(answer)
+                assert isinstance(reply, ServiceBusError)
+                on_reply(reply)
 
         call = request.message_type(self.address, request.encode_arguments(), request.client_id, request.transaction_id)
-        self.owner.send_request(call, told)
+        self.owner.send_request(call, handle_reply)

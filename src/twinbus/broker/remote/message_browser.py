@@ -1,6 +1,6 @@
-"""Looking at messages that another process has.
+"""Peeking and browsing messages that another process owns.
 
-Owns: the way there and back; what is seen is read by the owner.
+Owns the requests to the owner, which reads the messages.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 
 class RemoteMessageBrowser(MessageBrowserPort):
-    """Looks into one fragment that another process has."""
+    """Browser for one fragment in another process."""
 
     def __init__(self, fragment: RemoteFragment) -> None:
-        """Made by its fragment."""
+        """Create a browser for a remote fragment."""
         self._fragment = fragment
         self._last_enqueued_ms = 0
 
@@ -46,48 +46,48 @@ class RemoteMessageBrowser(MessageBrowserPort):
         *,
         deferred_only: bool = False,
     ) -> None:
-        """Messages from a sequence number on, as they are."""
+        """Ask the owner to peek messages, starting at a sequence number."""
         fragment = self._fragment
 
-        def told(answer: Reply | ServiceBusError) -> None:
-            if isinstance(answer, PeekedMessages):
-                self._last_enqueued_ms = answer.last_enqueued_ms
-                on_result(answer.messages)
+        def handle_reply(reply: Reply | ServiceBusError) -> None:
+            if isinstance(reply, PeekedMessages):
+                self._last_enqueued_ms = reply.last_enqueued_ms
+                on_result(reply.messages)
             else:
-                assert isinstance(answer, ServiceBusError)
-                on_result(answer)
+                assert isinstance(reply, ServiceBusError)
+                on_result(reply)
 
-        # A number below that of its first message may be below those that can be told: it is the first then.
+        # The peer protocol cannot encode every negative number; any of them means the first message.
         start = max(from_sequence, 0)
-        fragment.owner.send_request(Peek(fragment.address, start, count, max_bytes, deferred_only), told)
+        fragment.owner.send_request(Peek(fragment.address, start, count, max_bytes, deferred_only), handle_reply)
 
     def find_by_enqueued_time(self, enqueued_ms: int, on_result: Callable[[int | ServiceBusError], None]) -> None:
-        """The first sequence number of a message that was not enqueued before a time; the next one if there is none."""
+        """Ask the owner for the first message enqueued at or after a time, or else for the next sequence number."""
 
-        def told(answer: Reply | ServiceBusError) -> None:
-            if isinstance(answer, Numbers):
-                on_result(answer.numbers[0])
+        def handle_reply(reply: Reply | ServiceBusError) -> None:
+            if isinstance(reply, Numbers):
+                on_result(reply.numbers[0])
             else:
-                assert isinstance(answer, ServiceBusError)
-                on_result(answer)
+                assert isinstance(reply, ServiceBusError)
+                on_result(reply)
 
-        self._fragment.owner.send_request(FindByEnqueuedTime(self._fragment.address, enqueued_ms), told)
+        self._fragment.owner.send_request(FindByEnqueuedTime(self._fragment.address, enqueued_ms), handle_reply)
 
     def find_sequence_range(self, on_result: Callable[[tuple[int, int] | ServiceBusError], None]) -> None:
-        """Ask the owner from where to where there are messages."""
+        """Ask the owner for the range of sequence numbers in the fragment's log."""
 
-        def told(answer: Reply | ServiceBusError) -> None:
-            if isinstance(answer, Numbers):
-                on_result((answer.numbers[0], answer.numbers[1]))
+        def handle_reply(reply: Reply | ServiceBusError) -> None:
+            if isinstance(reply, Numbers):
+                on_result((reply.numbers[0], reply.numbers[1]))
             else:
-                assert isinstance(answer, ServiceBusError)
-                on_result(answer)
+                assert isinstance(reply, ServiceBusError)
+                on_result(reply)
 
-        self._fragment.owner.send_request(GetLogRange(self._fragment.address), told)
+        self._fragment.owner.send_request(GetLogRange(self._fragment.address), handle_reply)
 
     @property
     def last_enqueued_ms(self) -> int:
-        """When the last message was enqueued, as the owner said with the last page."""
+        """Enqueued time of the last message, as the owner reported with the last peek."""
         return self._last_enqueued_ms
 
     def browse(
@@ -99,39 +99,39 @@ class RemoteMessageBrowser(MessageBrowserPort):
         ends_at_last: bool,
         read_limiter: ReadLimiter,  # noqa: ARG002
     ) -> BrowseCursorPort:
-        """Have the owner show active messages to a reader."""
+        """Ask the owner to deliver active messages in a range of sequence numbers to a reader."""
         return RemoteBrowseCursor(
             _BrowseReservation(self._fragment, reader, first_sequence, last_sequence, is_bounded=ends_at_last)
         )
 
 
 class RemoteBrowseCursor(BrowseCursorPort):
-    """One reader's way through the log of a fragment that another process owns."""
+    """Position of one browse reader in the log of another process's fragment."""
 
     def __init__(self, reservation: _BrowseReservation) -> None:
-        """Made by `RemoteBrowsing`."""
+        """Create a cursor for a reader's credit; called by `RemoteMessageBrowser`."""
         self._reservation = reservation
 
     def advance(self) -> None:
-        """Ask for more."""
+        """Ask the owner for more messages."""
         self._reservation.request_messages()
 
     def drain(self, on_drained: Callable[[], None]) -> None:
-        """Ask for what there is now."""
+        """Ask the owner for the present messages, then call `on_drained`."""
         self._reservation.drain(on_drained)
 
     def close(self) -> None:
-        """Ask for nothing more."""
+        """Detach the reader from the owner's fragment."""
         self._reservation.close()
 
     @property
     def has_reserved_credit(self) -> bool:
-        """Whether the owner holds room of the reader."""
+        """Whether the owner holds credit from the reader."""
         return self._reservation.is_credit_granted
 
 
 class _BrowseReservation(CreditReservation):
-    """One way through the log of a fragment that another process has. What it is lent is room, as for a receiver."""
+    """Credit that a browse reader grants to one fragment in another process, like a receiver."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class _BrowseReservation(CreditReservation):
         *,
         is_bounded: bool = False,
     ) -> None:
-        """From one sequence number to another, both of which are seen. `ends`: it is told when that is over."""
+        """Attach a reader to a range (both ends included); if `is_bounded`, it is detached at the end of the range."""
         self._next_sequence = first_sequence
         self._last_sequence = last_sequence
         self._is_bounded = is_bounded
@@ -155,14 +155,14 @@ class _BrowseReservation(CreditReservation):
         )
 
     def on_deliveries(self, deliveries: list[Delivery]) -> None:
-        """Messages to be seen."""
+        """Deliver browsed messages, and note the sequence number to continue at."""
         super().on_deliveries(deliveries)
         if not self._was_returned:
             self._next_sequence = int.from_bytes(deliveries[-1][1]) + 1
         self._was_returned = False
 
     def _return_messages(self, deliveries: list[Delivery]) -> None:
-        """They were not seen: it goes on with the first of them."""
+        """Attach again at the first message that the reader did not accept."""
         self._was_returned = True
         self._next_sequence = int.from_bytes(deliveries[0][1])
         self.reattach()

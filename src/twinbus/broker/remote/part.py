@@ -1,7 +1,7 @@
-"""Parts of entities whose stores belong to another process.
+"""Parts (fragments) of entities whose stores belong to another process.
 
-Owns: carrying what is sent to such a part to its owner, and what the owner said last that the part holds. Descriptions,
-rules and status are known in every process, and applied by the owner.
+Owns the requests to the owner of such a part, and the message counts that the owner reported last. Every process knows
+an entity's description, rules and status; the owner applies them.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ if TYPE_CHECKING:
 
 
 class RemoteTransaction(TransactionPort):
-    """What one client wants done together, elsewhere."""
+    """A client's transaction in a part that another process owns."""
 
     def __init__(self, part: RemotePart) -> None:
-        """Bound to a part that another process owns."""
+        """Begin a transaction in a remote part."""
         self._part = part
         self._peer = part.owner
         self._connection_number = part.owner.connection_number
@@ -65,7 +65,10 @@ class RemoteTransaction(TransactionPort):
         properties: Mapping[str, object] | None,
         on_settled: Callable[[bool], None],
     ) -> list[int]:
-        """Settle messages at the commit; a lock that is lost fails the commit. StoreUnavailable."""
+        """Settle messages when the transaction commits; return no lost locks, because a lost lock fails the commit.
+
+        Raise StoreUnavailable if the owner is unavailable or was disconnected since the transaction began.
+        """
         assert isinstance(fragment, RemoteFragment)
         fragment.check_available()
         self._check_same_connection()
@@ -82,18 +85,18 @@ class RemoteTransaction(TransactionPort):
         return []
 
     def schedule(self, records: list[bytes]) -> list[int]:
-        """Scheduled messages are carried to the owner as a request to `$management`."""
+        """Never called: scheduled messages are sent to the owner as a request to `$management`."""
         raise AssertionError(records)
 
     def roll_back(self) -> None:
-        """Nothing of it is done."""
+        """Roll back the transaction at the owner."""
         self._peer.send_notice(RollBack(self.number))
         self._end(is_committed=False)
 
     def commit(self, sends: list[TransactionSend], on_done: OnDone = ignore) -> None:
-        """Do all of it; `answer` hears when it is on disk, or why nothing of it was done."""
+        """Commit the transaction; `on_done` is called when it is on disk, or with the error after a rollback."""
 
-        def told(outcome: Reply | ServiceBusError) -> None:
+        def handle_reply(outcome: Reply | ServiceBusError) -> None:
             error = outcome if isinstance(outcome, ServiceBusError) else None
             self._end(is_committed=error is None)
             on_done(error)
@@ -102,20 +105,22 @@ class RemoteTransaction(TransactionPort):
             if sends:
                 self._part.entity.check_send_enabled()
             self._check_same_connection()
-            self._peer.send_request(Commit(self.number, self._part.entity.entity_id, self._part.number, sends), told)
+            self._peer.send_request(
+                Commit(self.number, self._part.entity.entity_id, self._part.number, sends), handle_reply
+            )
         except ServiceBusError as error:
             self.roll_back()
             on_done(error)
 
     def _check_same_connection(self) -> None:
-        """StoreUnavailable if its owner has gone since it began, also if that is there again: it has rolled it back."""
+        """Raise StoreUnavailable if the owner was disconnected since the transaction began, and so rolled it back."""
         if self._peer.connection_number != self._connection_number:
-            raise StoreUnavailable(f"{self._peer.name} was away since the transaction began: it is rolled back there")
+            raise StoreUnavailable(f"{self._peer.name} was disconnected since the transaction began: it is rolled back")
 
     def _end(self, *, is_committed: bool) -> None:
-        waiting, self._on_settled = self._on_settled, []
-        for told in waiting:
-            told(is_committed)
+        callbacks, self._on_settled = self._on_settled, []
+        for on_settled in callbacks:
+            on_settled(is_committed)
 
 
 _EMPTY_RUNTIME: Final = QueueRuntime(
@@ -127,31 +132,31 @@ class RemotePart(EntityPart):
     """A part of a queue, topic or subscription that another process owns."""
 
     def __init__(self, entity: Entity, number: int, make_area: Callable[[SubQueue], RemoteFragment]) -> None:
-        """Made by the namespace; `make` makes an area of it."""
+        """Create a part; `make_area` creates the remote fragment of a sub-queue."""
         super().__init__(entity, number)
         self._make_area = make_area
         self._main = make_area(SubQueue.MAIN)
         self._areas = {SubQueue.MAIN: self._main}
         self.last_runtime = _EMPTY_RUNTIME
-        """What it held when its owner was last asked."""
+        """Message counts and size that the owner reported last."""
 
     @property
     def main(self) -> RemoteFragment:
-        """Its messages."""
+        """Remote fragment of the part's main sub-queue."""
         return self._main
 
     @property
     def owner(self) -> PeerClient:
-        """The process that owns it."""
+        """The process that owns the part."""
         return self._main.owner
 
     @property
     def fragments(self) -> list[FragmentPort]:
-        """Those of its areas that are used here."""
+        """Remote fragments of the sub-queues that this process has used."""
         return list(self._areas.values())
 
     def fragment_of(self, sub_queue: SubQueue) -> RemoteFragment:
-        """Return the area that receivers take messages from."""
+        """Return the remote fragment of a sub-queue, creating it on first use."""
         area = self._areas.get(sub_queue)
         if area is None:
             area = self._areas[sub_queue] = self._make_area(sub_queue)
@@ -165,39 +170,39 @@ class RemotePart(EntityPart):
         sequence_numbers: list[int] | None = None,
         on_batched: Callable[[], None] | None = None,
     ) -> None:
-        """Have messages stored by the owner."""
+        """Send messages to the owner, which stores them."""
         assert on_batched is None
         self.entity.check_send_enabled()
         records = batch.records
-        call = Send(self.entity.entity_id, self.number, records, batch.duplicate_ids)
-        self._send_to_owner(call, sum([len(record) for record in records]), on_done, sequence_numbers)
+        request = Send(self.entity.entity_id, self.number, records, batch.duplicate_ids)
+        self._send_to_owner(request, sum([len(record) for record in records]), on_done, sequence_numbers)
 
     def send_via(self, records: list[bytes], destination: str, on_done: OnDone) -> None:
-        """Have messages stored by the owner that go on to another entity."""
+        """Send messages to the owner, which stores them for forwarding to another entity."""
         self.entity.check_send_enabled()
-        call = SendVia(self.entity.entity_id, self.number, records, destination)
-        self._send_to_owner(call, sum([len(record) for record in records]), on_done)
+        request = SendVia(self.entity.entity_id, self.number, records, destination)
+        self._send_to_owner(request, sum([len(record) for record in records]), on_done)
 
     def accept_forwarded(
         self, source_prefix: bytes, numbered_records: list[tuple[int, bytes]], on_done: OnDone
     ) -> None:
-        """Have messages stored by the owner that another entity forwards."""
-        call = AcceptForwarded(self.entity.entity_id, self.number, source_prefix, numbered_records)
-        self._send_to_owner(call, sum([len(record) for _, record in numbered_records]), on_done)
+        """Send messages forwarded by another entity to the owner, which stores them."""
+        request = AcceptForwarded(self.entity.entity_id, self.number, source_prefix, numbered_records)
+        self._send_to_owner(request, sum([len(record) for _, record in numbered_records]), on_done)
 
     def check_can_store(self, size: int) -> None:  # noqa: ARG002
-        """Raise what a send would raise, as far as that is known here; its size is known to the owner."""
+        """Raise the error that a send would raise, as far as this process knows; only the owner can check the size."""
         self.entity.check_send_enabled()
         self._main.check_accepts_sends()
 
     def _send_to_owner(
         self, request: Request, size: int, on_done: OnDone, sequence_numbers: list[int] | None = None
     ) -> None:
-        """Have something stored by the owner; `answer` is called when it is on disk."""
+        """Send a request of `size` bytes to the owner; `on_done` is called when its messages are on disk."""
         store = self._main.store
         store.check_accepts_sends()
 
-        def told(outcome: Reply | ServiceBusError) -> None:
+        def handle_reply(outcome: Reply | ServiceBusError) -> None:
             store.pending_bytes -= size
             if isinstance(outcome, ServiceBusError):
                 on_done(outcome)
@@ -206,7 +211,7 @@ class RemotePart(EntityPart):
                 sequence_numbers.extend(outcome.numbers)
             on_done(None)
 
-        self.owner.send_request(request, told)
+        self.owner.send_request(request, handle_reply)
         store.pending_bytes += size
 
     def begin_transaction(self, intake: MessageIntake) -> RemoteTransaction:  # noqa: ARG002
@@ -214,28 +219,28 @@ class RemotePart(EntityPart):
         return RemoteTransaction(self)
 
     def load(self, on_done: Callable[[ServiceBusError | None], None]) -> None:
-        """Read nothing: the owner does."""
+        """Report success at once: only the owner loads messages."""
         on_done(None)
 
     def runtime(self) -> QueueRuntime:
-        """Return what it held when its owner was last asked."""
+        """Return the message counts and size that the owner reported last."""
         return replace(self.last_runtime, is_available=self.last_runtime.is_available and self._main.is_available)
 
 
 class RemotePartFactory(PartFactory):
-    """Makes parts in a store that belongs to another process."""
+    """Factory of parts whose store belongs to another process."""
 
     def __init__(self, store: RemoteStore, time_services: TimeServices) -> None:
-        """`store` is what this process knows of the store."""
+        """Create a factory of parts in a remote store."""
         self._store = store
         self._time_services = time_services
 
     def make_queue_part(self, queue: Queue, number: int) -> EntityPart:
-        """Make a part of a queue."""
+        """Create a part of a queue."""
         return self._make_part(queue, number, has_sessions=queue.description.requires_session)
 
     def make_topic_part(self, topic: Topic, number: int) -> EntityPart:
-        """Make a part of a topic."""
+        """Create a part of a topic."""
         return self._make_part(topic, number, has_sessions=False)
 
     def make_subscription_part(
@@ -244,13 +249,13 @@ class RemotePartFactory(PartFactory):
         topic_part: EntityPart,
         subscription_key: str,  # noqa: ARG002
     ) -> EntityPart:
-        """Make a part of a subscription; the owner has the part of the topic."""
+        """Create a part of a subscription, with the number of the topic's part."""
         return self._make_part(subscription, topic_part.number, has_sessions=subscription.description.requires_session)
 
     def _make_part(self, entity: Entity, number: int, *, has_sessions: bool) -> RemotePart:
         def make_area(sub_queue: SubQueue) -> RemoteFragment:
-            place = (entity.entity_id, number, SUB_QUEUES.index(sub_queue))
+            address = (entity.entity_id, number, SUB_QUEUES.index(sub_queue))
             with_sessions = has_sessions and sub_queue is SubQueue.MAIN
-            return RemoteFragment(place, self._store, time_services=self._time_services, has_sessions=with_sessions)
+            return RemoteFragment(address, self._store, time_services=self._time_services, has_sessions=with_sessions)
 
         return RemotePart(entity, number, make_area)

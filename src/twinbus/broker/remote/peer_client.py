@@ -1,10 +1,10 @@
-"""The owner of fragments: another process, as far as this one knows it.
+"""Client for another process that owns fragments.
 
-Owns: whether it is there, who waits for which of its answers, and who hears of what happens in its fragments. An owner
-that is not there is to senders and receivers what a store is that does not work: calls are refused, what waits for an
-answer is told, and receivers come back when it is there again.
+Owns the state of the connection to the peer, the requests that await replies, and the handlers for the peer's notices.
+A peer that is not connected looks like a store that does not work: new requests are refused, pending requests fail, and
+receivers are attached again after a reconnection.
 
-How a call gets there is not known here: `connected` is given what transmits it, and `receive` is told what comes back.
+Knows nothing of sockets: `on_connected` gets the function that transmits requests, and `receive` gets the replies.
 """
 
 from __future__ import annotations
@@ -44,42 +44,43 @@ if TYPE_CHECKING:
     Transmit: TypeAlias = Callable[[int, Request], None]
     OnReply: TypeAlias = Callable[[Reply | ServiceBusError], None]
 
-CHECK_S: Final = 1.0
-NOT_CONNECTED: Final = "its broker process is not there"
+CHECK_INTERVAL_S: Final = 1.0
+NOT_CONNECTED: Final = "its broker process is not connected"
 
 
 class NoticeHandler(Protocol):
-    """Who receives from a fragment of the owner, or reads it."""
+    """A receiver or browse reader that uses one of the peer's fragments."""
 
     def request_messages(self) -> None:
-        """What kept it from asking for messages is over."""
+        """Ask the peer for messages again, after the peer or one of its stores has recovered."""
 
     def on_deliveries(self, deliveries: list[tuple[bytes, bytes]]) -> None:
-        """Messages for it."""
+        """Handle messages that have arrived."""
 
     def on_credit_drained(self) -> None:
-        """What it claimed is over."""
+        """Handle the report that there are no more messages for the granted credit."""
 
     def on_messages_available(self) -> None:
-        """There is something for it."""
+        """Handle the report that messages are available."""
 
     def on_session_granted(self, session_id: bytes, locked_until_ms: int) -> None:
-        """It has a session."""
+        """Handle the grant of a session."""
 
     def on_detached(self, error: ServiceBusError) -> None:
-        """It gets nothing any more."""
+        """Handle a detach by the peer."""
 
     def on_peer_lost(self) -> None:
-        """The owner is not there any more."""
+        """Handle the loss of the connection to the peer."""
 
     def on_peer_connected(self) -> None:
-        """... and is there again."""
+        """Handle a new connection to the peer."""
 
 
 class _PendingRequest:
-    """Who waits for an answer, since when; one who is patient does so for any time.
+    """A request that awaits its reply.
 
-    One who comes is let in when the owner speaks again: what he receives from others does not end by its silence.
+    A management request does not time out by itself, and fails only if the peer is silent. An attach request does not
+    fail even then: the receiver stays attached to other owners' fragments, and is admitted when the peer replies.
     """
 
     __slots__ = ("has_no_timeout", "is_attach", "on_reply", "sent_s")
@@ -92,16 +93,16 @@ class _PendingRequest:
 
 
 class PeerClient(OwnerPort):
-    """One other process."""
+    """Client for one other process."""
 
     def __init__(self, name: str, *, clock: Clock, timers: Timers, timeout_s: float) -> None:
-        """Not there yet. Whoever does not get an answer in `timeout_s` is told that it is unavailable."""
+        """Create a client that is not connected; requests without a reply fail after `timeout_s` as unavailable."""
         self.name = name
         self.notice_handlers: dict[int, NoticeHandler] = {}
         self.connection_number = 0
-        """Another one each time it is found: it knows nothing of what it was told before."""
+        """Number that increases with each connection; the peer forgets receivers and transactions from earlier ones."""
         self.stores: dict[int, RemoteStore] = {}
-        """By their numbers."""
+        """The peer's stores, by number."""
         self._clock = clock
         self._timers = timers
         self._timeout_s = timeout_s
@@ -111,54 +112,54 @@ class PeerClient(OwnerPort):
         self._is_check_scheduled = False
         self._is_unresponsive = False
         self._has_received = False
-        """It said something since it was last looked at."""
+        """Whether the peer has sent anything since the last check."""
         self._checked_s = 0.0
         self._received_s = 0.0
-        """It was heard then, or a little later: time is not asked for with every word."""
+        """Lower bound on the time when the peer last sent anything: updated once per check, not with each reply."""
         self.is_suspect = False
-        """Credit that was lent to it was written off: nothing more is lent to it before it says something."""
+        """Whether the peer was late; it gets no more credit until it sends anything."""
 
     @property
     def is_connected(self) -> bool:
-        """Calls get to it."""
+        """Whether the peer is connected."""
         return self._transmit is not None
 
     @property
     def is_responsive(self) -> bool:
-        """Whether it is connected and answers, as far as is known."""
+        """Whether the peer is connected and not suspect."""
         return self.is_connected and not self.is_suspect
 
     @property
     def decides_capacity(self) -> bool:
-        """Whether its fragments have room is known to it alone."""
+        """True, because only the peer knows if its fragments can store more messages."""
         return True
 
     def barrier(self, on_reached: Callable[[object], None]) -> None:
-        """Call `told` when it has heard all that it was told before. StoreUnavailable."""
+        """Call `on_reached` when the peer has received all prior requests; raise StoreUnavailable if not connected."""
         self.send_request(Barrier(), on_reached)
 
     def check_capacity(self, entity_id: int, sizes: dict[int, int], on_checked: OnCapacityChecked) -> None:
-        """Ask whether fragments of an entity can store so many bytes each. StoreUnavailable."""
+        """Ask whether fragments of an entity can store these sizes; raise StoreUnavailable if not connected."""
 
-        def answered(answer: Reply | ServiceBusError) -> None:
-            if isinstance(answer, ServiceBusError):
-                on_checked(dict.fromkeys(sizes, answer))
+        def handle_reply(reply: Reply | ServiceBusError) -> None:
+            if isinstance(reply, ServiceBusError):
+                on_checked(dict.fromkeys(sizes, reply))
             else:
-                assert isinstance(answer, CapacityErrors)
+                assert isinstance(reply, CapacityErrors)
                 on_checked(
-                    {number: make_error(kind, text) for number, (kind, text) in answer.errors_by_fragment.items()}
+                    {number: make_error(kind, text) for number, (kind, text) in reply.errors_by_fragment.items()}
                 )
 
-        self.send_request(CheckCapacity(entity_id, sizes), answered)
+        self.send_request(CheckCapacity(entity_id, sizes), handle_reply)
 
     def next_id(self) -> int:
-        """A number that nothing else has had here."""
+        """Return a new id, unique within this client."""
         return next(self._ids)
 
-    # --- calls --------------------------------------------------------------------------------------------------------
+    # --- requests -----------------------------------------------------------------------------------------------------
 
     def send_request(self, request: Request, on_reply: OnReply) -> None:
-        """Make a call; `told` hears what comes of it. StoreUnavailable."""
+        """Send a request; `on_reply` gets the reply or an error. Raise StoreUnavailable if not connected."""
         if self._transmit is None:
             raise StoreUnavailable(f"{self.name} is unavailable: {NOT_CONNECTED}")
         number = next(self._ids)
@@ -170,61 +171,59 @@ class PeerClient(OwnerPort):
             self._schedule_check()
 
     def send_notice(self, notice: Request) -> None:
-        """Make a call that is not answered. To who is not there nothing has to be told: it knows nothing any more."""
+        """Send a notice, which has no reply; do nothing if the peer is not connected, since it has lost its state."""
         if self._transmit is not None:
             self._transmit(0, notice)
 
-    # --- whoever connects it calls these ------------------------------------------------------------------------------
+    # --- called by the connection -------------------------------------------------------------------------------------
 
     def on_connected(self, transmit: Transmit) -> None:
-        """It is there."""
+        """Use a new connection: attach all receivers and readers again."""
         self._transmit = transmit
         self.connection_number += 1
         for store in self.stores.values():
-            store.reported_unavailable_reason = None  # it was said of an earlier life; of this one it says so itself
+            store.reported_unavailable_reason = None  # outdated: the peer reports the health of its stores again
         self._on_responsive()
-        for guest in list(self.notice_handlers.values()):
-            guest.on_peer_connected()
+        for handler in list(self.notice_handlers.values()):
+            handler.on_peer_connected()
 
     def on_disconnected(self) -> None:
-        """It is not there any more: what was asked may have been done, or not."""
+        """Fail all pending requests, whose outcome is unknown, and notify all receivers and readers."""
         self._transmit = None
         for store in self.stores.values():
-            store.unavailable_reason, store.disk_full_reason = (
-                NOT_CONNECTED,
-                None,
-            )  # when the owner is back, it reports its disks again
+            # A full disk is forgotten: after a reconnection, the peer reports the health of its stores again.
+            store.unavailable_reason, store.disk_full_reason = NOT_CONNECTED, None
         self._fail_requests(NOT_CONNECTED, self._pending)
-        for guest in list(self.notice_handlers.values()):
-            guest.on_peer_lost()
+        for handler in list(self.notice_handlers.values()):
+            handler.on_peer_lost()
 
     def receive(self, request_id: int, reply: Reply) -> None:
-        """Something came from it: the answer to a call, or a notice."""
+        """Handle a reply to a request, or a notice (`request_id` is 0)."""
         self._has_received = True
         if self._is_unresponsive or self.is_suspect:
             self._on_responsive()
         if request_id:
-            waiting = self._pending.pop(request_id, None)
-            if waiting is not None:
-                waiting.on_reply(make_error(reply.error_name, reply.text) if isinstance(reply, Failed) else reply)
+            pending = self._pending.pop(request_id, None)
+            if pending is not None:
+                pending.on_reply(make_error(reply.error_name, reply.text) if isinstance(reply, Failed) else reply)
             return
         if isinstance(reply, StoreHealth):
             self._apply_health(reply)
             return
         assert isinstance(reply, Deliveries | DrainedNotice | MessagesAvailable | SessionGranted | ConsumerDetached)
-        guest = self.notice_handlers.get(reply.consumer_id)
-        if guest is not None:  # else it has gone meanwhile, which the owner hears
-            _dispatch_notice(guest, reply)
+        handler = self.notice_handlers.get(reply.consumer_id)
+        if handler is not None:  # None after a detach, of which the peer is notified
+            _dispatch_notice(handler, reply)
 
     def _apply_health(self, health: StoreHealth) -> None:
-        is_better = False
-        for number, (trouble, refusal) in health.stores.items():
+        has_recovered = False
+        for number, (unavailable_reason, disk_full_reason) in health.stores.items():
             store = self.stores.get(number)
             if store is not None:
-                is_better = is_better or (store.unavailable_reason is not None and trouble is None)
-                store.unavailable_reason = store.reported_unavailable_reason = trouble
-                store.disk_full_reason = refusal
-        if is_better:
+                has_recovered = has_recovered or (store.unavailable_reason is not None and unavailable_reason is None)
+                store.unavailable_reason = store.reported_unavailable_reason = unavailable_reason
+                store.disk_full_reason = disk_full_reason
+        if has_recovered:
             self._request_messages()
 
     # --- silence ------------------------------------------------------------------------------------------------------
@@ -232,42 +231,48 @@ class PeerClient(OwnerPort):
     def _schedule_check(self) -> None:
         if not self._is_check_scheduled and self._pending:
             self._is_check_scheduled = True
-            self._timers.call_at(self._clock.monotonic_s() + CHECK_S, self._check_timeouts)
+            self._timers.call_at(self._clock.monotonic_s() + CHECK_INTERVAL_S, self._check_timeouts)
 
     def _check_timeouts(self) -> None:
-        """Where somebody has waited for half of the time, it is asked for a word; where for all of it, he is told.
+        """Fail requests that have timed out, or send a barrier to the peer if one has waited for half the timeout.
 
-        One that speaks is not silent, though it may owe an answer: a disk of it hangs, and its other stores work. Who
-        is patient is told only if it does not say that word.
+        A peer that replies to the barrier is responsive, even if other replies are missing because one of its disks
+        hangs. Requests without a timeout of their own fail only if the peer does not reply to the barrier either.
         """
         now_s = self._clock.monotonic_s()
         if self._has_received:
             self._has_received, self._received_s = False, self._checked_s
         self._checked_s = now_s
-        waiting = self._pending.values()  # the oldest first
-        longest = next(iter(waiting), None)
-        oldest = next((one for one in waiting if not one.has_no_timeout), None)
-        if oldest is not None and oldest.sent_s + self._timeout_s <= now_s:
+        pending = self._pending.values()  # oldest first
+        oldest = next(iter(pending), None)
+        oldest_with_timeout = next((request for request in pending if not request.has_no_timeout), None)
+        if oldest_with_timeout is not None and oldest_with_timeout.sent_s + self._timeout_s <= now_s:
             self._expire_requests(now_s)
-        elif longest is not None and longest.sent_s + self._timeout_s / 2 <= now_s and self._transmit is not None:
+        elif oldest is not None and oldest.sent_s + self._timeout_s / 2 <= now_s and self._transmit is not None:
             self.send_request(Barrier(), ignore)
         self._is_check_scheduled = False
         self._schedule_check()
 
     def _expire_requests(self, now_s: float) -> None:
-        trouble = f"its broker process has not answered for {self._timeout_s:g} s"
+        reason = f"its broker process has not answered for {self._timeout_s:g} s"
         if now_s - self._received_s < self._timeout_s:
             until_s = now_s - self._timeout_s
-            late = {at: one for at, one in self._pending.items() if not one.has_no_timeout and one.sent_s <= until_s}
-            self._fail_requests(trouble, late)
+            late = {
+                request_id: request
+                for request_id, request in self._pending.items()
+                if not request.has_no_timeout and request.sent_s <= until_s
+            }
+            self._fail_requests(reason, late)
             return
         self._is_unresponsive = True
         for store in self.stores.values():
-            store.unavailable_reason = trouble
-        self._fail_requests(trouble, {number: one for number, one in self._pending.items() if not one.is_attach})
+            store.unavailable_reason = reason
+        self._fail_requests(
+            reason, {number: request for number, request in self._pending.items() if not request.is_attach}
+        )
 
     def mark_suspect(self) -> None:
-        """It has not answered what credit was lent for. It is asked for a word: without one it stays in doubt."""
+        """Mark the peer as suspect, because granted credit has expired, and request a reply by sending a barrier."""
         if not self.is_suspect and self._transmit is not None:
             self.is_suspect = True
             self.send_request(Barrier(), ignore)
@@ -279,13 +284,13 @@ class PeerClient(OwnerPort):
         self._request_messages()
 
     def _request_messages(self) -> None:
-        for guest in list(self.notice_handlers.values()):
-            guest.request_messages()
+        for handler in list(self.notice_handlers.values()):
+            handler.request_messages()
 
     def _fail_requests(self, reason: str, requests: dict[int, _PendingRequest]) -> None:
-        self._pending = {number: one for number, one in self._pending.items() if number not in requests}
-        for one in requests.values():
-            one.on_reply(StoreUnavailable(f"{self.name} is unavailable: {reason}"))
+        self._pending = {number: request for number, request in self._pending.items() if number not in requests}
+        for request in requests.values():
+            request.on_reply(StoreUnavailable(f"{self.name} is unavailable: {reason}"))
 
 
 def _dispatch_notice(
@@ -304,13 +309,13 @@ def _dispatch_notice(
 
 
 class RemoteStore(StoreState):
-    """What one process knows of another one's store."""
+    """State of a peer's store, as this process knows it."""
 
     def __init__(self, name: str, number: int, peer: PeerClient, *, max_pending_bytes: int) -> None:
-        """Unavailable until its owner is connected. `number` is the store's."""
+        """Create the state of store `number` of a peer; it is unavailable until the peer is connected."""
         super().__init__(name, max_pending_bytes)
         self.peer = peer
         self.unavailable_reason = None if peer.is_connected else NOT_CONNECTED
         self.reported_unavailable_reason: str | None = None
-        """Why the store does not work, as its owner said last."""
+        """Reason why the store is unavailable, as its owner reported last; None if it works."""
         peer.stores[number] = self

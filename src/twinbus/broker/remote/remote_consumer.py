@@ -1,7 +1,7 @@
-"""A visitor: a receiver of another process, at a fragment of this one.
+"""Receivers and browse readers in other processes that use fragments in this process.
 
-Owns: what it has claimed, and that it hears when there is something for it while it has claimed nothing. To the
-fragment it is a consumer like any other.
+Owns the credit granted by these receivers and readers, and notifies those without credit of available messages. A
+fragment treats them like local consumers and readers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class RemoteConsumer:
-    """One receiver at one fragment."""
+    """A receiver in another process that uses one local fragment."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class RemoteConsumer:
         receive_and_delete: bool,
         notify: Callable[[Reply], None],
     ) -> None:
-        """`number` is its own, and `client` that of who it is of, in its process, which hears of it by `notify`."""
+        """Create a consumer; the ids are those of its process, which gets notices through `notify`."""
         self.consumer_id = consumer_id
         self.fragment = fragment
         self.client_id = client_id
@@ -53,22 +53,22 @@ class RemoteConsumer:
         self._notify = notify
         self._credit = 0
         self._deleting = 0
-        """Of that, what is being deleted, to be delivered then."""
+        """Credit reserved for messages that are delivered after their deletion."""
         self._has_credit = False
         self._is_drained = False
         self._is_notified = False
-        """That there is something for it."""
+        """Whether the receiver was notified of available messages since its last credit."""
         self._delivered_tags: list[bytes] = []
-        """The tags of what it was given since it claimed."""
+        """Delivery tags of the messages delivered since the last grant of credit."""
         self._confirmed_count = 0
-        """How many of these the receiver has, or has returned."""
+        """Number of these messages that the receiver has confirmed or returned."""
         if receive_and_delete:
             fragment.returnable[self] = {}
 
-    # --- its process calls these --------------------------------------------------------------------------------------
+    # --- requests of the receiver's process ---------------------------------------------------------------------------
 
     def grant_credit(self, count: int) -> None:
-        """It takes so many now. What it was given before it has, or it was brought back."""
+        """Deliver up to `count` messages; all messages from earlier grants are confirmed or returned by now."""
         self._delivered_tags.clear()
         self._confirmed_count = 0
         self._returnable_messages().clear()
@@ -78,7 +78,7 @@ class RemoteConsumer:
         self.fragment.dispatcher.drain(self, self._on_drained)
 
     def return_messages(self, sequence_numbers: list[int], on_done: OnDone) -> None:
-        """Messages that were deleted for it were not taken."""
+        """Restore messages that were deleted for the receiver but that it did not accept."""
         returnable = self._returnable_messages()
         items = [(number, returnable.pop(number)) for number in sequence_numbers if number in returnable]
         if items:
@@ -87,7 +87,7 @@ class RemoteConsumer:
             on_done(None)
 
     def confirm_delivered(self, delivered_count: int) -> None:
-        """Note that the first messages since it granted credit do not come back."""
+        """Note that the first `delivered_count` messages since the last grant will not be returned."""
         returnable = self._returnable_messages()
         for tag in self._delivered_tags[self._confirmed_count : delivered_count]:
             returnable.pop(int.from_bytes(tag), None)
@@ -95,25 +95,25 @@ class RemoteConsumer:
         self.fragment.advance_browsers()
 
     def _returnable_messages(self) -> dict[int, bytes]:
-        """Messages that were deleted for it since it claimed, and may come back."""
+        """Return the messages deleted since the last grant of credit that the receiver may still return."""
         return self.fragment.returnable.get(self, {})
 
     def on_session_granted(self, session_lock: SessionLock) -> None:
-        """It has a session."""
+        """Record the session that the receiver holds now, and notify its process."""
         self.session_lock = session_lock
         self._notify(SessionGranted(self.consumer_id, session_lock.session_id, session_lock.locked_until_ms))
 
     def detach(self, received_count: int | None = None) -> None:
-        """It has gone, and has seen so many messages of what it was given: the others are there as they were."""
+        """Detach the receiver, and requeue the messages after the first `received_count` (None: requeue none)."""
         self.is_closed, self._credit, fragment = True, 0, self.fragment
         tags = self._delivered_tags[received_count:] if received_count is not None else []
-        if self.receive_and_delete:  # its session is free when they are back: who has that next gets them first
+        if self.receive_and_delete:  # the session is released after the restore, so its next receiver gets them first
             self.return_messages([int.from_bytes(tag) for tag in tags], lambda _error: fragment.dispatcher.remove(self))
             fragment.returnable.pop(self, None)
             fragment.advance_browsers()
             return
         fragment.dispatcher.remove(self)
-        with suppress(ServiceBusError):  # its store does not work, and the locks are void, or will be over
+        with suppress(ServiceBusError):  # if the store does not work, the locks are void or will expire
             fragment.settlement.release(fragment.lock_numbers(tags), ignore)
 
     def _on_drained(self) -> None:
@@ -121,32 +121,35 @@ class RemoteConsumer:
         self._finish_if_drained()
 
     def _finish_if_drained(self) -> None:
-        """The claim is over, once all that is being deleted for it was given."""
+        """End the grant of credit after all messages that are being deleted were delivered."""
         if not self._has_credit or not self._is_drained or self._deleting > 0:
             return
         self._credit, self._has_credit, self._is_notified = 0, False, False
         self._notify(Drained(self.consumer_id))
         if not self.is_closed:
-            self.fragment.dispatcher.dispatch_to(self)  # it is asked for its room when there is something
+            self.fragment.dispatcher.dispatch_to(self)  # registers for the next messages, which trigger a notice
 
-    # --- the fragment calls these -------------------------------------------------------------------------------------
+    # --- calls of the fragment ----------------------------------------------------------------------------------------
 
     @property
     def available_credit(self) -> int:
-        """How many messages it takes now. Who asks has some: if it claims nothing, it is told."""
+        """Number of messages that the receiver accepts now.
+
+        A fragment reads this property only if it has messages, so a receiver without credit is notified of them.
+        """
         if not self._has_credit and not self._is_notified and not self.is_closed:
             self._is_notified = True
             self._notify(MessagesAvailable(self.consumer_id))
         return self._credit
 
     def reserve_credit(self, count: int) -> None:
-        """So many are being deleted, to be delivered then."""
+        """Reserve credit for messages that are delivered after their deletion; a negative count releases credit."""
         self._credit -= count
         self._deleting += count
         self._finish_if_drained()
 
     def deliver(self, deliveries: list[Delivery]) -> int:
-        """Messages for it."""
+        """Send messages to the receiver's process, and return their number."""
         if self.receive_and_delete:
             self._deleting -= len(deliveries)
         else:
@@ -157,24 +160,24 @@ class RemoteConsumer:
         return len(deliveries)
 
     def request_messages(self) -> None:
-        """Its room is for this fragment alone, which knows of it."""
+        """Do nothing: the credit was granted to this fragment only, which knows it."""
 
     def force_detach(self, error: ServiceBusError) -> None:
-        """The entity was deleted or disabled, or another receiver has claimed it."""
+        """Detach the receiver and notify its process of the error."""
         if not self.is_closed:
             self.is_closed = True
             self._notify(ConsumerDetached(self.consumer_id, error_name(error), str(error)))
 
     def on_session_lock_lost(self, error: ServiceBusError) -> None:
-        """The time for which it had its session is over."""
+        """Detach the receiver, which has lost its session lock."""
         self.force_detach(error)
 
 
 class RemoteBrowseReader:
-    """Somebody of another process who reads a fragment of this one. To its `Browser` it is a reader."""
+    """A browse reader in another process that uses one local fragment."""
 
     def __init__(self, consumer_id: int, notify: Callable[[Reply], None]) -> None:
-        """As a visitor."""
+        """Create a reader; its process knows it by `consumer_id` and gets notices through `notify`."""
         self.consumer_id = consumer_id
         self._notify = notify
         self._credit = 0
@@ -182,17 +185,20 @@ class RemoteBrowseReader:
         self._is_notified = False
 
     def grant_credit(self, count: int) -> None:
-        """It sees so many now."""
+        """Set the number of messages that the reader accepts now."""
         self._credit, self._has_credit = count, True
 
     def on_drained(self) -> None:
-        """It has seen all that there is."""
+        """End the grant of credit, because all present messages were delivered."""
         self._credit, self._has_credit, self._is_notified = 0, False, False
         self._notify(Drained(self.consumer_id))
 
     @property
     def wants_messages(self) -> bool:
-        """It wants messages. Who asks has some: if it claims nothing, it is told."""
+        """Whether the reader has credit.
+
+        A fragment reads this property only if it has messages, so a reader without credit is notified of them.
+        """
         if not self._has_credit and not self._is_notified:
             self._is_notified = True
             self._notify(MessagesAvailable(self.consumer_id))
@@ -200,72 +206,72 @@ class RemoteBrowseReader:
 
     @property
     def available_credit(self) -> int:
-        """How many it sees now."""
+        """Number of messages that the reader accepts now."""
         return self._credit
 
     def deliver_browsed(self, deliveries: list[Delivery]) -> int:
-        """Messages to be seen."""
+        """Send messages to the reader's process, and return their number."""
         if deliveries:
             self._credit -= len(deliveries)
             self._notify(Deliveries(self.consumer_id, deliveries))
         return len(deliveries)
 
     def force_detach(self, error: ServiceBusError) -> None:
-        """The entity was deleted or disabled."""
+        """Notify the reader's process that the reader is detached with an error."""
         self._notify(ConsumerDetached(self.consumer_id, error_name(error), str(error)))
 
 
 class RemoteConsumerGroup:
-    """One receiver. To the claim it is the consumer that has it."""
+    """All remote consumers of one receiver, which hold an exclusive claim together."""
 
     receive_and_delete = False
 
     def __init__(self, link_id: int, client_id: int, exclusive_receiver: ExclusiveReceiver) -> None:
-        """`link` is its number, and `client` that of who it is of, in its process."""
+        """Create a group without consumers; the ids are those of the receiver's process."""
         self.link_id = link_id
         self.client_id = client_id
         self.consumers: set[RemoteConsumer] = set()
         self._exclusive_receiver = exclusive_receiver
 
     def attach(self, path: str, epoch: int | None, fragments: Sequence[Fragment], *, if_free: bool = False) -> None:
-        """It comes, and claims the entity if it has an epoch. EntityClaimed if it cannot."""
+        """Attach the receiver, and claim the entity if it has an epoch; raise EntityClaimed if it cannot."""
         if epoch is None:
             self._exclusive_receiver.check_free(path)
             return
-        others = any(fragment.dispatcher.consumers for fragment in fragments)
-        self._exclusive_receiver.check_epoch(path, epoch, has_other_receivers=others, only_if_free=if_free)
+        has_other_receivers = any(fragment.dispatcher.consumers for fragment in fragments)
+        self._exclusive_receiver.check_epoch(path, epoch, has_other_receivers=has_other_receivers, only_if_free=if_free)
         self._exclusive_receiver.displace(path, epoch, fragments)
         self._exclusive_receiver.assign(self, epoch, fragments)
 
     def detach(self) -> None:
-        """It has gone."""
+        """Release the receiver's claim on the entity."""
         self._exclusive_receiver.release(self)
 
     def force_detach(self, error: ServiceBusError) -> None:
-        """Another receiver has claimed the entity."""
-        for visitor in list(self.consumers):
-            visitor.fragment.dispatcher.remove(visitor)
-            visitor.force_detach(error)
+        """Detach all consumers, because another receiver has claimed the entity."""
+        for consumer in list(self.consumers):
+            consumer.fragment.dispatcher.remove(consumer)
+            consumer.force_detach(error)
 
     @property
     def is_closed(self) -> bool:
-        """It is there as long as one of its visitors is."""
+        """Whether the receiver has no consumers left."""
         return not self.consumers
 
     @property
     def available_credit(self) -> int:
-        """Its visitors take messages, not it."""
+        """Always 0: messages are delivered to the individual consumers, not to the group."""
         return 0
 
     def reserve_credit(self, count: int) -> None:
-        """As for `room`."""
+        """Do nothing: the group has no credit."""
 
     def deliver(self, deliveries: list[Delivery]) -> int:
-        """As for `room`."""
+        """Raise AssertionError: no messages are delivered to the group."""
         raise AssertionError(deliveries)
 
     def request_messages(self) -> None:
-        """As for `room`."""
+        """Do nothing: the group has no credit."""
 
     def on_session_lock_lost(self, error: ServiceBusError) -> None:
-        """As for `room`."""
+        """Do nothing: sessions are held by the individual consumers."""

@@ -1,14 +1,14 @@
-"""Settlement of messages that another process gave: it is done there.
+"""Settlement of messages in another process, which carries out the settlement.
 
-Owns: that whoever settles hears what became of it. Which locks are lost is known only by then, so it is told by an
-error (`SomeLocksLost`), not at once.
+Owns the requests to the owner and the reports of their results. Only the owner knows which locks are lost, so lost
+locks are reported to the callback (`SomeLocksLost`), not returned.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from twinbus.amqp.encode import encode
+from twinbus.amqp.codec.encode import encode
 from twinbus.broker.ports.fragment import SettlementPort
 from twinbus.broker.ports.peer_protocol import FindLockedMessage, LockedMessage, LocksLost, Numbers, RenewLock, Settle
 from twinbus.broker.ports.settlement import Disposition, SomeLocksLost, dead_letter_properties
@@ -27,44 +27,44 @@ LOCK_TOKEN_BYTES = 16
 
 
 def lock_tokens(lock_numbers: Iterable[int]) -> list[bytes]:
-    """The tags by which the owner knows locks: their numbers are those tags."""
+    """Return the lock tokens for the owner; a remote lock's number is its token as an integer."""
     return [number.to_bytes(LOCK_TOKEN_BYTES) for number in lock_numbers]
 
 
 def encode_properties(properties: Mapping[str, object] | None) -> bytes:
-    """Properties, as they are carried; nothing if there are none."""
+    """Return properties as an AMQP-encoded map, or empty bytes if there are none."""
     return encode(dict(properties)) if properties else b""
 
 
 class RemoteSettlement(SettlementPort):
-    """The ends of locks, of one fragment that another process has."""
+    """Settlement of locked messages in one fragment in another process."""
 
     def __init__(self, fragment: RemoteFragment) -> None:
-        """Made by its fragment."""
+        """Create the settlement for a remote fragment."""
         self._fragment = fragment
 
     def complete(self, lock_numbers: Iterable[int], on_done: OnDone) -> list[int]:
-        """As of any fragment; but what is lost is told by `answer`."""
+        """Ask the owner to delete messages."""
         return self._settle(Disposition.COMPLETE, lock_numbers, on_done, None)
 
     def release(self, lock_numbers: Iterable[int], on_done: OnDone) -> list[int]:
-        """Give messages back as they are."""
+        """Ask the owner to requeue messages without changing their delivery count."""
         return self._settle(Disposition.RELEASE, lock_numbers, on_done, None)
 
     def reclaim(self, lock_numbers: Iterable[int]) -> None:
-        """Give messages back when their receiver is gone for good."""
+        """Ask the owner to requeue messages locked by a receiver that will not come back."""
         self._settle(Disposition.RECLAIM, lock_numbers, ignore, None)
 
     def abandon(
         self, lock_numbers: Iterable[int], on_done: OnDone, properties: Mapping[str, object] | None = None
     ) -> list[int]:
-        """Give messages back with a delivery more on their count."""
+        """Ask the owner to requeue messages with an incremented delivery count."""
         return self._settle(Disposition.ABANDON, lock_numbers, on_done, properties)
 
     def defer(
         self, lock_numbers: Iterable[int], on_done: OnDone, properties: Mapping[str, object] | None = None
     ) -> list[int]:
-        """Set messages aside."""
+        """Ask the owner to defer messages."""
         return self._settle(Disposition.DEFER, lock_numbers, on_done, properties)
 
     def dead_letter(
@@ -76,7 +76,7 @@ class RemoteSettlement(SettlementPort):
         description: str | None = None,
         properties: Mapping[str, object] | None = None,
     ) -> list[int]:
-        """Move messages to the dead-letter queue."""
+        """Ask the owner to move messages to the dead-letter queue."""
         return self._settle(
             Disposition.DEAD_LETTER,
             lock_numbers,
@@ -89,34 +89,36 @@ class RemoteSettlement(SettlementPort):
         lock_number: int,  # noqa: ARG002
         session_holder_of: Callable[[bytes], Consumer | None] | None = None,  # noqa: ARG002
     ) -> bool:
-        """That is for the owner to say, when it is asked for something."""
+        """Return True, because only the owner can check a lock; it reports a lost lock when it settles."""
         return True
 
     def renew_lock(self, lock_number: int, on_result: Callable[[int | ServiceBusError], None]) -> None:
-        """Have the owner renew a lock."""
+        """Ask the owner to renew a lock."""
 
-        def told(answer: Reply | ServiceBusError) -> None:
-            if isinstance(answer, Numbers):
-                on_result(answer.numbers[0])
+        def handle_reply(reply: Reply | ServiceBusError) -> None:
+            if isinstance(reply, Numbers):
+                on_result(reply.numbers[0])
             else:
-                assert isinstance(answer, ServiceBusError)
-                on_result(answer)
+                assert isinstance(reply, ServiceBusError)
+                on_result(reply)
 
-        self._fragment.owner.send_request(RenewLock(self._fragment.address, *lock_tokens([lock_number])), told)
+        self._fragment.owner.send_request(RenewLock(self._fragment.address, *lock_tokens([lock_number])), handle_reply)
 
     def find_locked_message(
         self, lock_number: int, on_result: Callable[[tuple[int, str | None] | ServiceBusError], None]
     ) -> None:
-        """Ask the owner which message a lock is on."""
+        """Ask the owner for the sequence number and id of a locked message."""
 
-        def told(answer: Reply | ServiceBusError) -> None:
-            if isinstance(answer, LockedMessage):
-                on_result((answer.sequence_number, answer.message_id))
+        def handle_reply(reply: Reply | ServiceBusError) -> None:
+            if isinstance(reply, LockedMessage):
+                on_result((reply.sequence_number, reply.message_id))
             else:
-                assert isinstance(answer, ServiceBusError)
-                on_result(answer)
+                assert isinstance(reply, ServiceBusError)
+                on_result(reply)
 
-        self._fragment.owner.send_request(FindLockedMessage(self._fragment.address, *lock_tokens([lock_number])), told)
+        self._fragment.owner.send_request(
+            FindLockedMessage(self._fragment.address, *lock_tokens([lock_number])), handle_reply
+        )
 
     def _settle(
         self,
@@ -125,15 +127,15 @@ class RemoteSettlement(SettlementPort):
         on_done: OnDone,
         properties: Mapping[str, object] | None,
     ) -> list[int]:
-        known = list(lock_numbers)
+        numbers = list(lock_numbers)
 
-        def told(outcome: Reply | ServiceBusError) -> None:
+        def handle_reply(outcome: Reply | ServiceBusError) -> None:
             if isinstance(outcome, ServiceBusError):
                 on_done(outcome)
                 return
             assert isinstance(outcome, LocksLost)
-            on_done(SomeLocksLost([known[place] for place in outcome.indexes]) if outcome.indexes else None)
+            on_done(SomeLocksLost([numbers[index] for index in outcome.indexes]) if outcome.indexes else None)
 
-        call = Settle(self._fragment.address, disposition.value, lock_tokens(known), encode_properties(properties))
-        self._fragment.owner.send_request(call, told)
+        request = Settle(self._fragment.address, disposition.value, lock_tokens(numbers), encode_properties(properties))
+        self._fragment.owner.send_request(request, handle_reply)
         return []

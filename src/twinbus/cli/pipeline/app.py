@@ -1,4 +1,4 @@
-"""The commands in one place, and what they share."""
+"""The command group `twinbus pipeline`, the option `--master`, and error reporting for all commands of the group."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from twinbus.model.errors import ServiceBusError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-app = typer.Typer(help="Jobs on Apache Spark.", no_args_is_help=True)
+app = typer.Typer(help="Run jobs on Apache Spark.", no_args_is_help=True)
 
 MasterOption = Annotated[
     str | None,
     typer.Option(
-        metavar="URL", help="Where Spark runs: local[2], spark://host:7077, yarn, ...; all processors of this machine."
+        metavar="URL", help="Spark master: local[2], spark://host:7077, yarn, ... (default: local, all processors)."
     ),
 ]
 
 
 @app.callback()
 def pipeline() -> None:
-    """Jobs on Apache Spark."""
+    """Run jobs on Apache Spark."""
 
 
 @contextlib.contextmanager
 def reported_errors(command: str) -> Iterator[None]:
-    """What the user can mend is said in a sentence; exit code 1."""
-    from twinbus.pipeline.errors import PipelineError  # noqa: PLC0415  # `serve` starts sooner without
+    """Report errors that the user can fix in one line, and exit with code 1."""
+    from twinbus.pipeline.errors import PipelineError  # noqa: PLC0415  # `serve` starts faster
 
     try:
         yield
@@ -49,13 +49,13 @@ def reported_errors(command: str) -> Iterator[None]:
 
 
 def _spark_failure_reason(error: Exception) -> str | None:
-    """Why Spark failed, or that it is not there; None of what is none of its errors. It is known by the name of it."""
+    """Return why Spark failed or is missing; None for other errors. PySpark errors are recognised by module name."""
     if isinstance(error, ImportError):
-        names = [one.name or "" for one in (error, error.__cause__) if isinstance(one, ImportError)]
+        names = [cause.name or "" for cause in (error, error.__cause__) if isinstance(cause, ImportError)]
         missing = {name.partition(".")[0] for name in names} & {"pyspark", "pyarrow"}
         return f"{missing.pop()} is not installed: pip install 'twinbus[spark]'" if missing else None
     if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j"):
         return None
     from twinbus.pipeline.spark import failure_reason  # noqa: PLC0415
 
-    return f"Spark gave up: {failure_reason(error)}"
+    return f"Spark failed: {failure_reason(error)}"

@@ -1,7 +1,7 @@
-"""`twinbus pipeline audit`: what became of every message that was reported sent.
+"""The command `twinbus pipeline audit`: trace every message that was reported as sent.
 
-Owns: the options as they are typed, what is shown, and the exit codes: 0 nothing is lost, 3 something is, 4 nothing is
-known to be, but not of every message it is known what became of it; 1 where something has to be mended.
+Owns the options, the progress display and the exit codes: 0 if no message is lost, 3 if messages are lost, 4 if the
+audit is inconclusive because some messages could not be traced, 1 on errors that the user can fix.
 """
 
 from __future__ import annotations
@@ -31,58 +31,64 @@ _TIME_FORMATS: Final = ["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"]
 
 
 @app.command()
-def audit(  # noqa: PLR0913  # as many as there are options
+def audit(  # noqa: PLR0913  # one per option
     journals: Annotated[
-        list[Path], typer.Argument(metavar="JOURNALS...", help="Folders of journals: senders', receivers', syphons'.")
+        list[Path],
+        typer.Argument(metavar="JOURNALS...", help="Folders with journals of senders, receivers and syphons."),
     ],
     *,
     primary: Annotated[
-        str | None, typer.Option(metavar="STRING", help="Connection string of the primary, to look what is there.")
+        str | None, typer.Option(metavar="STRING", help="Connection string of the primary, to read its messages.")
     ] = None,
     primary_admin: Annotated[
-        str | None, typer.Option(metavar="STRING", help="The same for its administration: what entities are.")
+        str | None,
+        typer.Option(metavar="STRING", help="Connection string for administration of the primary, to list entities."),
     ] = None,
     secondary: Annotated[
-        str | None, typer.Option(metavar="STRING", help="Connection string of the secondary, to look what is parked.")
+        str | None, typer.Option(metavar="STRING", help="Connection string of the secondary, to read parked messages.")
     ] = None,
     captures: Annotated[
-        list[str] | None, typer.Option("--captures", metavar="FOLDER", help="Captured files; repeatable.")
+        list[str] | None, typer.Option("--captures", metavar="FOLDER", help="Folder with captured files; repeatable.")
     ] = None,
     captured_as: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="What captures call the primary; if not said, its host's name; repeatable."),
+        typer.Option(metavar="NAME", help="Name of the primary in captures (default: from its host name); repeatable."),
     ] = None,
     covered: Annotated[
         list[str] | None,
         typer.Option(
             metavar="ENTITY",
-            help="All its receivers write journals, or are captures, given here; * for any letters; repeatable.",
+            help="Entity with all its receivers in these journals and captures; * is a wildcard; repeatable.",
         ),
     ] = None,
     namespace: Annotated[
         list[str] | None,
-        typer.Option(metavar="ADDRESS", help="Rows of this namespace only (the journals' column); repeatable."),
+        typer.Option(metavar="ADDRESS", help="Only journal rows of this namespace; repeatable."),
     ] = None,
     since: Annotated[
-        dt.datetime | None, typer.Option(formats=_TIME_FORMATS, metavar="TIME", help="Sends from then on, UTC.")
+        dt.datetime | None,
+        typer.Option(formats=_TIME_FORMATS, metavar="TIME", help="Only sends at or after this time (UTC)."),
     ] = None,
     until: Annotated[
-        dt.datetime | None, typer.Option(formats=_TIME_FORMATS, metavar="TIME", help="Sends up to then, UTC.")
+        dt.datetime | None,
+        typer.Option(formats=_TIME_FORMATS, metavar="TIME", help="Only sends up to this time (UTC)."),
     ] = None,
     skew: Annotated[
-        float, typer.Option(min=0, metavar="SECONDS", help="How far apart the clocks of all machines may be.")
+        float, typer.Option(min=0, metavar="SECONDS", help="Maximum difference between the clocks of the machines.")
     ] = 5.0,
     report: Annotated[
-        str | None, typer.Option(metavar="FOLDER", help="Write every message with its verdict there, as Parquet.")
+        str | None,
+        typer.Option(metavar="FOLDER", help="Write every message with its verdict to this folder, as Parquet."),
     ] = None,
     ca_file: Annotated[
-        list[Path] | None, typer.Option(metavar="FILE", help="An authority to trust, as in a ready file; repeatable.")
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="CA certificate to trust, such as ca_file of a ready file; repeatable."),
     ] = None,
     master: MasterOption = None,
 ) -> None:
-    """Say of every message that was reported sent whether it was delivered, parked or dead-lettered, or is lost."""
+    """Check whether every message that was reported as sent was delivered, parked or dead-lettered, or is lost."""
     with reported_errors("audit"):
-        # Inside, since `serve` starts sooner without.
+        # Imported here, so that `serve` starts faster.
         from twinbus.pipeline.audit.job import AuditSettings  # noqa: PLC0415
 
         settings = AuditSettings(
@@ -109,7 +115,7 @@ def _make_access(connection_string: str | None, ca_files: Sequence[Path]) -> Nam
 
     if connection_string is None:
         return None
-    ConnectionString.parse(connection_string)  # what is wrong with it is said before Spark starts
+    ConnectionString.parse(connection_string)  # an invalid string fails here, before Spark starts
     return NamespaceAccess(connection_string, tuple(str(file) for file in ca_files))
 
 
@@ -118,24 +124,24 @@ def _as_utc(time: dt.datetime | None) -> dt.datetime | None:
 
 
 def run(settings: AuditSettings, master: str | None) -> int:
-    """All of it; the exit code."""
+    """Run the audit, print the result, and return the exit code."""
     from twinbus.cli.pipeline.audit_view import show  # noqa: PLC0415
     from twinbus.pipeline.audit.inspection import check_access  # noqa: PLC0415
     from twinbus.pipeline.audit.job import run_audit as judge_all  # noqa: PLC0415
     from twinbus.pipeline.spark import session  # noqa: PLC0415
 
-    with _progress() as shown:
-        shown.show_step("asking the namespaces")
-        asyncio.run(check_access(settings))  # what a wrong key or address makes fail does so before Spark is started
-        shown.show_step("starting Spark")
-        with session("twinbus audit", master=master) as spark, shown.watching_spark(spark):
-            outcome = judge_all(spark, settings, shown.show_step)
-    show(outcome, settings.report_folder)
-    return outcome.exit_code
+    with _progress() as progress:
+        progress.show_step("connecting to the namespaces")
+        asyncio.run(check_access(settings))  # a wrong key or address fails here, before Spark starts
+        progress.show_step("starting Spark")
+        with session("twinbus audit", master=master) as spark, progress.watching_spark(spark):
+            result = judge_all(spark, settings, progress.show_step)
+    show(result, settings.report_folder)
+    return result.exit_code
 
 
 class _AuditProgress:
-    """The step that is being done, how much of it Spark has done, and for how long it all has lasted."""
+    """Progress display: the current step, the share of completed Spark tasks, and the elapsed time."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -146,21 +152,21 @@ class _AuditProgress:
 
     @contextlib.contextmanager
     def watching_spark(self, spark: SparkSession) -> Iterator[None]:
-        over = threading.Event()
-        thread = threading.Thread(target=self._watch, args=(spark, over), name="twinbus-progress", daemon=True)
+        stopped = threading.Event()
+        thread = threading.Thread(target=self._watch, args=(spark, stopped), name="twinbus-progress", daemon=True)
         thread.start()
         try:
             yield
         finally:
-            over.set()
+            stopped.set()
             thread.join()
 
     def _watch(self, spark: SparkSession, stopped: threading.Event) -> None:
         tracker = spark.sparkContext.statusTracker()
         while not stopped.wait(_POLL_INTERVAL_S):
             stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
-            tasks = sum(one.numTasks for one in stages if one is not None)
-            done = sum(one.numCompletedTasks for one in stages if one is not None)
+            tasks = sum(info.numTasks for info in stages if info is not None)
+            done = sum(info.numCompletedTasks for info in stages if info is not None)
             self._progress.update(self._task, completed=done, total=tasks or None)
 
 

@@ -1,6 +1,7 @@
-"""What an audit found, on the screen.
+"""Output of `twinbus pipeline audit`: the result of an audit as tables.
 
-Owns: the tables. What is lost or doubled is named; of many the first ones, and where the others are.
+Owns the texts and tables. If many messages are lost or duplicated, only the first are listed, with the folder that
+lists all of them.
 """
 
 from __future__ import annotations
@@ -21,41 +22,43 @@ if TYPE_CHECKING:
     from twinbus.pipeline.audit.report import AuditResult, NamedMessage
 
 DEFAULT_WIDTH: Final = 120
-"""Where no screen says how wide it is."""
+"""Width of the output if it does not go to a terminal."""
 _SECOND_MS: Final = 1_000
 _MINUTE_MS: Final = 60_000
 _HOUR_MS: Final = 3_600_000
 
 
 def show(result: AuditResult, report_folder: str | None, console: Console | None = None) -> None:
-    """All of it."""
+    """Print the result; `report_folder` is where all verdicts were written, if anywhere."""
     console = console or _console()
     _show_counts(console, result)
     _show_parked(console, result)
     more = "" if report_folder is None else f"; all are in {report_folder}"
     _show_named(console, "Lost", result.lost, result.count(Verdict.LOST), more)
-    _show_named(console, "Came more often than they were sent", result.duplicated, result.duplicated_count, more)
+    _show_named(console, "Delivered more often than sent", result.duplicated, result.duplicated_count, more)
     _show_named(
-        console, "Sent more than once, by the application", result.sent_repeatedly, result.sent_repeatedly_count, more
+        console, "Sent more than once by the application", result.sent_repeatedly, result.sent_repeatedly_count, more
     )
     for reason, count in result.unknown_reasons:
         console.print(Text(f"Unknown, {count:,}: {reason}"))
-    for what in result.missing_inputs[:MAX_NAMED]:
-        console.print(Text(f"Missing: {what}"))
+    for missing in result.missing_inputs[:MAX_NAMED]:
+        console.print(Text(f"Missing: {missing}"))
     if len(result.missing_inputs) > MAX_NAMED:
-        console.print(Text(f"Missing: {len(result.missing_inputs) - MAX_NAMED:,} more like these"))
+        console.print(Text(f"Missing: {len(result.missing_inputs) - MAX_NAMED:,} more inputs"))
     if result.until is not None:
-        console.print(Text(f"Sends up to {result.until:%Y-%m-%d %H:%M:%S} UTC were asked about."))
+        console.print(Text(f"Sends up to {result.until:%Y-%m-%d %H:%M:%S} UTC were audited."))
     console.print(Text(conclusion(result)))
 
 
 def conclusion(result: AuditResult) -> str:
-    """In one line."""
+    """Return the conclusion of the audit in one line."""
     total, lost, unknown = sum(result.counts.values()), result.count(Verdict.LOST), result.count(Verdict.UNKNOWN)
     if lost:
-        return f"{lost:,} of {total:,} messages are LOST" + (f", of {unknown:,} it is unknown." if unknown else ".")
+        return f"{lost:,} of {total:,} messages are LOST" + (
+            f"; the fate of {unknown:,} is unknown." if unknown else "."
+        )
     if unknown:
-        return f"Of {unknown:,} of {total:,} messages it is unknown what became of them; none is known to be lost."
+        return f"Inconclusive: {unknown:,} of {total:,} messages could not be traced; none is known to be lost."
     return f"Nothing is lost: {total:,} messages."
 
 
@@ -65,14 +68,14 @@ def _console() -> Console:
 
 
 def _show_counts(console: Console, result: AuditResult) -> None:
-    verdicts = [one for one in Verdict if result.count(one)]
+    verdicts = [kind for kind in Verdict if result.count(kind)]
     table = Table(title="Messages", title_justify="left")
     table.add_column("entity")
     for verdict in verdicts:
         table.add_column(verdict.value, justify="right")
     for entity in sorted({destination for destination, _ in result.counts}):
-        found = [result.counts.get((entity, verdict.value), 0) for verdict in verdicts]
-        table.add_row(Text(entity), *[f"{count:,}" for count in found])
+        counts = [result.counts.get((entity, verdict.value), 0) for verdict in verdicts]
+        table.add_row(Text(entity), *[f"{count:,}" for count in counts])
     table.add_row("all", *[f"{result.count(verdict):,}" for verdict in verdicts], style="bold")
     console.print(table)
 
@@ -83,9 +86,9 @@ def _show_parked(console: Console, result: AuditResult) -> None:
     table = Table("entity", title="How long messages were parked", title_justify="left")
     for name in ("messages", "median", "95 %", "longest"):
         table.add_column(name, justify="right")
-    for one in result.parked_durations:
-        lengths = [_format_duration(length) for length in (one.median_ms, one.percentile_95_ms, one.max_ms)]
-        table.add_row(Text(one.destination), f"{one.count:,}", *lengths)
+    for parked in result.parked_durations:
+        lengths = [_format_duration(length) for length in (parked.median_ms, parked.percentile_95_ms, parked.max_ms)]
+        table.add_row(Text(parked.destination), f"{parked.count:,}", *lengths)
     console.print(table)
 
 
@@ -94,15 +97,21 @@ def _show_named(console: Console, title: str, messages: Sequence[NamedMessage], 
         return
     first = f", the first {len(messages)}{where_all_are}" if count > len(messages) else ""
     table = Table(title=f"{title}: {count:,}{first}", title_justify="left")
-    for name in ("message", "entity", "session", "sent at", "sent", "came", "numbers", "client"):
-        table.add_column(name, justify="right" if name in ("sent", "came") else "left", overflow="fold")
-    for one in messages:
-        numbers = ", ".join(str(number) for number in one.sequence_numbers)
-        about = (one.message_id, one.destination, one.session_id or "", _format_time(one.first_sent))
+    for name in ("message", "entity", "session", "sent at", "sent", "delivered", "numbers", "client"):
+        table.add_column(name, justify="right" if name in ("sent", "delivered") else "left", overflow="fold")
+    for message in messages:
+        numbers = ", ".join(str(number) for number in message.sequence_numbers)
+        identity = (message.message_id, message.destination, message.session_id or "", _format_time(message.first_sent))
         table.add_row(
             *[
                 Text(text)
-                for text in (*about, f"{one.sent_count}", f"{one.arrived_count}", numbers, one.client_id or "")
+                for text in (
+                    *identity,
+                    f"{message.sent_count}",
+                    f"{message.arrived_count}",
+                    numbers,
+                    message.client_id or "",
+                )
             ]
         )
     console.print(table)

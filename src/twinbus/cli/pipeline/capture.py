@@ -1,7 +1,7 @@
-"""`twinbus pipeline capture`: what goes through entities, as Parquet files.
+"""The command `twinbus pipeline capture`: write the messages in entities to Parquet files.
 
-Owns: the options as they are typed, what is shown, and the exit codes: 0 when it was stopped, or all is captured that
-was there; 1 where something has to be mended.
+Owns the options, the output and the exit codes: 0 if the capture was stopped or has captured all available messages, 1
+on errors that the user can fix.
 """
 
 from __future__ import annotations
@@ -27,37 +27,43 @@ if TYPE_CHECKING:
 
 
 @app.command()
-def capture(  # noqa: PLR0913  # as many as there are options
+def capture(  # noqa: PLR0913  # one per option
     connection: Annotated[
-        str, typer.Argument(metavar="CONNECTION_STRING", help="Of the namespace.", envvar="TWINBUS_CONNECTION_STRING")
+        str,
+        typer.Argument(
+            metavar="CONNECTION_STRING", help="Connection string of the namespace.", envvar="TWINBUS_CONNECTION_STRING"
+        ),
     ],
-    to: Annotated[str, typer.Argument(metavar="FOLDER", help="Where files go: a folder, or s3://, hdfs://, gs://...")],
+    to: Annotated[str, typer.Argument(metavar="FOLDER", help="Folder for the files, or s3://, hdfs://, gs://...")],
     entities: Annotated[
-        list[str], typer.Argument(metavar="ENTITY...", help="Queues, or topic/Subscriptions/name; several at once.")
+        list[str], typer.Argument(metavar="ENTITY...", help="Queues, or subscriptions as topic/Subscriptions/name.")
     ],
     *,
-    window: Annotated[float, typer.Option(metavar="SECONDS", help="A file is closed after so long, 60 to 900.")] = 300,
-    size: Annotated[int, typer.Option(metavar="MB", help="... or with so much in it, 10 to 500.")] = 300,
+    window: Annotated[float, typer.Option(metavar="SECONDS", help="Close a file after this time, 60 to 900.")] = 300,
+    size: Annotated[int, typer.Option(metavar="MB", help="Close a file of this size, 10 to 500.")] = 300,
     available_now: Annotated[
-        bool, typer.Option("--available-now", help="Capture what is there, and end; else go on until stopped.")
+        bool,
+        typer.Option(
+            "--available-now", help="Capture the available messages and exit, instead of running until stopped."
+        ),
     ] = False,
     complete: Annotated[
-        bool, typer.Option("--complete", help="Complete what is captured; nobody else may receive meanwhile.")
+        bool, typer.Option("--complete", help="Complete captured messages; other receivers are locked out meanwhile.")
     ] = False,
     allow_data_loss: Annotated[
-        bool, typer.Option("--allow-data-loss", help="Go on where messages were lost before they were captured.")
+        bool, typer.Option("--allow-data-loss", help="Continue if messages were lost before they were captured.")
     ] = False,
     namespace: Annotated[
-        str | None, typer.Option(metavar="NAME", help="What paths begin with; if not said, the host's name.")
+        str | None, typer.Option(metavar="NAME", help="First part of file paths (default: from the host name).")
     ] = None,
     ca_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="An authority to trust, as in a ready file.")
+        Path | None, typer.Option(metavar="FILE", help="CA certificate to trust, such as ca_file of a ready file.")
     ] = None,
     master: MasterOption = None,
 ) -> None:
-    """Write what goes through entities to Parquet files, each with a manifest; nothing twice, nothing missing."""
+    """Write each message of some entities exactly once to Parquet files with manifests."""
     with reported_errors("capture"):
-        # Inside, since `serve` starts sooner without.
+        # Imported here, so that `serve` starts faster.
         from twinbus.pipeline.capture.settings import CaptureSettings, make_limits  # noqa: PLC0415
 
         settings = CaptureSettings(
@@ -76,56 +82,56 @@ def capture(  # noqa: PLR0913  # as many as there are options
 
 
 def _warn_about_shared_entities(settings: CaptureSettings) -> None:
-    """A queue has messages only until somebody has them."""
+    """Warn about queues whose messages other receivers may get before the capture."""
     shared = [path for path in settings.entities if "/subscriptions/" not in path.lower()]
     if shared and not settings.completes_captured:
         typer.echo(
-            f"{', '.join(shared)}: what others receive before its window closes is not captured. A subscription of its "
-            "own is captured as a whole, and so is a queue with --complete.",
+            f"{', '.join(shared)}: messages that others receive before the window closes are not captured. To capture "
+            "all messages, use a separate subscription, or --complete for a queue.",
             err=True,
         )
 
 
 def run(settings: CaptureSettings, master: str | None) -> None:
-    """Until it is stopped, or all is done."""
+    """Run the capture until it is stopped or has captured all available messages."""
     from twinbus.pipeline.capture.driver import Capture  # noqa: PLC0415
     from twinbus.pipeline.source import read_positions  # noqa: PLC0415
     from twinbus.pipeline.spark import session  # noqa: PLC0415
 
-    for path in settings.entities:  # what a wrong key or path makes fail does so before Spark is started
+    for path in settings.entities:  # a wrong key or path fails here, before Spark starts
         read_positions(settings.source_options(path))
-    with session("twinbus capture", master=master) as spark, _progress() as shown:
-        asyncio.run(_until_stopped(Capture(spark, settings, shown)))
-    typer.echo(f"{shown.messages:,} messages in {shown.files:,} files.")
+    with session("twinbus capture", master=master) as spark, _progress() as progress:
+        asyncio.run(_until_stopped(Capture(spark, settings, progress)))
+    typer.echo(f"{progress.messages:,} messages in {progress.files:,} files.")
 
 
 async def _until_stopped(capture_job: Capture) -> None:
-    """Asked once it ends in order; asked again, at once."""
+    """Run the job. The first signal stops the job cleanly, the second signal at once."""
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
 
-    def end() -> None:
+    def stop_cleanly() -> None:
         stop.set()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, end)
-    typer.echo("Capturing; ctrl-C ends it.", err=True)
+        loop.add_signal_handler(number, stop_cleanly)
+    typer.echo("Capturing; press Ctrl-C to stop.", err=True)
     await capture_job.run(stop)
 
 
 class CaptureProgress:
-    """What is on the screen: a line for each file, and below them how much there is of each entity."""
+    """Progress on the terminal: a line for each file, and a message count for each entity."""
 
     def __init__(self, progress: Progress) -> None:
-        """Nothing yet."""
+        """Start without entities."""
         self._progress = progress
         self._tasks: dict[str, TaskID] = {}
         self.messages = 0
         self.files = 0
 
     def on_captured(self, manifest: Manifest) -> None:
-        """There is one more file."""
+        """Print and count a captured file."""
         self.messages += manifest.eventCount
         self.files += 1
         self._progress.console.print(
@@ -140,8 +146,8 @@ class CaptureProgress:
         self._progress.advance(self._tasks[manifest.entity], manifest.eventCount)
 
     def on_retry(self, entity: str, reason: str) -> None:
-        """An entity cannot be captured now."""
-        self._progress.console.print(f"{entity} is tried again: {reason}", markup=False, soft_wrap=True)
+        """Print why an entity is retried."""
+        self._progress.console.print(f"Retrying {entity}: {reason}", markup=False, soft_wrap=True)
 
 
 @contextlib.contextmanager
@@ -155,5 +161,5 @@ def _progress() -> Iterator[CaptureProgress]:
         rich.TextColumn("{task.completed:,} messages"),
         rich.TimeElapsedColumn(),
     )
-    with rich.Progress(*columns, console=Console(stderr=True), transient=True) as shown:
-        yield CaptureProgress(shown)
+    with rich.Progress(*columns, console=Console(stderr=True), transient=True) as display:
+        yield CaptureProgress(display)

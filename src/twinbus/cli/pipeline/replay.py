@@ -1,7 +1,7 @@
-"""`twinbus pipeline replay`: captured files back into an entity.
+"""The command `twinbus pipeline replay`: send captured messages to an entity.
 
-Owns: the options as they are typed, what is shown, and the exit codes: 0 when all is sent; 1 where something has to be
-mended. What is read, and how, is in `twinbus.pipeline.capture.replay`.
+Owns the options, the output and the exit codes: 0 if all messages were sent, 1 on errors that the user can fix. Reading
+the files is in `twinbus.pipeline.capture.replay`.
 """
 
 from __future__ import annotations
@@ -23,42 +23,50 @@ if TYPE_CHECKING:
 
 
 @app.command()
-def replay(  # noqa: PLR0913  # as many as there are options
+def replay(  # noqa: PLR0913  # one per option
     connection: Annotated[
         str,
         typer.Argument(
-            metavar="CONNECTION_STRING", help="Of the namespace to send to.", envvar="TWINBUS_CONNECTION_STRING"
+            metavar="CONNECTION_STRING",
+            help="Connection string of the namespace to send to.",
+            envvar="TWINBUS_CONNECTION_STRING",
         ),
     ],
-    source: Annotated[str, typer.Argument(metavar="FOLDER", help="Where `capture` wrote to.")],
+    source: Annotated[str, typer.Argument(metavar="FOLDER", help="Folder to which `capture` wrote.")],
     entity: Annotated[str, typer.Argument(metavar="ENTITY", help="The entity that was captured.")],
     *,
     to: Annotated[
-        str | None, typer.Option(metavar="ENTITY", help="The queue or topic to send to; if not said, that of ENTITY.")
+        str | None, typer.Option(metavar="ENTITY", help="Queue or topic to send to (default: that of ENTITY).")
     ] = None,
     since: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Only what was enqueued from then on: 2026-11-17T08:00, in UTC.")
+        str | None,
+        typer.Option(
+            metavar="TIME", help="Only messages enqueued at or after this time, such as 2026-11-17T08:00 (UTC)."
+        ),
     ] = None,
-    until: Annotated[str | None, typer.Option(metavar="TIME", help="Only what was enqueued before.")] = None,
+    until: Annotated[str | None, typer.Option(metavar="TIME", help="Only messages enqueued before this time.")] = None,
     where: Annotated[
-        str | None, typer.Option("--filter", metavar="SQL", help="Only rows of which this holds: \"label = 'order'\".")
+        str | None,
+        typer.Option(
+            "--filter", metavar="SQL", help="Only rows that match this condition, such as \"label = 'order'\"."
+        ),
     ] = None,
     namespace: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The namespace that was captured, if there are several.")
+        str | None, typer.Option(metavar="NAME", help="Captured namespace, if FOLDER has several.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count, and send nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count the messages without sending them.")] = False,
     option: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="More options for writing, as secondaryConnectionString; repeatable."),
+        typer.Option(metavar="NAME=VALUE", help="Option of the sink, such as secondaryConnectionString; repeatable."),
     ] = None,
     ca_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="An authority to trust, as in a ready file.")
+        Path | None, typer.Option(metavar="FILE", help="CA certificate to trust, such as ca_file of a ready file.")
     ] = None,
     master: MasterOption = None,
 ) -> None:
-    """Send captured messages to an entity, as they were: all of them, those of some time, or those of a filter."""
+    """Send captured messages to an entity unchanged: all, those of a period, or those that match a filter."""
     with reported_errors("replay"):
-        from twinbus.model.path import parent_entity  # noqa: PLC0415  # `serve` starts sooner without
+        from twinbus.model.path import parent_entity  # noqa: PLC0415  # `serve` starts faster
         from twinbus.pipeline.capture.folder import Folder  # noqa: PLC0415
         from twinbus.pipeline.capture.replay import (  # noqa: PLC0415
             find_entity_folder,
@@ -75,7 +83,7 @@ def replay(  # noqa: PLR0913  # as many as there are options
         }
         if ca_file is not None:
             options["caFile"] = str(ca_file)
-        read_options(options)  # what is wrong with them is known before Spark starts
+        read_options(options)  # invalid options fail here, before Spark starts
         times = {"since": _parse_time("--since", since), "until": _parse_time("--until", until)}
         folder = Folder(source)
         files = find_files(folder, find_entity_folder(folder, entity, namespace), entity, **times)
@@ -90,31 +98,31 @@ def _parse_time(name: str, text: str | None) -> dt.datetime | None:
     if text is None:
         return None
     try:
-        found = dt.datetime.fromisoformat(text)
+        time = dt.datetime.fromisoformat(text)
     except ValueError:
-        raise ValueError(f"{name} is {text!r:.60}; it is a time like 2026-11-17T08:00") from None
-    return found if found.tzinfo is not None else found.replace(tzinfo=dt.UTC)
+        raise ValueError(f"{name} is {text!r:.60}; it must be a time such as 2026-11-17T08:00") from None
+    return time if time.tzinfo is not None else time.replace(tzinfo=dt.UTC)
 
 
 def _parse_options(texts: Sequence[str]) -> dict[str, str]:
-    found = {}
+    options = {}
     for text in texts:
         name, separator, value = text.partition("=")
         if not separator:
-            raise ValueError(f"--option {name!r:.60} has no value: it is like messageIds=given")
-        found[name] = value
-    return found
+            raise ValueError(f"--option {name!r:.60} has no value: use NAME=VALUE, such as messageIds=given")
+        options[name] = value
+    return options
 
 
 def _print_files(entity: str, files: Sequence[Manifest]) -> None:
     if not files:
-        typer.echo(f"No captured file of '{entity}' has messages of that time.")
+        typer.echo(f"No captured file of '{entity}' has messages of that period.")
         return
-    first, last = min(one.first_enqueued for one in files), max(one.last_enqueued for one in files)
-    messages, size = sum(one.eventCount for one in files), sum(one.sizeInBytes for one in files)
+    first, last = min(file.first_enqueued for file in files), max(file.last_enqueued for file in files)
+    messages, size = sum(file.eventCount for file in files), sum(file.sizeInBytes for file in files)
     typer.echo(
-        f"{len(files):,} files have {messages:,} messages in {size:,} bytes, from {first:%Y-%m-%d %H:%M:%S} to "
-        f"{last:%Y-%m-%d %H:%M:%S} UTC; Spark starts",
+        f"Found {len(files):,} files with {messages:,} messages in {size:,} bytes, from {first:%Y-%m-%d %H:%M:%S} to "
+        f"{last:%Y-%m-%d %H:%M:%S} UTC; starting Spark",
         err=True,
     )
 
@@ -130,7 +138,7 @@ def _send(rows: DataFrame, options: Mapping[str, str]) -> None:
 
     from twinbus.pipeline.capture.replay import send_rows  # noqa: PLC0415
 
-    seen = Observation("replay")
+    observation = Observation("replay")
     with Console(stderr=True).status("sending"):
-        send_rows(rows.observe(seen, count(lit(1)).alias("messages")), options)
-    typer.echo(f"{seen.get['messages']:,} messages were sent.")
+        send_rows(rows.observe(observation, count(lit(1)).alias("messages")), options)
+    typer.echo(f"{observation.get['messages']:,} messages were sent.")

@@ -1,7 +1,7 @@
-"""`twinbus pipeline syphon`: bring parked messages back to the primary, on Spark.
+"""The command `twinbus pipeline syphon`: move parked messages back to the primary, with Spark.
 
-Owns: the options as they are typed, what is shown, and the exit codes: 0 when it was stopped, or the backlog queues are
-empty; 1 where something has to be mended; 2 if messages are left that nobody can deliver now.
+Owns the options, the output and the exit codes: 0 if the syphon was stopped or the backlog queues are empty, 1 on
+errors that the user can fix, 2 if messages are left that cannot be delivered now.
 """
 
 from __future__ import annotations
@@ -23,49 +23,55 @@ if TYPE_CHECKING:
     from twinbus.pipeline.syphon.report import ReportRow
 
 MAX_SHOWN_ROWS: Final = 40
-"""Rows of the report on the screen."""
+"""Maximum number of report rows to print."""
 
 
 @app.command()
-def syphon(  # noqa: PLR0913  # as many as there are options
+def syphon(  # noqa: PLR0913  # one per option
     primary: Annotated[str, typer.Argument(metavar="PRIMARY", help="Connection string of the primary.")],
     secondary: Annotated[str, typer.Argument(metavar="SECONDARY", help="Connection string of the secondary.")],
     admin: Annotated[
-        str, typer.Argument(metavar="SECONDARY_ADMIN", help="Of the secondary, as for its administration.")
+        str, typer.Argument(metavar="SECONDARY_ADMIN", help="Connection string for administration of the secondary.")
     ],
     *,
     available_now: Annotated[
-        bool, typer.Option("--available-now", help="End when the backlog queues are empty; else go on until stopped.")
+        bool,
+        typer.Option(
+            "--available-now", help="Exit when the backlog queues are empty, instead of running until stopped."
+        ),
     ] = False,
-    wait: Annotated[float, typer.Option(min=0, help="Seconds after which what has not moved is left.")] = 60.0,
+    wait: Annotated[
+        float, typer.Option(min=0, help="With --available-now: seconds without progress after which to stop.")
+    ] = 60.0,
     name: Annotated[
         str | None,
-        typer.Option("--primary-name", help="What backlog queues are named after, where the host does not tell it."),
+        typer.Option("--primary-name", help="Name of the primary in backlog queues (default: from its host name)."),
     ] = None,
-    deduct: Annotated[bool, typer.Option("--deduct", help="Take the parked time off the time to live.")] = False,
+    deduct: Annotated[bool, typer.Option("--deduct", help="Deduct the parked time from the time to live.")] = False,
     not_found_grace: Annotated[
         float,
         typer.Option(min=0, metavar="SECONDS", help="How long messages wait for a destination that does not exist."),
     ] = 3600.0,
     report: Annotated[
         str | None,
-        typer.Option(metavar="DIR", help="Add the report there as Parquet: a folder, or a place Spark knows."),
+        typer.Option(metavar="DIR", help="Append the report as Parquet to this folder or Spark path."),
     ] = None,
     journal_dir: Annotated[
         str | None,
-        typer.Option(metavar="DIR", help="Where tasks write down what became of each message, on their machines."),
+        typer.Option(metavar="DIR", help="Folder for the journals of the tasks, on the machines on which they run."),
     ] = None,
     ca_file: Annotated[
-        list[Path] | None, typer.Option(metavar="FILE", help="An authority to trust, as in a ready file; repeatable.")
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="CA certificate to trust, such as ca_file of a ready file; repeatable."),
     ] = None,
     master: MasterOption = None,
 ) -> None:
-    """Bring parked messages of a pair back to its primary, by tasks of Spark."""
+    """Move the parked messages of a pair back to its primary, with Spark tasks."""
     with reported_errors("syphon"):
-        from twinbus.pipeline.syphon import Pair, Wanted  # noqa: PLC0415  # `serve` starts sooner without
+        from twinbus.pipeline.syphon import Pair, Wanted  # noqa: PLC0415  # `serve` starts faster
 
         pair = Pair.of(primary, secondary, admin, name=name, ca_files=ca_file or ())
-        wanted = Wanted(
+        settings = Wanted(
             pair=pair,
             available_now=available_now,
             wait_s=wait,
@@ -74,14 +80,14 @@ def syphon(  # noqa: PLR0913  # as many as there are options
             journal_dir=journal_dir,
             report_place=report,
         )
-        done = _run(wanted, master)
-    _print_report(done)
-    if done.write_error is not None:
-        typer.echo(f"twinbus pipeline syphon: the report was not written to {done.write_error}", err=True)
+        result = _run(settings, master)
+    _print_report(result)
+    if result.write_error is not None:
+        typer.echo(f"twinbus pipeline syphon: the report was not written to {result.write_error}", err=True)
         raise typer.Exit(1)
-    if available_now and not done.is_finished:
-        left = "an unknown number of" if done.left is None else f"{done.left:,}"
-        typer.echo(f"twinbus pipeline syphon: {left} messages are left: {done.reason}", err=True)
+    if available_now and not result.is_finished:
+        left = "an unknown number of" if result.left is None else f"{result.left:,}"
+        typer.echo(f"twinbus pipeline syphon: {left} messages are left: {result.reason}", err=True)
         raise typer.Exit(2)
 
 
@@ -89,17 +95,22 @@ def _run(settings: Wanted, master: str | None) -> Report:
     from twinbus.pipeline.spark import session  # noqa: PLC0415
     from twinbus.pipeline.syphon import MASTER, SETTINGS, Report, SparkSyphon  # noqa: PLC0415
 
-    found = asyncio.run(_count_parked(settings))
-    if not found and settings.available_now:
-        typer.echo("There is no such backlog queue.")
+    counts = asyncio.run(_count_parked(settings))
+    if not counts and settings.available_now:
+        typer.echo("There are no such backlog queues.")
         return Report(is_finished=True)
-    typer.echo(f"{sum(found.values()):,} messages are parked in {len(found):,} backlog queues; Spark starts", err=True)
-    with session("twinbus syphon", master=master or MASTER, settings=SETTINGS) as spark, _progress(settings) as told:
-        return asyncio.run(_drain(SparkSyphon(spark, settings, told)))
+    typer.echo(
+        f"{sum(counts.values()):,} messages are parked in {len(counts):,} backlog queues; starting Spark", err=True
+    )
+    with (
+        session("twinbus syphon", master=master or MASTER, settings=SETTINGS) as spark,
+        _progress(settings) as on_progress,
+    ):
+        return asyncio.run(_drain(SparkSyphon(spark, settings, on_progress)))
 
 
 async def _count_parked(settings: Wanted) -> dict[str, int]:
-    """What a wrong key or address makes fail does so before Spark is started."""
+    """Return the number of messages in each backlog queue; a wrong key or address fails here, before Spark starts."""
     from twinbus.pipeline.syphon.assignment import count_parked  # noqa: PLC0415
 
     async with settings.pair.manager() as manager:
@@ -107,7 +118,7 @@ async def _count_parked(settings: Wanted) -> dict[str, int]:
 
 
 async def _drain(spark_syphon: SparkSyphon) -> Report:
-    """Until it ends, or is told to: asked again, at once."""
+    """Run the syphon until it finishes. The first signal stops the syphon cleanly, the second signal at once."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, spark_syphon.stop)
@@ -116,7 +127,7 @@ async def _drain(spark_syphon: SparkSyphon) -> Report:
 
 @contextlib.contextmanager
 def _progress(settings: Wanted) -> Iterator[Callable[[Progress], None]]:
-    """Show how far it is."""
+    """Show the progress; yield a function that updates it."""
     from rich import progress as rich  # noqa: PLC0415
     from rich.console import Console  # noqa: PLC0415
     from rich.markup import escape  # noqa: PLC0415
@@ -133,15 +144,15 @@ def _progress(settings: Wanted) -> Iterator[Callable[[Progress], None]]:
         rich.TimeElapsedColumn(),
         rich.TextColumn("{task.description}"),
     )
-    with rich.Progress(*columns, console=Console(stderr=True), transient=True) as shown:
-        task = shown.add_task("", total=None)
+    with rich.Progress(*columns, console=Console(stderr=True), transient=True) as display:
+        task = display.add_task("", total=None)
 
-        def told(progress: Progress) -> None:
+        def on_progress(progress: Progress) -> None:
             done = progress.moved + progress.dead_lettered
             text = f"{progress.tasks} tasks, {progress.left:,} left. {progress.problem}"
-            shown.update(task, completed=done, total=done + progress.left, description=escape(text))
+            display.update(task, completed=done, total=done + progress.left, description=escape(text))
 
-        yield told
+        yield on_progress
 
 
 def _print_report(report: Report) -> None:
@@ -157,10 +168,10 @@ def _print_report(report: Report) -> None:
     console = Console(soft_wrap=False)
     if report.rows:
         prefix, _, _ = report.rows[0].backlog_queue.rpartition("/")
-        console.print(Text(f"From backlog queues {prefix}/... (dead: dead-lettered there)"))
+        console.print(Text(f"From backlog queues {prefix}/... (dead: dead-lettered in the backlog queue)"))
         console.print(table)
     if len(report.rows) > MAX_SHOWN_ROWS:
-        console.print(f"and {len(report.rows) - MAX_SHOWN_ROWS:,} rows more")
+        console.print(f"and {len(report.rows) - MAX_SHOWN_ROWS:,} more rows")
     console.print(f"{report.moved:,} messages were moved, {report.dead_lettered:,} dead-lettered.")
 
 
@@ -172,6 +183,6 @@ def _cells(row: ReportRow) -> list[str]:
     )
     moved = f"{row.moved:,}" if row.is_exact else f">={row.moved:,}"
     left = "?" if row.left is None else f"{row.left:,}"
-    place = row.destination or ("(nobody can tell)" if row.dead_lettered else "")
+    destination = row.destination or ("(unknown)" if row.dead_lettered else "")
     _, _, number = row.backlog_queue.rpartition("/")
-    return [number, place, moved, f"{row.dead_lettered:,}", left, took, str(row.attempts), row.end_reason]
+    return [number, destination, moved, f"{row.dead_lettered:,}", left, took, str(row.attempts), row.end_reason]

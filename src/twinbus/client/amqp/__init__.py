@@ -1,5 +1,5 @@
-"""AMQP as the client uses it.
+"""AMQP layer of the client.
 
-Owns: the connection to a namespace, its links, requests with replies, and leases of exclusive links. It does not know
-senders, receivers or retries.
+Owns the connection to a namespace, its links, requests with responses, and leases of exclusive links. The package
+knows nothing of senders, receivers or retries.
 """

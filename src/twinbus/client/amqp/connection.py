@@ -1,7 +1,7 @@
-"""One AMQP connection of a factory, from its opening until it is lost.
+"""A factory's AMQP connection, from connecting until the connection is lost.
 
-Owns: the socket's handler, its sessions, and which link hears of what. A conversation that is lost is never mended: the
-factory begins another one, and those who had links here attach anew there.
+Owns the handler of the socket, the AMQP sessions, and the dispatch of events to links. A lost connection is not
+repaired: the factory opens a new connection, and senders and receivers attach their links to the new one.
 """
 
 from __future__ import annotations
@@ -41,33 +41,33 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Iterator
 
-    from twinbus.amqp.composite import Composite
+    from twinbus.amqp.codec.composite import Composite
+    from twinbus.amqp.codec.performatives import Attach
     from twinbus.amqp.events import Event
-    from twinbus.amqp.performatives import Attach
     from twinbus.amqp.session import Session
     from twinbus.model.errors import ServiceBusError
 
 MAX_LINKS_PER_SESSION: Final = 200
-"""Azure allows 256."""
+"""Maximum number of links per AMQP session (Azure allows 256)."""
 MAX_MESSAGE_BYTES: Final = 104_857_600
-"""Azure's largest; what an entity takes, it says itself."""
+"""Azure's highest limit. Each entity announces its own limit in its attach."""
 _CONNECTION_LIMITS: Final = Limits(max_message_size=MAX_MESSAGE_BYTES, max_assembling_bytes=4 * MAX_MESSAGE_BYTES)
 CLIENT_ID_PROPERTY: Final = "twinbus:client-id"
-"""A property of the connection: under what a server of ours counts what we use."""
+"""Connection property with the client id, under which a twinbus server meters usage."""
 _PRODUCT_PROPERTIES: Final[dict[str, object]] = {"product": "twinbus", "version": __version__}
 
 
 class AmqpConnection:
-    """The handler of one connection."""
+    """Handler of one AMQP connection."""
 
     def __init__(self, peer: aio.Peer) -> None:
-        """The socket is there; `opened` tells when AMQP is, too."""
+        """Create the handler of a connected socket. `opened` is done when the AMQP connection is open."""
         loop = asyncio.get_running_loop()
         self.opened: asyncio.Future[None] = loop.create_future()
         self.lost: asyncio.Future[ServiceBusError] = loop.create_future()
-        """Done when it is over, with the reason."""
+        """Done when the connection is lost; the result is the reason."""
         self.on_unauthorized: Callable[[], None] = do_nothing
-        """Called when the namespace ends or refuses a link because a token is missing or no longer accepted."""
+        """Called when the namespace detaches or refuses a link because a token is missing or no longer accepted."""
         self._peer = peer
         self._leases = Leases(peer.connection)
         self._sessions: list[Session] = []
@@ -83,7 +83,7 @@ class AmqpConnection:
         idle_timeout_s: float,
         timeout_s: float,
     ) -> AmqpConnection:
-        """Connect and open; ConnectionFailed says why that did not work, Unauthorized that we are not wanted."""
+        """Connect and open. Raise ConnectionFailed if connecting fails, Unauthorized if the namespace refuses."""
         settings = Settings(
             container_id=client_id,
             hostname=host,
@@ -94,26 +94,26 @@ class AmqpConnection:
         make = partial(_make_connection, settings)
         try:
             async with asyncio.timeout(timeout_s):
-                conversation = await aio.connect(cls, make, host=host, port=port, tls=tls, timeout_s=timeout_s)
+                connection = await aio.connect(cls, make, host=host, port=port, tls=tls, timeout_s=timeout_s)
                 try:
-                    await conversation.opened
+                    await connection.opened
                 except BaseException:
-                    conversation.abort()
+                    connection.abort()
                     raise
         except ConnectionLost as error:
-            raise ConnectionFailed(f"{host}:{port} ended the connection at once: {error}") from error
+            raise ConnectionFailed(f"{host}:{port} closed the connection during the handshake: {error}") from error
         except TimeoutError:
             raise ConnectionFailed(f"{host}:{port} did not answer within {timeout_s:g} s") from None
-        except (OSError, UnicodeError) as error:  # a host's name may be none
+        except (OSError, UnicodeError) as error:  # UnicodeError: invalid host name
             raise ConnectionFailed(f"{host}:{port} cannot be reached: {error}") from error
-        return conversation
+        return connection
 
     # --- links --------------------------------------------------------------------------------------------------------
 
     def attach_sender(
         self, name: str, *, target: Composite, source: Composite, properties: dict[str, object] | None = None
     ) -> SenderLink:
-        """Ask for a link to send on."""
+        """Start attaching a sender link; its `attached` future has the response."""
         with _link_errors():
             link = self._session_with_room().attach_sender(
                 f"{name}-{uuid.uuid4()}", target=target, source=source, snd_settle_mode=0, properties=properties
@@ -129,7 +129,7 @@ class AmqpConnection:
         is_presettled: bool = False,
         properties: dict[str, object] | None = None,
     ) -> ReceiverLink:
-        """Ask for a link to receive on. `is_settled`: messages come without a lock, and are gone."""
+        """Start attaching a receiver link. With `is_presettled`, the server deletes messages as it sends them."""
         with _link_errors():
             link = self._session_with_room().attach_receiver(
                 f"{name}-{uuid.uuid4()}",
@@ -148,30 +148,30 @@ class AmqpConnection:
             if len(session.links) < MAX_LINKS_PER_SESSION and not session.is_dropped:
                 return session
         session = self._peer.connection.begin_session()
-        self._sessions = [one for one in self._sessions if not one.is_dropped]
+        self._sessions = [kept for kept in self._sessions if not kept.is_dropped]
         self._sessions.append(session)
         return session
 
-    # --- the engine calls these ---------------------------------------------------------------------------------------
+    # --- callbacks of the AMQP engine ---------------------------------------------------------------------------------
 
     def on_event(self, event: Event) -> None:
-        """Hand an event to the link it is about. The hot ones come first."""
+        """Dispatch an event to its link. Frequent events are checked first."""
         if isinstance(event, SendsUpdated | CreditGranted):
-            owner = event.link.context
-            assert isinstance(owner, SenderLink)
+            sender_link = event.link.context
+            assert isinstance(sender_link, SenderLink)
             if isinstance(event, SendsUpdated):
-                owner.on_sends_updated(event.deliveries, event.state)
+                sender_link.on_sends_updated(event.deliveries, event.state)
             else:
-                owner.on_credit_granted()
+                sender_link.on_credit_granted()
         elif isinstance(event, DeliveriesReceived | ReceiptsUpdated | Drained):
-            receiving = event.link.context
-            assert isinstance(receiving, ReceiverLink)
+            receiver_link = event.link.context
+            assert isinstance(receiver_link, ReceiverLink)
             if isinstance(event, DeliveriesReceived):
-                receiving.on_deliveries_received(event.deliveries)
+                receiver_link.on_deliveries_received(event.deliveries)
             elif isinstance(event, ReceiptsUpdated):
-                receiving.on_receipts_updated(event.deliveries, event.state)
+                receiver_link.on_receipts_updated(event.deliveries, event.state)
             else:
-                receiving.on_drained()
+                receiver_link.on_drained()
         elif isinstance(event, AttachConfirmed | LinkDetached):
             link = event.link.context
             if isinstance(link, SenderLink | ReceiverLink):
@@ -191,7 +191,7 @@ class AmqpConnection:
         if isinstance(event, ConnectionOpened) and not self.opened.done():
             self.opened.set_result(None)
         elif isinstance(event, SaslFailed):
-            self._fail(Unauthorized(f"the namespace does not let us in: {event.reason}"))
+            self._fail(Unauthorized(f"the namespace refused the SASL handshake: {event.reason}"))
         elif isinstance(event, ConnectionClosed):
             self._fail(error_from_peer(event.error))
 
@@ -201,45 +201,45 @@ class AmqpConnection:
             self.on_unauthorized()
 
     def on_writable(self) -> None:
-        """Links send as they are asked to: what the socket does not take waits in it, bounded by credit."""
+        """Do nothing: links write without waiting, and credit bounds the bytes that the transport buffers."""
 
     def _fail(self, error: ServiceBusError) -> None:
         if not self.lost.done():
             self.lost.set_result(error)
         if not self.opened.done():
             self.opened.set_exception(error)
-            self.opened.exception()  # if nobody waits for it any more, it is no news
+            self.opened.exception()  # asyncio logs an exception that nobody retrieves
 
-    # --- the end ------------------------------------------------------------------------------------------------------
+    # --- state and closing --------------------------------------------------------------------------------------------
 
     @property
     def silence_s(self) -> float:
-        """For how long nothing was heard."""
+        """Seconds since the last data from the peer."""
         return asyncio.get_running_loop().time() - self._peer.connection.last_received
 
     @property
     def is_open(self) -> bool:
-        """It can be used."""
+        """Whether the connection can be used."""
         return not self.lost.done() and self.opened.done()
 
     async def close(self, grace_s: float = 5.0) -> None:
-        """End in good order; cut off a peer that does not answer within `grace_s`."""
+        """Close the connection; abort it if the peer does not respond within `grace_s`."""
         self._peer.close()
         await asyncio.wait([self._peer.lost], timeout=grace_s)
         self.abort()
 
     def abort(self) -> None:
-        """Cut it off."""
+        """Close the socket at once."""
         self._peer.transport.abort()
 
 
 @contextmanager
 def _link_errors() -> Iterator[None]:
-    """The connection is closing, or has all the links it can have."""
+    """Raise ConnectionFailed if the engine refuses a link: the connection is closing or has too many links."""
     try:
         yield
     except AmqpError as error:
-        raise ConnectionFailed(f"no link could be attached: {error}") from error
+        raise ConnectionFailed(f"the link could not be attached: {error}") from error
 
 
 def _make_connection(settings: Settings, now: float) -> Connection:

@@ -1,13 +1,13 @@
-"""A lease: for how long an exclusive link is certainly ours.
+"""Leases: how long a client may rely on holding an exclusive link.
 
-A receiver that claims an entity agrees with the server on a limit of silence (`twinbus:silence-limit`): a host that is
-stopped or cut off from the network loses its claim after that, and another host goes on with its work. The host itself
-learns of it late, or never. So it relies on nothing but the clock: the server has not given up as long as less than the
-limit has passed since the host sent the last frame that the server answered. A host that wakes up finds its lease over
-before it does anything, and waits for the next answer.
+An exclusive receiver agrees with the server on a silence limit (`twinbus:silence-limit`). A host that is suspended or
+cut off from the network loses its claim after that time, and another host takes over. The first host learns of this
+late or never, so it relies on its clock alone: the server still honours the claim while less than the limit has passed
+since the host sent the last frame that the server responded to. A host that resumes finds its lease expired before it
+does anything, and waits for the next frame from the server.
 
-Owns: this rule, and the limits of silence that the links of a connection have agreed on. A server without such limits
-(Azure) grants no lease, and everything works as it does without.
+Owns this rule, and the silence limits of a connection's links. A server without silence limits (Azure) grants no lease,
+and receivers work without one.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ if TYPE_CHECKING:
     from twinbus.amqp.connection import Connection
 
 SILENCE_LIMIT_PROPERTY: Final = "twinbus:silence-limit"
-"""A link property, in milliseconds."""
+"""Link property with the silence limit in milliseconds."""
 _USABLE_SHARE: Final = 0.9
-"""Of the limit: the rest is for what is done between a look at the lease and the frame that leaves."""
+"""Share of the limit that counts as valid; the remainder covers the time from checking the lease to sending a frame."""
 
 
 def silence_limit_property(limit_s: float) -> dict[str, object]:
-    """The property with which a link asks for a limit."""
+    """Return the link property that requests a silence limit."""
     return {SILENCE_LIMIT_PROPERTY: UInt(round(limit_s * 1000))}
 
 
 class Leases:
-    """Those of one connection."""
+    """The leases of one connection."""
 
     def __init__(self, connection: Connection) -> None:
-        """None is granted yet."""
+        """Start without leases."""
         self.connection = connection
         self._limits: dict[Lease, float] = {}
 
     def grant(self, properties: Mapping[str, object] | None, requested_s: float) -> Lease | None:
-        """The lease of a link that was asked for at `asked_s` and accepted with these properties; None without one."""
+        """Return the lease for a link requested at `requested_s`; None if its properties have no silence limit."""
         limit_ms = (properties or {}).get(SILENCE_LIMIT_PROPERTY)
         if not isinstance(limit_ms, int) or limit_ms <= 0:
             return None
@@ -52,7 +52,7 @@ class Leases:
         return lease
 
     def end(self, lease: Lease) -> None:
-        """Its link has ended."""
+        """Remove a lease whose link has ended."""
         if self._limits.pop(lease, None) is not None:
             self._apply_shortest_limit()
 
@@ -61,10 +61,10 @@ class Leases:
 
 
 class Lease:
-    """Of one link."""
+    """Lease of one exclusive link."""
 
     def __init__(self, leases: Leases, limit_s: float, requested_s: float) -> None:
-        """The server knew of us when it was asked for the link."""
+        """Create a lease that counts from `requested_s`, when the client requested the link."""
         self._leases = leases
         self._limit_s = limit_s
         self._requested_s = requested_s
@@ -73,11 +73,11 @@ class Lease:
 
     @property
     def is_valid(self) -> bool:
-        """The link is certainly ours now."""
+        """Whether the client definitely still holds the exclusive link."""
         confirmed_s = max(self._requested_s, self._leases.connection.silence_limit.confirmed_s)
         return not self._has_ended and self._loop.time() < confirmed_s + self._limit_s * _USABLE_SHARE
 
     def end(self) -> None:
-        """The link has ended: nothing is promised any more, by either side."""
+        """End the lease, since its link has ended."""
         self._has_ended = True
         self._leases.end(self)

@@ -1,7 +1,7 @@
-"""Our end of a link: what sending and receiving ones have in common.
+"""Base class of sender links and receiver links: the client's end of an AMQP link.
 
-Owns: whether it is attached, refused, or over and why; the deadlines of its answers. What flows on it is its
-subclasses' affair.
+Owns the state of the link (attaching, attached, ended, with the reason) and the deadlines of pending responses. The
+subclasses own transfers and dispositions.
 """
 
 from __future__ import annotations
@@ -15,41 +15,41 @@ from twinbus.client.errors import ConnectionLost, error_from_peer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from twinbus.amqp.codec.performatives import Attach
     from twinbus.amqp.events import LinkDetached
     from twinbus.amqp.link import Link
-    from twinbus.amqp.performatives import Attach
     from twinbus.model.errors import ServiceBusError
 
 
 class LinkEndpoint:
-    """One link, from the wish for it to its end. Once over, it stays so: whoever needs one makes another."""
+    """The client's end of one link, from the attach until the link ends. An ended link is not reused."""
 
     def __init__(self, link: Link) -> None:
-        """`link` was asked for; `attached` tells the answer."""
+        """Take over a link whose attach was sent. `attached` is done when the peer has responded."""
         self.failure: ServiceBusError | None = None
-        """Why it is over; None while it is not."""
+        """Why the link ended; None until it ends."""
         self.loop = asyncio.get_running_loop()
         self.attached: asyncio.Future[Attach] = self.loop.create_future()
-        """The peer's attach, or why it refused."""
+        """The peer's attach, or the error with which it refused the link."""
         self.deadlines = Deadlines(self.loop)
-        """For the answers that are waited for here."""
+        """Deadlines of the pending responses on this link."""
         self.on_ended: Callable[[ServiceBusError], None] | None = None
-        """Told when it ends after it was attached."""
+        """Called when the link ends after it was attached."""
         self._link = link
         link.context = self
 
     @property
     def is_open(self) -> bool:
-        """It can be used."""
+        """Whether the link can be used."""
         return self.failure is None and self.attached.done()
 
     @property
     def name(self) -> str:
-        """By which the peer knows it, too."""
+        """Name of the link, unique to both peers."""
         return self._link.name
 
     async def wait_attached(self) -> Attach:
-        """Wait until it is attached, or raise why it was refused. Whoever gives up waiting ends it."""
+        """Wait for the peer's attach. Raise the peer's error if it refuses; detach if the caller is cancelled."""
         try:
             return await asyncio.shield(self.attached)
         except asyncio.CancelledError:
@@ -57,67 +57,67 @@ class LinkEndpoint:
             raise
 
     def on_attach_confirmed(self, attach: Attach) -> None:
-        """The peer has attached, too. Without our target, or its source, it refuses, and will say why."""
+        """Handle the peer's attach. An attach without target or source is a refusal; the detach has the reason."""
         is_refusal = (attach.target if self._link.role is Role.SENDER else attach.source) is None
         if not is_refusal and not self.attached.done():
             self.attached.set_result(attach)
 
     def on_link_detached(self, event: LinkDetached) -> None:
-        """The link is over, whoever ended it."""
+        """Handle the detach of the link, by either peer."""
         self.fail(error_from_peer(event.error))
 
     def fail(self, error: ServiceBusError) -> None:
-        """It is over, for this reason; the first reason counts."""
+        """Mark the link as ended with this error, unless it has already ended."""
         if self.failure is not None:
             return
         self.failure = error
         if not self.attached.done():
             self.attached.set_exception(error)
-            self.attached.exception()  # if nobody waits for it any more, it is no news
+            self.attached.exception()  # asyncio logs an exception that nobody retrieves
         elif self.on_ended is not None:
             self.on_ended(error)
 
     def detach(self) -> None:
-        """End it in good order. It is over at once: a peer that does not answer keeps nobody waiting."""
+        """Detach. The link counts as ended at once, without waiting for the peer's detach."""
         if self.failure is None:
             self._link.detach()
-            self.fail(ConnectionLost(f"the link {self.name!r} was ended here"))
+            self.fail(ConnectionLost(f"the link {self.name!r} was detached by the client"))
 
 
 # --- deadlines --------------------------------------------------------------------------------------------------------
 
 
 class Deadlines:
-    """How long each of many answers on one link is waited for: one timer for all that are given as long.
+    """Deadlines of the pending responses on one link, with one timer for each limit.
 
-        deadlines.add(future, limit_s)      # without an outcome by then, TimeoutError is its outcome
-        deadlines.remove(future, limit_s)   # nobody waits for it any more
+        deadlines.add(future, limit_s)      # fails with TimeoutError after limit_s
+        deadlines.remove(future, limit_s)   # when the caller stops waiting
 
-    `asyncio.timeout` does the same for one, and costs more than a send.
+    One `asyncio.timeout` per response would cost more than a send.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Nothing is waited for."""
+        """Start without deadlines."""
         self._loop = loop
         self._queues: dict[float, _DeadlineQueue] = {}
-        """By how long they wait: whoever came first in a line is due first."""
+        """Futures by their limit. Futures with the same limit expire in the order in which they were added."""
 
     def add(self, future: asyncio.Future[Any], limit_s: float) -> None:
-        """Wait so long for it."""
-        line = self._queues.get(limit_s)
-        if line is None:
-            line = self._queues[limit_s] = _DeadlineQueue(self._loop)
-        line.add(future, self._loop.time() + limit_s)
+        """Fail the future with TimeoutError unless it is done or removed within `limit_s`."""
+        queue = self._queues.get(limit_s)
+        if queue is None:
+            queue = self._queues[limit_s] = _DeadlineQueue(self._loop)
+        queue.add(future, self._loop.time() + limit_s)
 
     def remove(self, future: asyncio.Future[Any], limit_s: float) -> None:
-        """It is answered, or nobody wants to know."""
-        line = self._queues.get(limit_s)
-        if line is not None and line.remove(future):
+        """Remove the deadline of a future that is done or no longer awaited."""
+        queue = self._queues.get(limit_s)
+        if queue is not None and queue.remove(future):
             del self._queues[limit_s]
 
 
 class _DeadlineQueue:
-    """Those that wait equally long, in the order in which they are due."""
+    """Futures with the same limit, in the order of their deadlines."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -130,7 +130,7 @@ class _DeadlineQueue:
             self._timer = self._loop.call_at(due_s, self._expire)
 
     def remove(self, future: asyncio.Future[Any]) -> bool:
-        """Whether it was the last."""
+        """Remove a future; return whether the queue is empty now."""
         self._due_s_by_future.pop(future, None)
         if self._due_s_by_future:
             return False
@@ -140,7 +140,7 @@ class _DeadlineQueue:
         return True
 
     def _expire(self) -> None:
-        """End those that are due; look again when the next one is. Whoever waits removes them."""
+        """Fail the futures that are due, and set the timer for the next one. The callers remove expired futures."""
         self._timer = None
         now_s = self._loop.time()
         for future, due_s in self._due_s_by_future.items():

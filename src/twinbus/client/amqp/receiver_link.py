@@ -1,7 +1,7 @@
-"""A link to receive on: messages in, what becomes of each back.
+"""Receiver links: deliveries in, dispositions out.
 
-Owns: credit, what has arrived and was not taken yet, and which confirmation is whose. Outcomes told in one turn of the
-loop go together: neighbours share a frame.
+Owns the credit, the deliveries that were not taken yet, and the pending confirmations of dispositions. Completions from
+one turn of the event loop are sent together, and consecutive deliveries share a frame.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Sequence
 
-    from twinbus.amqp.composite import Composite
+    from twinbus.amqp.codec.composite import Composite
     from twinbus.amqp.delivery import IncomingDelivery
     from twinbus.amqp.receiver import Receiver
     from twinbus.client.amqp.lease import Lease
     from twinbus.model.errors import ServiceBusError
 
 DEAD_LETTER_CONDITION: Final = "com.microsoft:dead-letter"
-"""How a receiver asks for a message to be dead-lettered."""
+"""Error condition of a rejected disposition that asks for dead-lettering."""
 
 
 class _SettlementGroup:
-    """Messages whose outcome was told together: one answer for all."""
+    """Deliveries settled together, with one future for their confirmations."""
 
     __slots__ = ("error", "future", "remaining")
 
@@ -40,7 +40,7 @@ class _SettlementGroup:
         self.error: ServiceBusError | None = None
 
     def confirm(self, error: ServiceBusError | None) -> None:
-        """The outcome of one of them is confirmed, or refused."""
+        """Record the confirmation, or the error, of one delivery. The last confirmation completes the future."""
         self.remaining -= 1
         self.error = self.error or error
         if self.remaining or self.future.done():
@@ -52,62 +52,62 @@ class _SettlementGroup:
 
 
 class ReceiverLink(LinkEndpoint):
-    """Our end of it."""
+    """The client's end of a receiver link."""
 
     def __init__(self, link: Receiver) -> None:
-        """`link` was asked for."""
+        """Take over a receiver link whose attach was sent."""
         super().__init__(link)
         self.arrived: deque[IncomingDelivery] = deque()
-        """What has come and was not taken."""
+        """Deliveries that arrived and were not taken."""
         self.on_arrival: Callable[[], None] | None = None
-        """Told when something has arrived, a drain has ended, or the link has."""
+        """Called when deliveries have arrived, a drain has finished, or the link has ended."""
         self.lease: Lease | None = None
-        """Of an exclusive link: for how long that is certainly ours. None where the server grants none."""
+        """Lease of an exclusive link; None if the server granted none."""
         self.requested_s = self.loop.time()
-        """When the link was asked for."""
+        """When the attach was sent, in loop time."""
         self._receiver = link
         self._pending: dict[IncomingDelivery, asyncio.Future[None]] = {}
         self._settlement_groups: dict[IncomingDelivery, _SettlementGroup] = {}
         self._completions: list[IncomingDelivery] = []
         self._unconfirmed_completions: list[IncomingDelivery] = []
-        """Completed, too, but nobody waits for the confirmation."""
+        """Deliveries to complete without asking for a confirmation."""
 
     @property
     def credit(self) -> int:
-        """Messages that the peer may still send."""
+        """Number of messages that the peer may still send."""
         return self._receiver.credit
 
     @property
     def is_draining(self) -> bool:
-        """Unused credit was asked back, and is on its way."""
+        """Whether a drain is in progress."""
         return self._receiver.is_draining
 
     def grant(self, credit: int) -> None:
-        """Let the peer send so many messages from now on."""
+        """Set the credit: the peer may send this many messages from now on."""
         if self.failure is None:
             self._receiver.grant(credit)
 
     def keep_credit(self, window: int) -> None:
-        """Have at most so many messages on their way or unanswered, and more as they are answered."""
+        """Keep at most `window` messages in flight or unsettled, and replenish credit as messages are settled."""
         if self.failure is None:
             self._receiver.keep_credit(window)
 
-    def stop_topping_up(self) -> None:
-        """Grant no more than is granted: `keep_credit` is over."""
+    def stop_replenishing(self) -> None:
+        """Stop replenishing the credit, as `keep_credit` started to do."""
         self._receiver.stop_replenishing()
 
     def drain(self) -> bool:
-        """Ask for what there is now and for the rest of the credit back; False where there is none."""
+        """Start a drain: the peer sends available messages and uses up the credit. False if there is no credit."""
         return self.failure is None and self._receiver.drain()
 
     def settle(self, delivery: IncomingDelivery, state: Composite = ACCEPTED) -> asyncio.Future[None]:
-        """Say what becomes of a message. The future is done when the peer has done so, or has the reason why not."""
+        """Settle a delivery. The future is done when the peer has confirmed the outcome or refused it."""
         future: asyncio.Future[None] = self.loop.create_future()
         earlier = self._pending.get(delivery)
         if self.failure is not None:
             future.set_exception(_unconfirmed_error(self.failure))
         elif earlier is not None and not earlier.done():
-            future.set_exception(MessageNotHeld("the message is being settled already"))
+            future.set_exception(MessageNotHeld("the message is already being settled"))
         elif state is ACCEPTED:
             if not self._completions:
                 self.loop.call_soon(self._flush_completions)
@@ -121,51 +121,52 @@ class ReceiverLink(LinkEndpoint):
         try:
             self._receiver.settle([delivery], state, settled=False)
         except AmqpError as error:
-            future.set_exception(InvalidArgument(f"what is said of the message cannot be sent: {error}"))
+            future.set_exception(InvalidArgument(f"the disposition of the message cannot be sent: {error}"))
         else:
             self._pending[delivery] = future
 
     def settle_batch(
         self, deliveries: Sequence[IncomingDelivery], state: Composite, confirmed_deliveries: Sequence[IncomingDelivery]
     ) -> asyncio.Future[None]:
-        """Say one thing of several messages, and ask for the confirmation of the `last` of them only.
+        """Settle several deliveries with one outcome, and ask for confirmation of `confirmed_deliveries` only.
 
-        The future is done when these are confirmed, or has the first reason why not: what a queue is told of messages
-        it does in that order. Neighbours share a frame.
+        The future is done when `confirmed_deliveries` are confirmed, or fails with the first error. A queue settles
+        messages in the order of the dispositions, so a confirmation of the last deliveries confirms all of them.
+        Consecutive deliveries share a frame.
         """
         future: asyncio.Future[None] = self.loop.create_future()
         if self.failure is not None:
             future.set_exception(_unconfirmed_error(self.failure))
             return future
-        together, confirmed = _SettlementGroup(future, len(confirmed_deliveries)), set(confirmed_deliveries)
+        group, confirmed = _SettlementGroup(future, len(confirmed_deliveries)), set(confirmed_deliveries)
         for delivery in confirmed_deliveries:
-            self._settlement_groups[delivery] = together
+            self._settlement_groups[delivery] = group
         ordered = sorted(deliveries, key=_delivery_id_of)
         self._receiver.settle([delivery for delivery in ordered if delivery not in confirmed], state)
         self._receiver.settle([delivery for delivery in ordered if delivery in confirmed], state, settled=False)
         return future
 
     def complete_unconfirmed(self, deliveries: Sequence[IncomingDelivery]) -> None:
-        """Complete messages, and ask for no confirmation: one that is not completed comes again.
+        """Complete deliveries without asking for confirmation; a message whose completion is lost is redelivered.
 
-        Those of one turn are put in order, so that as many as can be are neighbours.
+        Completions from one turn of the event loop are sorted, so that consecutive deliveries share a frame.
         """
         if not self._unconfirmed_completions:
             self.loop.call_soon(self._flush_unconfirmed_completions)
         self._unconfirmed_completions += deliveries
 
     def _flush_unconfirmed_completions(self) -> None:
-        done, self._unconfirmed_completions = self._unconfirmed_completions, []
-        if done and self.failure is None:
-            done.sort(key=_delivery_id_of)
-            self._receiver.settle(done, ACCEPTED)
+        completed, self._unconfirmed_completions = self._unconfirmed_completions, []
+        if completed and self.failure is None:
+            completed.sort(key=_delivery_id_of)
+            self._receiver.settle(completed, ACCEPTED)
 
     def mark_taken(self, deliveries: Sequence[IncomingDelivery]) -> None:
-        """Messages that came settled were taken: nothing is told, but they do not count as waiting any more."""
+        """Mark settled deliveries as taken, so that the window no longer counts them. Nothing is sent to the peer."""
         self._receiver.settle(deliveries)
 
     def release(self, deliveries: Sequence[IncomingDelivery], state: Composite) -> None:
-        """Give messages back; nobody waits for an answer."""
+        """Settle deliveries that go back to the entity, without asking for confirmation."""
         self._flush_unconfirmed_completions()
         if self.failure is None:
             self._receiver.settle(deliveries, state)
@@ -175,29 +176,29 @@ class ReceiverLink(LinkEndpoint):
         if self.failure is None:
             self._receiver.settle(completed, ACCEPTED, settled=False)
 
-    # --- the conversation calls these ---------------------------------------------------------------------------------
+    # --- callbacks of the connection ----------------------------------------------------------------------------------
 
     def on_deliveries_received(self, deliveries: Sequence[IncomingDelivery]) -> None:
-        """Messages have come."""
+        """Buffer deliveries that arrived."""
         self.arrived.extend(deliveries)
         if self.on_arrival is not None:
             self.on_arrival()
 
     def on_drained(self) -> None:
-        """The peer has no credit left."""
+        """Handle a finished drain: the peer has no credit left."""
         if self.on_arrival is not None:
             self.on_arrival()
 
     def on_receipts_updated(self, deliveries: Sequence[IncomingDelivery], state: object) -> None:
-        """The peer confirms what we said of messages, or says why it cannot be."""
+        """Handle the peer's confirmation or refusal of dispositions."""
         outcome = state.outcome if isinstance(state, TransactionalState) else state
         error = _rejection_error(outcome) if isinstance(outcome, Rejected) else None
         for delivery in deliveries:
             future = self._pending.pop(delivery, None)
             if future is None:
-                together = self._settlement_groups.pop(delivery, None)
-                if together is not None:
-                    together.confirm(error)
+                group = self._settlement_groups.pop(delivery, None)
+                if group is not None:
+                    group.confirm(error)
             elif not future.done():
                 if error is None:
                     future.set_result(None)
@@ -205,13 +206,13 @@ class ReceiverLink(LinkEndpoint):
                     future.set_exception(error)
 
     def fail(self, error: ServiceBusError) -> None:
-        """It is over: what we said of messages may have been done."""
+        """Mark the link as ended; pending dispositions fail, although the peer may have applied them."""
         if self.lease is not None:
             self.lease.end()
         super().fail(error)
         pending, self._pending = self._pending, {}
-        together, self._settlement_groups = self._settlement_groups, {}
-        for future in [*pending.values(), *[one.future for one in together.values()]]:
+        groups, self._settlement_groups = self._settlement_groups, {}
+        for future in [*pending.values(), *[group.future for group in groups.values()]]:
             if not future.done():
                 future.set_exception(_unconfirmed_error(error))
         if self.on_arrival is not None:
@@ -223,11 +224,11 @@ def _delivery_id_of(delivery: IncomingDelivery) -> int:
 
 
 def _rejection_error(outcome: Rejected) -> ServiceBusError | None:
-    """Why not; None where the peer only repeats that the message is dead-lettered, as we have asked."""
+    """Return the error for a rejected disposition; None if the peer only echoes a requested dead-lettering."""
     if outcome.error is None or outcome.error.condition == DEAD_LETTER_CONDITION:
         return None
     return error_from_peer(outcome.error)
 
 
 def _unconfirmed_error(error: ServiceBusError) -> ServiceBusError:
-    return ConnectionLost(f"what was said of the message was not confirmed: {error}")
+    return ConnectionLost(f"the settlement of the message was not confirmed: {error}")

@@ -1,6 +1,6 @@
-"""Requests and their answers: over a link to a node (`$cbs`, or an entity's `$management`), and one back.
+"""Requests and responses over a pair of links to a node (`$cbs`, or an entity's `$management`).
 
-Owns: which answer belongs to which request. What is asked is the caller's affair.
+Owns the correlation of responses with requests. The operations are up to the callers.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _SUCCESS: Final = range(200, 300)
 
 
 class Response:
-    """What a node said."""
+    """Response from a node."""
 
     def __init__(self, message: Message) -> None:
-        """DecodeError where it cannot be read."""
+        """Decode a response. Raise DecodeError if it is malformed."""
         properties = self._properties = dict(message.application_properties)
         status = properties.get("statusCode", properties.get("status-code"))
         self.status = status if isinstance(status, int) else 0
@@ -40,12 +40,12 @@ class Response:
 
     @property
     def is_success(self) -> bool:
-        """What was asked for was done."""
+        """Whether the status is 2xx."""
         return self.status in _SUCCESS
 
     @property
     def error(self) -> ServiceBusError:
-        """Why it was not."""
+        """The exception for a failed response."""
         return with_error_info(
             error_for_condition(self.condition or _CONDITION_BY_STATUS.get(self.status), self.description),
             self._properties,
@@ -63,14 +63,14 @@ _CONDITION_BY_STATUS: Final = {
     501: "amqp:not-implemented",
     503: "com.microsoft:server-busy",
 }
-"""What a status means where nothing else is said: `$cbs` says no more."""
+"""AMQP condition for the status of a response without a condition; `$cbs` sends only a status."""
 
 
 class RequestResponseLinks:
-    """The two links to a node."""
+    """The request link and the response link to a node."""
 
     def __init__(self, connection: AmqpConnection, node: str) -> None:
-        """Ask for both; `open` waits for them."""
+        """Start attaching both links; `open` waits for them."""
         self._node = node
         self._reply_to = f"replies-{uuid.uuid4()}"
         self._reply_link = connection.attach_receiver(
@@ -86,11 +86,11 @@ class RequestResponseLinks:
 
     @property
     def failure(self) -> ServiceBusError | None:
-        """Why they cannot be used any more; None as long as they can, attached or not yet."""
+        """Why the links ended; None while they are attaching or attached."""
         return self._reply_link.failure or self._request_link.failure
 
     async def open(self) -> None:
-        """Both are attached; or the reason why not."""
+        """Wait until both links are attached. Raise the error if the node refuses one."""
         await asyncio.shield(self._reply_link.attached)
         await asyncio.shield(self._request_link.attached)
 
@@ -102,20 +102,23 @@ class RequestResponseLinks:
         timeout_s: float,
         outcome: OperationOutcome | None = None,
     ) -> Response:
-        """Ask, and wait for the answer, whatever it says; TimedOut where none came. `doubt` is told if it has left."""
+        """Send a request and return the response, successful or not. Raise TimedOut if none arrives in time.
+
+        `outcome` records that the operation may have been carried out if the caller is cancelled after the send.
+        """
         message_id = str(uuid.uuid4())
         payload = build(
             properties=Properties(message_id=message_id, reply_to=self._reply_to),
             application_properties=properties,
             body=value(body),
         )
-        answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        response: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
         request = self._request_link.send(payload)
-        self._pending[message_id] = answer
+        self._pending[message_id] = response
         try:
             async with asyncio.timeout(timeout_s):
                 await request
-                return await answer
+                return await response
         except TimeoutError:
             has_left = not self._request_link.withdraw(request)
             text = f"'{self._node}' did not answer {properties.get('operation')} within {timeout_s:g} s"
@@ -126,26 +129,26 @@ class RequestResponseLinks:
             raise
         finally:
             self._pending.pop(message_id, None)
-            if answer.done() and not answer.cancelled():
-                answer.exception()  # the request itself may have failed before, and that is what was raised
+            if response.done() and not response.cancelled():
+                response.exception()  # asyncio logs an exception that nobody retrieves
 
     def detach(self) -> None:
-        """End both."""
+        """Detach both links."""
         self._request_link.detach()
         self._reply_link.detach()
 
     def _receive_replies(self) -> None:
-        answers = self._reply_link
-        while answers.arrived:
-            delivery = answers.arrived.popleft()
-            answers.mark_taken([delivery])
+        reply_link = self._reply_link
+        while reply_link.arrived:
+            delivery = reply_link.arrived.popleft()
+            reply_link.mark_taken([delivery])
             self._dispatch_reply(delivery.payload)
         if self.failure is not None:
             for future in self._pending.values():
                 if not future.done():
                     future.set_exception(ConnectionLost(f"'{self._node}' did not answer: {self.failure}"))
-        elif answers.credit < REPLY_CREDIT // 2:
-            answers.grant(REPLY_CREDIT)
+        elif reply_link.credit < REPLY_CREDIT // 2:
+            reply_link.grant(REPLY_CREDIT)
 
     def _dispatch_reply(self, payload: bytes) -> None:
         try:
@@ -155,9 +158,9 @@ class RequestResponseLinks:
             if future is not None and not future.done():
                 future.set_result(Response(message))
         except DecodeError as error:
-            for waiting in self._pending.values():
-                if not waiting.done():
-                    waiting.set_exception(UnknownAnswer(f"an answer of '{self._node}' cannot be read: {error}"))
+            for pending in self._pending.values():
+                if not pending.done():
+                    pending.set_exception(UnknownAnswer(f"malformed response of '{self._node}': {error}"))
 
 
 def _text_or_none(item: object) -> str | None:

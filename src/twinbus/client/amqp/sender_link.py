@@ -1,7 +1,7 @@
-"""A link to send on: bytes of messages out, what became of each back.
+"""Sender links: encoded messages out, outcomes in.
 
-Owns: the order of what waits for credit, and which answer is whose. A message leaves at once where there is credit and
-waits in line where there is none.
+Owns the queue of messages that wait for credit, and the pending outcomes. With credit, a message is sent at once;
+without credit, it waits in the queue.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Sequence
 
-    from twinbus.amqp.composite import Composite
+    from twinbus.amqp.codec.composite import Composite
+    from twinbus.amqp.codec.performatives import Attach
     from twinbus.amqp.delivery import OutgoingDelivery
-    from twinbus.amqp.performatives import Attach
     from twinbus.amqp.sender import Sender
     from twinbus.model.errors import ServiceBusError
 
 
 class SenderLink(LinkEndpoint):
-    """Our end of it."""
+    """The client's end of a sender link."""
 
     def __init__(self, link: Sender) -> None:
-        """`link` was asked for."""
+        """Take over a sender link whose attach was sent."""
         super().__init__(link)
         self._sender = link
         self._max_message_bytes = 0
@@ -40,27 +40,25 @@ class SenderLink(LinkEndpoint):
 
     @property
     def max_message_bytes(self) -> int | None:
-        """The largest message that the entity takes; None where it does not say."""
+        """Size of the largest message that the entity accepts; None if the entity sets no limit."""
         return self._max_message_bytes or None
 
     def on_attach_confirmed(self, attach: Attach) -> None:
-        """The peer has attached, too, and says how large a message can be."""
+        """Handle the peer's attach, which states the maximum message size."""
         self._max_message_bytes = int(attach.max_message_size or 0)
         super().on_attach_confirmed(attach)
 
     def send(self, payload: bytes, message_format: int = 0, state: Composite | None = None) -> asyncio.Future[object]:
-        """Send an encoded message. The future has the outcome once the peer has taken it, or why it has not.
+        """Send an encoded message. The future has the outcome from the peer, or the error.
 
-        Whoever cancels it calls `withdraw`, too: what has left may be stored, whoever still waits for it.
+        A caller that cancels the future must call `withdraw`, which tells whether the message may have been sent.
         """
         future: asyncio.Future[object] = self.loop.create_future()
         if self.failure is not None:
             future.set_exception(_unsent_error(self.failure))
-        elif (
-            len(payload) > self._max_message_bytes > 0
-        ):  # the peer would end the link for it, and with it the sends of others
-            size = f"{len(payload):,} bytes; the entity takes {self._max_message_bytes:,}"
-            future.set_exception(MessageTooLarge(f"the message, or the batch, has {size}"))
+        elif len(payload) > self._max_message_bytes > 0:  # the peer would detach the link, and fail other sends
+            size = f"{len(payload):,} bytes; the entity accepts {self._max_message_bytes:,}"
+            future.set_exception(MessageTooLarge(f"the message or batch has {size}"))
         elif self._waiting_for_credit or not self._sender.sendable:
             self._waiting_for_credit[future] = payload, message_format, state
         else:
@@ -69,21 +67,21 @@ class SenderLink(LinkEndpoint):
         return future
 
     def withdraw(self, future: asyncio.Future[object]) -> bool:
-        """Take a message back that waits in line; False where it may be on its way."""
+        """Remove a message that waits for credit; return False if it may have been sent."""
         return self._waiting_for_credit.pop(future, None) is not None
 
-    # --- the conversation calls these ---------------------------------------------------------------------------------
+    # --- callbacks of the connection ----------------------------------------------------------------------------------
 
     def on_credit_granted(self) -> None:
-        """There is credit: send what waits."""
+        """Send waiting messages with the new credit."""
         sender, waiting = self._sender, self._waiting_for_credit
         while waiting and sender.sendable:
             future, (payload, message_format, state) = waiting.popitem(last=False)
-            if not future.done():  # else whoever waited has given up
+            if not future.done():  # a done future: its caller was cancelled
                 self._pending[sender.send(payload, message_format=message_format, state=state)] = future
 
     def on_sends_updated(self, deliveries: Sequence[OutgoingDelivery], state: object) -> None:
-        """The peer said what became of messages."""
+        """Handle the outcomes of sent messages."""
         pending = self._pending
         outcome = state.outcome if isinstance(state, TransactionalState) else state
         error = None if isinstance(outcome, Accepted | Declared) else _rejection_error(outcome)
@@ -96,7 +94,7 @@ class SenderLink(LinkEndpoint):
                     future.set_exception(error)
 
     def fail(self, error: ServiceBusError) -> None:
-        """It is over: what is on its way may have arrived, what waits in line has not."""
+        """Mark the link as ended. Messages already sent may have been stored; waiting messages were not sent."""
         super().fail(error)
         pending, waiting = self._pending, self._waiting_for_credit
         self._pending, self._waiting_for_credit = {}, OrderedDict()
@@ -110,14 +108,14 @@ class SenderLink(LinkEndpoint):
 
 
 def _unanswered_error(error: ServiceBusError) -> ServiceBusError:
-    """Why there is no answer for a message that has left: the peer may have stored it before it ended the link."""
+    """Return the error for a sent message without an outcome: the peer may have stored it before the link ended."""
     if error.failure_class is FailureClass.CALLER:
-        return error.copy_with(may_have_happened=True, text=f"no answer came, it may have been stored: {error}")
-    return ConnectionLost(f"no answer came: {error}")
+        return error.copy_with(may_have_happened=True, text=f"no response arrived, it may have been stored: {error}")
+    return ConnectionLost(f"no response arrived: {error}")
 
 
 def _unsent_error(error: ServiceBusError) -> ServiceBusError:
-    """Why a message did not leave at all."""
+    """Return the error for a message that was not sent."""
     if error.failure_class is FailureClass.CALLER:
         return error.copy_with(may_have_happened=False)
     return ConnectionFailed(f"not sent: {error}")
@@ -128,4 +126,4 @@ def _rejection_error(outcome: object) -> ServiceBusError:
         return (
             error_from_peer(outcome.error) if outcome.error is not None else InternalFault("rejected without a reason")
         )
-    return InternalFault(f"a message sent was neither accepted nor rejected, but {type(outcome).__name__.lower()}")
+    return InternalFault(f"the message was neither accepted nor rejected, but {type(outcome).__name__.lower()}")

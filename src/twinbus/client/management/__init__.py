@@ -5,8 +5,8 @@
     async with NamespaceManager.from_connection_string(text) as manager:
         await manager.create_queue("orders", QueueDescription(max_delivery_count=5))
 
-Owns: the calls, and what answers mean. How descriptions are written is in `model.atom`. Messages are not for this
-package: it has no part in sending or receiving.
+Owns the management operations and the errors in their responses. The XML form of descriptions is in `model.atom`. This
+package knows nothing of sending and receiving.
 """
 
 from twinbus.client.management.manager import NamespaceManager

@@ -1,7 +1,7 @@
-"""The namespace, as it is asked over HTTP: one request, its retries, its answer.
+"""HTTP client for the management API of a namespace: requests, retries and responses in ATOM.
 
-Owns: the connections, the headers of a request, and that every failure becomes an error of ours. Knows nothing of
-queues, topics or rules: descriptions go in and come out as elements.
+Owns the HTTP connections, the request headers, and the mapping of failures to the client's exceptions. The module
+knows nothing of queues, topics or rules: descriptions are passed as XML elements.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
 
 CONNECT_TIMEOUT_S: Final = 30.0
 MAX_RESPONSE_BYTES: Final = 16 * 1024 * 1024
-"""A page of the largest descriptions is a tenth of it."""
+"""Largest response accepted, about ten times a page of the largest descriptions."""
 PAGE_SIZE: Final = 100
-"""Entries that are asked for at once: Azure gives no more."""
+"""Entries requested per page, the most that Azure returns."""
 MEDIA_TYPE: Final = "application/atom+xml;type=entry;charset=utf-8"
 _SUCCESS: Final = range(200, 300)
 
@@ -65,30 +65,30 @@ class _Request:
 
     @property
     def target(self) -> str:
-        """Path and query. A slash in a path is one: no entity's name has another."""
+        """Path and query of the URL. Slashes in the path are not quoted, since they only separate names."""
         return (
             f"/{quote(self.path, safe='/$')}?{urlencode({'api-version': NEWEST_API_VERSION, **self.query}, safe='$')}"
         )
 
     def headers(self, token: str) -> dict[str, str]:
-        """All that this request needs."""
-        found = {"Authorization": token, **dict.fromkeys(self.token_headers, token)}
+        """Return the headers of the request, with the token."""
+        headers = {"Authorization": token, **dict.fromkeys(self.token_headers, token)}
         if self.body is not None:
-            found["Content-Type"] = MEDIA_TYPE
+            headers["Content-Type"] = MEDIA_TYPE
         if self.is_update:
-            found["If-Match"] = "*"
-        return found
+            headers["If-Match"] = "*"
+        return headers
 
 
 _RENEW_AT_SHARE: Final = 0.75
-"""Of its life, after which another one is asked for."""
+"""Share of a token's lifetime after which a new token is requested."""
 
 
 class CachedToken:
-    """One token, good for all that a manager asks for."""
+    """Cache for the token that all requests of a manager share."""
 
     def __init__(self, provider: TokenProvider, audience: str, clock: Clock) -> None:
-        """Nothing is asked for yet."""
+        """Create an empty cache; the first request gets a token."""
         self._provider = provider
         self._audience = audience
         self._clock = clock
@@ -96,7 +96,7 @@ class CachedToken:
         self._renew_at_s = 0.0
 
     async def authorization_header(self) -> str:
-        """What goes into `Authorization`."""
+        """Return the value of the `Authorization` header. Get a new token if the cached one is about to expire."""
         now_s = self._clock.wall_ms() / 1000
         if now_s >= self._renew_at_s:
             token = await self._provider.token(self._audience)
@@ -105,17 +105,17 @@ class CachedToken:
         return self._authorization_header
 
     def invalidate(self) -> None:
-        """It was refused: the next request asks for another."""
+        """Drop the cached token, since the server refused it."""
         self._renew_at_s = 0.0
 
 
 class AtomClient:
-    """One namespace."""
+    """HTTP client for one namespace."""
 
     def __init__(
         self, where: ConnectionString, settings: FactorySettings, token_provider: TokenProvider | None
     ) -> None:
-        """Nothing is connected before it is needed."""
+        """Create a client; the first request connects."""
         self.where = where
         self.is_closed = False
         self._settings = settings
@@ -128,23 +128,23 @@ class AtomClient:
             verify=settings.tls or tls_context(None),
             timeout=httpx.Timeout(None, connect=min(CONNECT_TIMEOUT_S, settings.operation_timeout_s)),
             headers={"Accept": "application/xml, application/atom+xml", "Accept-Encoding": "identity"},
-            trust_env=False,  # neither proxies nor other credentials: messages go straight there, too
+            trust_env=False,  # no proxies and no other credentials, as for AMQP
         )
 
     async def close(self) -> None:
-        """End the connections. May be called again."""
+        """Close the connections. Idempotent."""
         self.is_closed = True
         await self._http_client.aclose()
 
-    # --- what can be asked --------------------------------------------------------------------------------------------
+    # --- operations ---------------------------------------------------------------------------------------------------
 
     async def get(self, path: str, tag: str) -> Element:
-        """The description of that name at an address; EntityNotFound if there is none, or one of something else."""
+        """Return the description at `path`. Raise EntityNotFound if there is none or its tag differs."""
         request = _Request(method="GET", path=path)
-        answer = _parse_response(request, await self._request(request))
-        if answer.is_feed or not answer.entries:  # how Azure says that there is no such entity
+        response = _parse_response(request, await self._request(request))
+        if response.is_feed or not response.entries:  # Azure's response if the entity does not exist
             raise EntityNotFound(f"The messaging entity '{path}' could not be found.")
-        return _description_of(path, tag, answer.entries[0])
+        return _description_of(path, tag, response.entries[0])
 
     async def put(
         self,
@@ -155,61 +155,61 @@ class AtomClient:
         is_update: bool,
         token_headers: tuple[str, ...] = (),
     ) -> Element:
-        """Make something, or change it; the description that it then has. `token_headers` show the token as well."""
+        """Create or update an entity or rule; return its new description. `token_headers` also get the token."""
         body = envelope.make_request(description)
         request = _Request(method="PUT", path=path, body=body, is_update=is_update, token_headers=token_headers)
-        answer = _parse_response(request, await self._request(request))
-        if answer.is_feed or not answer.entries:
-            raise UnknownAnswer(f"{request}: answered without a description")
-        return _description_of(path, tag, answer.entries[0])
+        response = _parse_response(request, await self._request(request))
+        if response.is_feed or not response.entries:
+            raise UnknownAnswer(f"{request}: the response has no description")
+        return _description_of(path, tag, response.entries[0])
 
     async def delete(self, path: str) -> None:
-        """Delete what is at an address."""
+        """Delete the entity or rule at `path`."""
         await self._request(_Request(method="DELETE", path=path))
 
     async def list(self, path: str, tag: str, prefix: str = "") -> AsyncIterator[ResponseEntry]:
-        """All entries of a list, page by page. What is made or deleted meanwhile may be there, or not."""
+        """Yield the entries of a list, page by page. Concurrent changes may be included or not."""
         skip, has_more = 0, True
         while has_more:
             query = {"$skip": str(skip), "$top": str(PAGE_SIZE), **({"prefix": prefix} if prefix else {})}
             request = _Request(method="GET", path=path, query=query)
-            answer = _parse_response(request, await self._request(request))
-            for entry in answer.entries:
-                # Azure knows no prefix, and lists them all.
+            response = _parse_response(request, await self._request(request))
+            for entry in response.entries:
+                # Azure ignores the prefix and lists all entries.
                 if envelope.local_name(entry.description) == tag and entry.title.lower().startswith(prefix.lower()):
                     yield entry
-            skip += len(answer.entries)
-            has_more = bool(answer.entries) and (answer.has_more or len(answer.entries) >= PAGE_SIZE)
+            skip += len(response.entries)
+            has_more = bool(response.entries) and (response.has_more or len(response.entries) >= PAGE_SIZE)
 
-    # --- how it is asked ----------------------------------------------------------------------------------------------
+    # --- requests -----------------------------------------------------------------------------------------------------
 
     async def _request(self, request: _Request) -> bytes:
-        """The body of a good answer, after as many tries as it takes."""
-        doubt = OperationOutcome()
+        """Send a request, with retries, and return the body of the successful response."""
+        outcome = OperationOutcome()
 
         async def attempt() -> bytes:
             try:
                 return await self._request_once(request)
             except (EntityAlreadyExists, EntityNotFound) as error:
-                if doubt.may_have_happened:
-                    error.add_note("a try before this one got no answer: it may be what did it")
+                if outcome.may_have_happened:
+                    error.add_note("an earlier attempt got no response, and may have caused this error")
                 raise
             except ServiceBusError as error:
-                doubt.note_failure(error)
+                outcome.note_failure(error)
                 raise
-            except asyncio.CancelledError:  # nobody knows how much of the request had left
-                doubt.may_have_happened = True
+            except asyncio.CancelledError:  # part of the request may have been sent
+                outcome.may_have_happened = True
                 raise
 
         settings = self._settings
-        with doubt.adjusted_errors():
+        with outcome.adjusted_errors():
             return await retry.run_with_retries(
                 str(request),
                 attempt,
                 limit_s=settings.operation_timeout_s,
                 policy=settings.retry_policy,
                 check_open=self._check_open,
-                outcome=doubt,
+                outcome=outcome,
             )
 
     async def _request_once(self, request: _Request) -> bytes:
@@ -244,7 +244,7 @@ async def _read_body(response: httpx.Response) -> bytes:
     async for chunk in response.aiter_bytes():
         body += chunk
         if len(body) > MAX_RESPONSE_BYTES:
-            raise UnknownAnswer(f"the answer has more than {MAX_RESPONSE_BYTES} bytes")
+            raise UnknownAnswer(f"the response has more than {MAX_RESPONSE_BYTES} bytes")
     return bytes(body)
 
 
@@ -255,12 +255,12 @@ def _http_errors(address: str) -> Iterator[None]:
     except (httpx.ConnectError, httpx.ConnectTimeout) as error:
         raise ConnectionFailed(f"{address} cannot be reached: {_text_of(error)}") from error
     except httpx.LocalProtocolError:
-        # Its text holds the header, and so the token.
-        raise InvalidArgument("the token has characters that no header can have") from None
+        # The text of the error contains the header, and so the token.
+        raise InvalidArgument("the token has characters that are invalid in a header") from None
     except httpx.TransportError as error:
         raise ConnectionLost(f"{address} did not answer: {_text_of(error)}") from error
     except httpx.RequestError as error:
-        raise UnknownAnswer(f"{address} answered what cannot be read: {error}") from error
+        raise UnknownAnswer(f"malformed response of {address}: {error}") from error
 
 
 def _text_of(error: httpx.TransportError) -> str:
@@ -273,19 +273,19 @@ def _parse_response(request: _Request, body: bytes) -> AtomResponse:
 
 
 def _description_of(path: str, tag: str, entry: ResponseEntry) -> Element:
-    found = envelope.local_name(entry.description)
-    if found != tag:
-        raise EntityNotFound(f"'{path}' is described by a {found!r:.60}, not by a {tag}")
+    entry_tag = envelope.local_name(entry.description)
+    if entry_tag != tag:
+        raise EntityNotFound(f"'{path}' is described by a {entry_tag!r:.60}, not by a {tag}")
     return entry.description
 
 
 @contextmanager
 def reading_response(operation: str) -> Iterator[None]:
-    """What cannot be in an answer is no fault of the caller."""
+    """Raise UnknownAnswer instead of InvalidArgument, since a malformed response is not the caller's fault."""
     try:
         yield
     except InvalidArgument as error:
-        raise UnknownAnswer(f"the answer to {operation} cannot be read: {error}") from error
+        raise UnknownAnswer(f"malformed response to {operation}: {error}") from error
 
 
 # --- the errors of failed requests ------------------------------------------------------------------------------------
@@ -298,7 +298,7 @@ _ERROR_BY_STATUS: Final[dict[int, type[ServiceBusError]]] = {
     405: model.NotAllowed,
     409: model.EntityAlreadyExists,
     410: EntityNotFound,
-    412: EntityNotFound,  # "if it exists" is the only condition that is ever set
+    412: EntityNotFound,  # the only condition that is sent is If-Match: *
     413: model.InvalidArgument,
     429: model.ServerBusy,
     500: model.InternalFault,
@@ -311,9 +311,9 @@ _STATUS_TIMEOUT: Final = 408
 _STATUS_CONFLICT: Final = 409
 _STATUS_FORBIDDEN: Final = 403
 _CONCURRENT_CHANGE_SUBCODE: Final = "SubCode=40901"
-"""Azure's words for: somebody else is changing this entity right now."""
+"""Azure's subcode for a concurrent change to the entity."""
 _NOT_ALLOWED_SUBCODE: Final = "SubCode=40301"
-"""Azure's for: such an entity cannot have this."""
+"""Azure's subcode for an operation that the entity does not allow."""
 _MAX_TEXT_LENGTH: Final = 1_000
 
 
@@ -326,38 +326,38 @@ def error_for_response(
     name: str | None = None,
     retry_after: str | None = None,
 ) -> ServiceBusError:
-    """Return the error of an answer to `what`, a request that creates something (`is_create`) or does not.
+    """Return the error for a failed response to `operation`; `is_create` is True for a create.
 
-    `name` is the NAME_HEADER of the response, `retry_after` its `Retry-After`.
+    `name` is the ERROR_NAME_HEADER of the response, `retry_after` its `Retry-After`.
     """
     detail = detail_of(body)
-    text = f"{operation}: {detail}" if detail else f"{operation}: answered with status {status}, and no reason"
+    text = f"{operation}: {detail}" if detail else f"{operation}: status {status} without a reason"
     if status == _STATUS_TIMEOUT:
         return TimedOut(text)
     kind = model.DiskFull if name == model.DiskFull.__name__ else _ERROR_BY_STATUS.get(status)
-    # A race that was lost: what was asked for is there already, or gone.
+    # A lost race: another client has just created or deleted the entity.
     is_race_lost = status == _STATUS_CONFLICT and (not is_create or _CONCURRENT_CHANGE_SUBCODE in detail)
     if kind is model.ServerBusy or is_race_lost:
         return server_busy(text, retry_after)
     if status == _STATUS_FORBIDDEN and _NOT_ALLOWED_SUBCODE in detail:
         return model.NotAllowed(text)
     if kind is model.DiskFull:
-        return kind(text, may_have_happened=False)  # the catalogue's disk is full: nothing was changed
+        return kind(text, may_have_happened=False)  # the disk of the catalogue is full: nothing was changed
     if kind is not None:
         return kind(text)
     return _error_for_unknown_status(status, text)
 
 
 def _error_for_unknown_status(status: int, text: str) -> ServiceBusError:
-    by_hundreds = {4: model.NotAllowed, 5: model.InternalFault}
-    return by_hundreds.get(status // 100, UnknownAnswer)(f"status {status}: {text}")
+    kind_by_class = {4: model.NotAllowed, 5: model.InternalFault}
+    return kind_by_class.get(status // 100, UnknownAnswer)(f"status {status}: {text}")
 
 
 def detail_of(body: bytes) -> str:
-    """The reason in an error's body; what is no such body is taken as text."""
+    """Return the reason in the body of an error response; a body that is not XML is the reason itself."""
     try:
         root = envelope.parse_xml(body)
     except InvalidArgument:
         return body.decode(errors="replace").strip()[:_MAX_TEXT_LENGTH]
-    found = root.find("{*}Detail")
-    return "" if found is None else (found.text or "").strip()[:_MAX_TEXT_LENGTH]
+    detail = root.find("{*}Detail")
+    return "" if detail is None else (detail.text or "").strip()[:_MAX_TEXT_LENGTH]

@@ -1,12 +1,12 @@
-"""The manager of a namespace: makes, shows, changes and deletes what is in it.
+"""The manager of a namespace: creates, reads, updates and deletes its entities and rules.
 
     async with NamespaceManager.from_connection_string(text) as manager:
         await manager.create_queue("orders", QueueDescription(max_delivery_count=5))
         async for queue in manager.get_queues(prefix="ord"):
             print(queue.path, queue.runtime.active_count)
 
-Owns: the calls, and where in the namespace each thing is. What is asked of the namespace goes through `service`; how
-descriptions are written is in `model.atom`.
+Owns the management operations and the paths of entities and rules. HTTP is in `atom_client`, the XML form of
+descriptions in `model.atom`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from twinbus.client.management.atom_client import AtomClient, reading_response
 from twinbus.client.settings import FactorySettings, settings_from_options
 from twinbus.model import path as paths
 from twinbus.model.atom import descriptions as namespace_form
-from twinbus.model.atom import rule as rule_form
+from twinbus.model.atom import rule as rule_codec
 from twinbus.model.atom.description_codec import FORWARD_AUTHORIZATION_HEADERS
 from twinbus.model.atom.descriptions import QUEUE_CODEC, SUBSCRIPTION_CODEC, TOPIC_CODEC, add_default_rule
 from twinbus.model.atom.value_formats import NEWEST_API_VERSION, WriteContext
@@ -44,7 +44,7 @@ _NAMESPACE_PATH: Final = "$namespaceinfo"
 
 
 class NamespaceManager:
-    """One namespace, to those who manage it."""
+    """Management client for one namespace."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class NamespaceManager:
         *,
         token_provider: TokenProvider | None = None,
     ) -> None:
-        """Nothing is connected before it is needed. `from_connection_string` is the usual way."""
+        """Create a manager; the first operation connects. Applications usually call `from_connection_string`."""
         self.where = where
         self.settings = settings if settings is not None else FactorySettings()
         self._client = AtomClient(where, self.settings, token_provider)
@@ -61,11 +61,11 @@ class NamespaceManager:
 
     @classmethod
     def from_connection_string(cls, text: str, **options: Unpack[ClientOptions]) -> Self:
-        """A manager of the namespace that a connection string names. ValueError says what is wrong with the string.
+        """Create a manager for the namespace of a connection string. Raise ValueError if the string is invalid.
 
-        It speaks https, to port 443 or the one in the string; with `UseDevelopmentEmulator=true` http, to port 5300 or
-        the one in the string. The certificate is checked by `tls`, by the authorities in `ca_file`, or by this
-        machine's.
+        The manager uses HTTPS (default port: 443), or HTTP with `UseDevelopmentEmulator=true` (default port: 5300). The
+        certificate is verified with `tls`, with the certificate authorities in `ca_file`, or with those of this
+        machine.
         """
         provider = options.get("token_provider")
         return cls(ConnectionString.parse(text), settings_from_options(options), token_provider=provider)
@@ -82,11 +82,11 @@ class NamespaceManager:
         await self.close()
 
     async def close(self) -> None:
-        """End its connections. May be called again."""
+        """Close the connections. Idempotent."""
         await self._client.close()
 
     async def get_namespace_info(self) -> NamespaceInfo:
-        """What the namespace is."""
+        """Return the name and properties of the namespace."""
         root = await self._client.get(_NAMESPACE_PATH, namespace_form.NAMESPACE_TAG)
         with reading_response(_NAMESPACE_PATH):
             return namespace_form.read_namespace(root)
@@ -94,62 +94,68 @@ class NamespaceManager:
     # --- queues -------------------------------------------------------------------------------------------------------
 
     async def create_queue(self, path: str, description: QueueDescription | None = None) -> QueueDescription:
-        """Make a queue, and say what it became; EntityAlreadyExists, QuotaExceeded, InvalidArgument."""
+        """Create a queue and return its description.
+
+        Raise EntityAlreadyExists, QuotaExceeded or InvalidArgument if the namespace refuses.
+        """
         return await self._put(QUEUE_CODEC, _entity_path(path), description or QueueDescription(), is_update=False)
 
     async def update_queue(self, path: str, description: QueueDescription) -> QueueDescription:
-        """Make a queue be as described in every respect; start from what `get_queue` says. EntityNotFound."""
+        """Replace the whole description of a queue; start from `get_queue`. Raise EntityNotFound if there is none."""
         return await self._put(QUEUE_CODEC, _entity_path(path), description, is_update=True)
 
     async def get_queue(self, path: str) -> QueueDescription:
-        """What a queue is told to be, or EntityNotFound."""
+        """Return the description of a queue. Raise EntityNotFound if there is none."""
         return await self._get(QUEUE_CODEC, _entity_path(path))
 
     async def get_queue_runtime(self, path: str) -> QueueRuntime:
-        """What a queue holds now, or EntityNotFound."""
+        """Return the message counts and size of a queue. Raise EntityNotFound if there is none."""
         return await self._get_runtime(QUEUE_CODEC, _entity_path(path))
 
     async def queue_exists(self, path: str) -> bool:
-        """There is a queue of that path."""
+        """Return whether the queue exists."""
         return await self._exists(QUEUE_CODEC.tag, _entity_path(path))
 
     async def delete_queue(self, path: str) -> None:
-        """Delete a queue and all it holds, or EntityNotFound. A topic of that path would be deleted as well."""
+        """Delete a queue, or a topic with that path, and its messages. Raise EntityNotFound if there is none."""
         await self._client.delete(_entity_path(path))
 
     async def get_queues(self, prefix: str = "") -> AsyncIterator[QueueInfo]:
-        """All queues whose path starts so, page by page."""
+        """Yield the queues whose path starts with `prefix`."""
         async for path, description, runtime in self._list(QUEUE_CODEC, _QUEUES_PATH, prefix):
             yield QueueInfo(path=path, description=description, runtime=runtime)
 
     # --- topics -------------------------------------------------------------------------------------------------------
 
     async def create_topic(self, path: str, description: TopicDescription | None = None) -> TopicDescription:
-        """Make a topic, and say what it became; EntityAlreadyExists, QuotaExceeded, InvalidArgument."""
+        """Create a topic and return its description.
+
+        Raise EntityAlreadyExists, QuotaExceeded or InvalidArgument if the namespace refuses.
+        """
         return await self._put(TOPIC_CODEC, _entity_path(path), description or TopicDescription(), is_update=False)
 
     async def update_topic(self, path: str, description: TopicDescription) -> TopicDescription:
-        """Make a topic be as described in every respect; start from what `get_topic` says. EntityNotFound."""
+        """Replace the whole description of a topic; start from `get_topic`. Raise EntityNotFound if there is none."""
         return await self._put(TOPIC_CODEC, _entity_path(path), description, is_update=True)
 
     async def get_topic(self, path: str) -> TopicDescription:
-        """What a topic is told to be, or EntityNotFound."""
+        """Return the description of a topic. Raise EntityNotFound if there is none."""
         return await self._get(TOPIC_CODEC, _entity_path(path))
 
     async def get_topic_runtime(self, path: str) -> TopicRuntime:
-        """What a topic holds now, or EntityNotFound."""
+        """Return the counts and size of a topic. Raise EntityNotFound if there is none."""
         return await self._get_runtime(TOPIC_CODEC, _entity_path(path))
 
     async def topic_exists(self, path: str) -> bool:
-        """There is a topic of that path."""
+        """Return whether the topic exists."""
         return await self._exists(TOPIC_CODEC.tag, _entity_path(path))
 
     async def delete_topic(self, path: str) -> None:
-        """Delete a topic with its subscriptions, or EntityNotFound. A queue of that path would be deleted as well."""
+        """Delete a topic with its subscriptions, or a queue with that path. Raise EntityNotFound if there is none."""
         await self._client.delete(_entity_path(path))
 
     async def get_topics(self, prefix: str = "") -> AsyncIterator[TopicInfo]:
-        """All topics whose path starts so, page by page."""
+        """Yield the topics whose path starts with `prefix`."""
         async for path, description, runtime in self._list(TOPIC_CODEC, _TOPICS_PATH, prefix):
             yield TopicInfo(path=path, description=description, runtime=runtime)
 
@@ -162,76 +168,82 @@ class NamespaceManager:
         description: SubscriptionDescription | None = None,
         rule: RuleDescription | None = None,
     ) -> SubscriptionDescription:
-        """Make a subscription with one rule: `rule`, or one that is true for every message."""
-        place = _subscription_path(topic, name)
+        """Create a subscription with one rule (default: a rule that matches every message)."""
+        path = _subscription_path(topic, name)
         return await self._put(
-            SUBSCRIPTION_CODEC, place, description or SubscriptionDescription(), is_update=False, rule=rule
+            SUBSCRIPTION_CODEC, path, description or SubscriptionDescription(), is_update=False, rule=rule
         )
 
     async def update_subscription(
         self, topic: str, name: str, description: SubscriptionDescription
     ) -> SubscriptionDescription:
-        """Make a subscription be as described in every respect; start from what `get_subscription` says."""
+        """Replace the whole description of a subscription; start from `get_subscription`."""
         return await self._put(SUBSCRIPTION_CODEC, _subscription_path(topic, name), description, is_update=True)
 
     async def get_subscription(self, topic: str, name: str) -> SubscriptionDescription:
-        """What a subscription is told to be, or EntityNotFound."""
+        """Return the description of a subscription. Raise EntityNotFound if there is none."""
         return await self._get(SUBSCRIPTION_CODEC, _subscription_path(topic, name))
 
     async def get_subscription_runtime(self, topic: str, name: str) -> QueueRuntime:
-        """What a subscription holds now, or EntityNotFound. Its size is counted with its topic."""
+        """Return the message counts of a subscription, without its size, which is part of the topic's size.
+
+        Raise EntityNotFound if there is no such subscription.
+        """
         return await self._get_runtime(SUBSCRIPTION_CODEC, _subscription_path(topic, name))
 
     async def subscription_exists(self, topic: str, name: str) -> bool:
-        """The topic has a subscription of that name."""
+        """Return whether the subscription exists."""
         return await self._exists(SUBSCRIPTION_CODEC.tag, _subscription_path(topic, name))
 
     async def delete_subscription(self, topic: str, name: str) -> None:
-        """Delete a subscription and all it holds, or EntityNotFound."""
+        """Delete a subscription with its messages. Raise EntityNotFound if there is none."""
         await self._client.delete(_subscription_path(topic, name))
 
     async def get_subscriptions(self, topic: str, prefix: str = "") -> AsyncIterator[SubscriptionInfo]:
-        """All subscriptions of a topic whose name starts so, page by page; or EntityNotFound."""
+        """Yield the subscriptions of a topic whose name starts with `prefix`.
+
+        Raise EntityNotFound if there is no such topic.
+        """
         async for name, description, runtime in self._list(SUBSCRIPTION_CODEC, _subscriptions_path(topic), prefix):
-            place = _subscription_path(topic, name)
+            path = _subscription_path(topic, name)
             yield SubscriptionInfo(
-                path=place, topic=_entity_path(topic), name=name, description=description, runtime=runtime
+                path=path, topic=_entity_path(topic), name=name, description=description, runtime=runtime
             )
 
     # --- rules --------------------------------------------------------------------------------------------------------
 
     async def create_rule(self, topic: str, subscription: str, rule: RuleDescription) -> RuleDescription:
-        """Add a rule to a subscription; EntityAlreadyExists, EntityNotFound, InvalidArgument."""
+        """Add a rule to a subscription. Raise EntityAlreadyExists, EntityNotFound or InvalidArgument."""
         return await self._put_rule(topic, subscription, rule, is_update=False)
 
     async def update_rule(self, topic: str, subscription: str, rule: RuleDescription) -> RuleDescription:
-        """Another rule takes the place of the one of the same name, or EntityNotFound."""
+        """Replace the rule of the same name. Raise EntityNotFound if there is none."""
         return await self._put_rule(topic, subscription, rule, is_update=True)
 
     async def get_rule(self, topic: str, subscription: str, name: str) -> RuleDescription:
-        """A rule, or EntityNotFound."""
-        place = _rule_path(topic, subscription, name)
-        root = await self._client.get(place, rule_form.RULE_TAG)
-        with reading_response(place):
-            return rule_form.read_response(root)
+        """Return a rule. Raise EntityNotFound if there is none."""
+        path = _rule_path(topic, subscription, name)
+        root = await self._client.get(path, rule_codec.RULE_TAG)
+        with reading_response(path):
+            return rule_codec.read_response(root)
 
     async def rule_exists(self, topic: str, subscription: str, name: str) -> bool:
-        """The subscription has a rule of that name."""
-        return await self._exists(rule_form.RULE_TAG, _rule_path(topic, subscription, name))
+        """Return whether the rule exists."""
+        return await self._exists(rule_codec.RULE_TAG, _rule_path(topic, subscription, name))
 
     async def delete_rule(self, topic: str, subscription: str, name: str) -> None:
-        """Delete a rule, or EntityNotFound."""
+        """Delete a rule. Raise EntityNotFound if there is none."""
         await self._client.delete(_rule_path(topic, subscription, name))
 
     async def get_rules(self, topic: str, subscription: str) -> AsyncIterator[RuleDescription]:
-        """All rules of a subscription, page by page; or EntityNotFound."""
-        place = _rules_path(topic, subscription)
-        async for entry in self._client.list(place, rule_form.RULE_TAG):
-            with reading_response(place):
-                rule = rule_form.read_response(entry.description)
+        """Yield the rules of a subscription. Raise EntityNotFound if there is no such subscription."""
+        path = _rules_path(topic, subscription)
+        async for entry in self._client.list(path, rule_codec.RULE_TAG):
+            with reading_response(path):
+                rule = rule_codec.read_response(entry.description)
             yield rule
 
-    # --- what they have in common -------------------------------------------------------------------------------------
+    # --- common operations --------------------------------------------------------------------------------------------
 
     async def _put(
         self,
@@ -242,25 +254,25 @@ class NamespaceManager:
         is_update: bool,
         rule: RuleDescription | None = None,
     ) -> D:
-        wanted = form.write_request(description, self._view, is_update=is_update)
+        body = form.write_request(description, self._view, is_update=is_update)
         if rule is not None:
-            add_default_rule(wanted, rule)
+            add_default_rule(body, rule)
         headers = tuple(
             header
             for target, header in FORWARD_AUTHORIZATION_HEADERS.items()
             if getattr(description, target, None) is not None
         )
-        root = await self._client.put(path, form.tag, wanted, is_update=is_update, token_headers=headers)
+        root = await self._client.put(path, form.tag, body, is_update=is_update, token_headers=headers)
         with reading_response(path):
             return form.read_response(root)
 
     async def _put_rule(
         self, topic: str, subscription: str, rule: RuleDescription, *, is_update: bool
     ) -> RuleDescription:
-        place, wanted = _rule_path(topic, subscription, rule.name), rule_form.write_request(rule)
-        root = await self._client.put(place, rule_form.RULE_TAG, wanted, is_update=is_update)
-        with reading_response(place):
-            return rule_form.read_response(root)
+        path, body = _rule_path(topic, subscription, rule.name), rule_codec.write_request(rule)
+        root = await self._client.put(path, rule_codec.RULE_TAG, body, is_update=is_update)
+        with reading_response(path):
+            return rule_codec.read_response(root)
 
     async def _get(self, form: DescriptionCodec[D, R], path: str) -> D:
         root = await self._client.get(path, form.tag)
@@ -282,27 +294,27 @@ class NamespaceManager:
     async def _list(self, form: DescriptionCodec[D, R], path: str, prefix: str) -> AsyncIterator[tuple[str, D, R]]:
         async for entry in self._client.list(path, form.tag, prefix):
             with reading_response(path):
-                shown = entry.title, form.read_response(entry.description), form.read_runtime(entry.description)
-            yield shown
+                item = entry.title, form.read_response(entry.description), form.read_runtime(entry.description)
+            yield item
 
 
-# --- paths of what is managed -----------------------------------------------------------------------------------------
+# --- paths of entities and rules --------------------------------------------------------------------------------------
 
 _DOT_SEGMENTS: Final = (".", "..")
-"""Segments that are resolved on the way: to delete the subscription `..` would be to delete its topic."""
+"""Segments that HTTP clients and servers resolve: deleting the subscription `..` would delete its topic."""
 
 
 def _entity_path(path: str) -> str:
-    """Return the path of a queue or a topic.
+    """Return the relative path of a queue or a topic. Raise InvalidArgument for the path of anything else.
 
-    A name stays a name: `news/Subscriptions/all` is no queue, and a slash or `..` in the name of a rule would make it
-    the address of something else. What else a name can be is for the namespace to say.
+    `news/Subscriptions/all` is not a queue, and `..` would turn the path into that of another entity. All other rules
+    for names are left to the namespace.
     """
-    found = paths.relative_path(path)
-    is_elsewhere = any(segment in _DOT_SEGMENTS for segment in found.split("/"))
-    if not found or is_elsewhere or found.startswith("$") or paths.parent_entity(found) != found:
-        raise InvalidArgument(f"{path!r:.80} is no path of a queue or topic")
-    return found
+    relative = paths.relative_path(path)
+    has_dot_segment = any(segment in _DOT_SEGMENTS for segment in relative.split("/"))
+    if not relative or has_dot_segment or relative.startswith("$") or paths.parent_entity(relative) != relative:
+        raise InvalidArgument(f"{path!r:.80} is not the path of a queue or topic")
+    return relative
 
 
 def _subscription_path(topic: str, name: str) -> str:
@@ -327,5 +339,5 @@ def _rules_path(topic: str, subscription_name: str) -> str:
 
 def _checked_name(name: str, kind: str) -> str:
     if not name or "/" in name or name in _DOT_SEGMENTS:
-        raise InvalidArgument(f"{name!r:.80} is no name of a {kind}: it is not empty, and has no slash")
+        raise InvalidArgument(f"{name!r:.80} is not a valid name of a {kind}: use a name without slashes")
     return name

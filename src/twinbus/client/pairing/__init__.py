@@ -1,10 +1,10 @@
-"""Paired namespaces: sends survive the loss of the primary, and what was parked comes back by itself.
+"""Paired namespaces: sends survive an outage of the primary, and parked messages return to it automatically.
 
     options = SendAvailabilityPairedNamespaceOptions(secondary_factory=..., secondary_namespace_manager=...)
     pairing = await primary.pair_namespace(options)
 
-From then on every sender that the primary factory makes parks what the primary does not take. `docs/pairing.md` says
-what is promised, and what is not.
+After pairing, every sender created by the primary factory parks the messages that the primary cannot accept.
+`docs/pairing.md` states the guarantees and their limits.
 """
 
 from twinbus.client.pairing import triggers

@@ -1,11 +1,11 @@
-"""A portion of a batch: those of its messages that go the same way, in their order.
+"""A portion of a batch: the messages that take the same route, in batch order.
 
-The messages of one batch can part. With `park_on_fragment_outage`, messages whose fragment is down are parked while the
-others go to the primary; a primary that loses a fragment halfway has stored some messages and not others; and a batch
-that is too large to be parked whole is parked in several parts.
+The messages of one batch can take different routes. With `park_on_fragment_outage`, messages whose fragment is down are
+parked while the others go to the primary. If the primary loses a fragment during a send, it has stored some messages
+and not others. A batch that is too large to be parked whole is parked in several portions.
 
-Owns: which messages a portion has, where they stand in the batch (their *places*), and its bytes. Knows nothing of
-where a portion goes.
+Owns: the messages of a portion, their positions in the batch, and their bytes. Knows nothing of where a portion is
+sent.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from twinbus.model.message import BrokeredMessage
 
     Entry: TypeAlias = tuple[int, bytes, BrokeredMessage]
-    """A message's place, its bytes, and the message."""
+    """A message's position in the batch, its bytes, and the message."""
 
 
 class BatchPortion:
-    """Some messages of a batch, or all of them, or a single message. It is not changed: its methods make others."""
+    """Some or all messages of a batch, or a single message. Immutable: its methods return new portions."""
 
     __slots__ = ("message_format", "messages", "payload", "positions")
 
@@ -40,7 +40,7 @@ class BatchPortion:
         messages: Sequence[BrokeredMessage],
         positions: Sequence[int] | None = None,
     ) -> None:
-        """`payload` has the messages as they are sent; without `places` they are the whole batch."""
+        """Create a portion of encoded messages; without `positions` they are the whole batch."""
         self.payload = payload
         self.message_format = message_format
         self.messages = messages
@@ -48,15 +48,15 @@ class BatchPortion:
 
     @classmethod
     def _from_entries(cls, entries: Sequence[Entry]) -> Self:
-        places = [place for place, _, _ in entries]
+        positions = [position for position, _, _ in entries]
         messages = [message for _, _, message in entries]
         if len(entries) == 1:
-            return cls(entries[0][1], 0, messages, places)
-        payload = encode_batch([one for _, one, _ in entries], messages[0]) if entries else b""
-        return cls(payload, BATCH_FORMAT, messages, places)
+            return cls(entries[0][1], 0, messages, positions)
+        payload = encode_batch([encoded for _, encoded, _ in entries], messages[0]) if entries else b""
+        return cls(payload, BATCH_FORMAT, messages, positions)
 
     def __len__(self) -> int:
-        """Return how many messages it has."""
+        """Return the number of messages."""
         return len(self.messages)
 
     @property
@@ -68,15 +68,18 @@ class BatchPortion:
         return list(zip(self.positions, self.payloads, self.messages, strict=True)) if self.messages else []
 
     def positions_at(self, indexes: Collection[int]) -> set[int]:
-        """Return the places in the batch of the messages at `indexes` of this portion: so a primary names messages."""
+        """Return the batch positions of the messages at `indexes` in this portion.
+
+        The primary reports messages by their index in the portion that was sent.
+        """
         return {self.positions[index] for index in indexes if 0 <= index < len(self.positions)}
 
     def only(self, positions: Collection[int]) -> BatchPortion:
-        """Return the messages at some places of the batch."""
+        """Return a portion with only the messages at these batch positions."""
         return self._from_entries([entry for entry in self._entries() if entry[0] in positions])
 
     def without(self, positions: Collection[int]) -> BatchPortion:
-        """Return the messages at all other places."""
+        """Return a portion without the messages at these batch positions."""
         return (
             self
             if not positions
@@ -84,26 +87,27 @@ class BatchPortion:
         )
 
     def joined(self, other: BatchPortion) -> BatchPortion:
-        """Return the messages of both, in the order of the batch."""
+        """Return a portion with the messages of both portions, in batch order."""
         if not self or not other:
             return self or other
         return self._from_entries(sorted([*self._entries(), *other._entries()], key=itemgetter(0)))
 
     def marked(self, positions: Collection[int]) -> BatchPortion:
-        """Return the same messages, those at some places marked as possible duplicates."""
-        if not any(place in positions for place in self.positions):
+        """Return a portion in which the messages at these positions are marked as possible duplicates."""
+        if not any(position in positions for position in self.positions):
             return self
         return self._from_entries(
             [
-                (place, rewriting.mark_possible_duplicate(payload) if place in positions else payload, message)
-                for place, payload, message in self._entries()
+                (position, rewriting.mark_possible_duplicate(payload) if position in positions else payload, message)
+                for position, payload, message in self._entries()
             ]
         )
 
     def split_to_fit(self, check: Callable[[bytes, int], object]) -> list[BatchPortion]:
-        """Split it, in order, into portions that `check` accepts: it is called with the bytes and format of each.
+        """Split the portion, in order, into portions that `check` accepts.
 
-        MessageTooLarge, or MessageCannotBeParked, whichever `check` raises, if a single message is not accepted.
+        `check` is called with the bytes and the format of each portion. If it rejects a single message, its error
+        (MessageTooLarge or MessageCannotBeParked) is raised.
         """
         try:
             check(self.payload, self.message_format)

@@ -1,10 +1,10 @@
-"""Whose fault it is that a parked or spooled message was not accepted: its own, or its destination's.
+"""The cause of a failed redelivery of a parked or spooled message: the message itself, or its destination.
 
-Only a message with a fault of its own is put aside for good (Q19): the syphon dead-letters it, the spool moves it to
-`refused/`. All other messages wait, however long it takes: for a primary that is down, an entity that is full or
-disabled, a key that is valid again. Messages for an entity that does not exist wait for a time that can be set.
+Only a message that can never be accepted is removed (Q19): the syphon dead-letters it, the spool moves it to
+`refused/`. All other messages wait without limit: for a primary that is down, an entity that is full or disabled, or a
+key that is not authorised. Messages for an entity that does not exist wait for a configurable time.
 
-Owns: this rule, for everyone who sends a message again.
+Owns: this rule, for the syphon and the spool.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ if TYPE_CHECKING:
     from twinbus.model.errors import ServiceBusError
 
 NOT_FOUND_GRACE_S: Final = 3600.0
-"""How long messages wait for an entity that does not exist, unless somebody says otherwise."""
+"""The default time that messages wait for an entity that does not exist."""
 CONNECTION_ERRORS: Final = (ConnectionFailed, ConnectionLost, ObjectClosed, FactoryFaulted)
-"""There is no connection to the primary, or this end of it was closed."""
+"""Errors that mean that the connection to the primary failed or was lost, or that this client closed it."""
 NOT_FOUND_ERRORS: Final = (EntityNotFound, EntityDeleted)
 MESSAGE_ERRORS: Final = (MessageTooLarge, InvalidArgument, MalformedMessage, NotAllowed, InvalidOperation, PartlyStored)
-"""Errors that the same message meets again, whenever it is sent: too large, a bad argument, no session id where the
-entity requires one. `PartlyStored` is a batch's: its messages are then judged one by one."""
+"""Errors that the same message gets whenever it is sent: too large, an invalid argument, no session id where the entity
+requires one. After `PartlyStored`, which is an error of a batch, the messages are judged one by one."""
 
 
 class FailureCause(Enum):
-    """What is at fault."""
+    """The cause of a failed delivery."""
 
     MESSAGE = "the message"
-    """It will never be accepted."""
+    """The message will never be accepted."""
     ENTITY_NOT_FOUND = "the entity does not exist"
     ENTITY_REFUSES = "the entity or the key"
-    """Disabled, or unauthorised: somebody has to act, and then the message is accepted."""
+    """The entity is disabled, or the key is not authorised: an operator has to act before the message is accepted."""
     OUTAGE = "an outage"
-    """Unavailable, busy or full: it passes."""
+    """The entity is unavailable, busy or full: a later attempt may succeed."""
 
 
 def failure_cause_of(error: ServiceBusError) -> FailureCause:
-    """Return what is at fault if a message was not accepted."""
+    """Return the cause of a failed delivery."""
     if isinstance(error, CONNECTION_ERRORS):
         return FailureCause.OUTAGE
     if isinstance(error, NOT_FOUND_ERRORS):
@@ -63,31 +63,31 @@ def failure_cause_of(error: ServiceBusError) -> FailureCause:
 
 
 class RejectionPolicy:
-    """How long messages for one entity wait, by the errors that it answers with."""
+    """The rule for how long messages wait for one entity, depending on its errors."""
 
     def __init__(self, not_found_grace_s: float) -> None:
-        """Messages wait for a missing entity for `not_found_grace_s`."""
+        """Create a policy that lets messages wait `not_found_grace_s` for a missing entity."""
         self._not_found_grace_s = not_found_grace_s
         self._not_found_since_s: float | None = None
 
     def note_accepted(self) -> None:
-        """Note that the entity is there."""
+        """Note that the entity exists: it accepted a message."""
         self._not_found_since_s = None
 
     def is_permanent(self, error: ServiceBusError, now_s: float) -> bool:
-        """Tell whether a message that met this error is put aside for good; else it waits.
+        """Return whether a message with this error is removed for good; otherwise the message waits.
 
-        Only the time for which the entity is missing without a break counts.
+        Only the time for which the entity has been missing without interruption counts.
         """
-        blame = failure_cause_of(error)
-        if blame is not FailureCause.ENTITY_NOT_FOUND:
+        cause = failure_cause_of(error)
+        if cause is not FailureCause.ENTITY_NOT_FOUND:
             self._not_found_since_s = None
-            return blame is FailureCause.MESSAGE
+            return cause is FailureCause.MESSAGE
         if self._not_found_since_s is None:
             self._not_found_since_s = now_s
         return now_s - self._not_found_since_s >= self._not_found_grace_s
 
 
 def is_destination_refusal(error: ServiceBusError) -> bool:
-    """Tell whether somebody has to act before messages are accepted: it is worth an alarm."""
+    """Return whether an operator has to act before the destination accepts messages, which is worth an alarm."""
     return failure_cause_of(error) in (FailureCause.ENTITY_REFUSES, FailureCause.ENTITY_NOT_FOUND)

@@ -1,6 +1,6 @@
-"""What can go wrong with a pair.
+"""Errors of paired namespaces.
 
-Owns: the errors that only a paired application meets. Each says what became of the message.
+Owns: the errors that only paired applications get. Each error about a message says whether the message is stored.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class PairingFailed(ServiceBusError):
-    """The namespaces could not be paired. Nothing was changed: the call may be repeated."""
+    """Pairing the namespaces failed. Nothing was changed: the call may be repeated."""
 
 
 class PairingRefused(CallerError):
@@ -25,8 +25,8 @@ class PairingRefused(CallerError):
 class NotSent(ServiceBusError):
     """Neither the primary nor any backlog queue confirmed the message.
 
-    It was not sent, or, if `may_have_happened`, one of them may have it. Of a batch that was split, some messages may
-    be safe: `stored` has their positions.
+    If `may_have_happened` is set, the primary or a backlog queue may have stored the message; otherwise the message was
+    not sent. If a batch was split, some of its messages may be safe: `stored` has their positions.
     """
 
     def __init__(
@@ -41,34 +41,34 @@ class NotSent(ServiceBusError):
         unsure: Sequence[int] | None = None,
         is_failed_over: bool = False,
     ) -> None:
-        """`backlog` has the reason of each backlog queue that was tried.
+        """Create the error for a send to `path`.
 
-        `may_have_happened`: one of the messages that are not in `stored` may have been stored all the same. `unsure` is
-        given for a batch. `is_failed_over`: `primary` is the error of an earlier send, for which the entity is failed
-        over.
+        `backlog` maps each backlog queue that was tried to its error. `may_have_happened`: a message that is not in
+        `stored` may have been stored. `unsure` is only given for batches. `is_failed_over`: `primary` is the error of
+        the earlier send that made the entity fail over.
         """
         reasons = [f"the primary: {_reason(primary, is_failed_over=is_failed_over)}"] if primary is not None else []
         reasons += [f"{', '.join(queues)}: {reason}" for reason, queues in _queues_by_reason(backlog).items()]
         reasons += [f"the spool: {spool}"] if spool is not None else []
         noun = "message" if unsure is None else "batch"
-        what = f"the {noun} for '{path}' was not sent"
+        outcome = f"the {noun} for '{path}' was not sent"
         if may_have_happened:
-            what = f"the {noun} for '{path}' may have been stored, but no response confirms it"
+            outcome = f"the {noun} for '{path}' may have been stored, but no response confirms it"
         self.stored = sorted(stored)
         """The positions of the messages in the batch that are safe."""
         self.unsure = None if unsure is None else sorted(unsure)
-        """The positions of other messages that may be stored, too; None: nothing is known of single messages."""
+        """The positions of other messages that may be stored; None for a single message."""
         if stored:
             count = len(self.stored)
-            which = f"its first {count:,} messages" if self.safe == count else f"{count:,} messages of it"
+            which = f"its first {count:,} messages" if self.safe == count else f"{count:,} of its messages"
             others = "may have been stored, too" if may_have_happened else "were not sent"
-            what = f"the batch for '{path}' was split: {which} are safe, the others {others}"
-        super().__init__(f"{what}. {'; '.join(reasons)}", may_have_happened=may_have_happened or bool(stored))
+            outcome = f"the batch for '{path}' was split: {which} are safe, the others {others}"
+        super().__init__(f"{outcome}. {'; '.join(reasons)}", may_have_happened=may_have_happened or bool(stored))
         self.path = path
         self.primary = primary
         self.backlog = dict(backlog)
         self.spool = spool
-        """Why the local disk did not take it; None where there is no spool."""
+        """The reason why the spool did not store the message; None if there is no spool."""
 
     @property
     def may_have_arrived(self) -> bool:
@@ -77,17 +77,17 @@ class NotSent(ServiceBusError):
 
     @property
     def safe(self) -> int:
-        """How many messages of the batch, from its first, are safe."""
-        return next((place for place, stored in enumerate(self.stored) if stored != place), len(self.stored))
+        """The number of messages at the start of the batch that are safe, up to the first gap."""
+        return next((index for index, position in enumerate(self.stored) if position != index), len(self.stored))
 
     @property
     def causes(self) -> list[BaseException]:
-        """All of them."""
+        """The errors of the backlog queues, followed by the primary's error, if any."""
         return [*self.backlog.values(), *([self.primary] if self.primary is not None else [])]
 
 
 def _reason(error: BaseException, *, is_failed_over: bool) -> str:
-    """Return what an error says; of an earlier send's error, without what it says of that send's message."""
+    """Return the text of an error; for an earlier send's error, omit the outcome of that send's message."""
     text = str(error)
     if not is_failed_over:
         return text
@@ -97,46 +97,49 @@ def _reason(error: BaseException, *, is_failed_over: bool) -> str:
 
 
 def _queues_by_reason(backlog: Mapping[str, BaseException]) -> dict[str, list[str]]:
-    """Each reason once: a secondary that is down is the same reason for every backlog queue."""
-    found: dict[str, list[str]] = {}
+    """Return the backlog queues that failed with each reason.
+
+    If the secondary is down, all backlog queues fail with the same reason, which is then reported once.
+    """
+    queues_by_reason: dict[str, list[str]] = {}
     for queue, reason in backlog.items():
-        found.setdefault(str(reason), []).append(queue)
-    return found
+        queues_by_reason.setdefault(str(reason), []).append(queue)
+    return queues_by_reason
 
 
 class SpoolFailed(ServiceBusError):
-    """The folder of the spool cannot be used, or its disk did not take a message."""
+    """The spool's folder cannot be used, or its disk did not store a message."""
 
 
 class SpoolFull(SpoolFailed):
-    """The spool has reached its limit."""
+    """The spool has reached its size limit."""
 
 
 class MessageCannotBeParked(MessageTooLarge):
-    """The message would have passed to a healthy primary; with what parking adds it is too large."""
+    """The message fits the primary, but not a backlog queue: parking adds properties that make it too large."""
 
 
 class ReservedPropertyName(InvalidArgument):
-    """A property has the name of one that parked messages have."""
+    """An application property has a name that is reserved for parked messages."""
 
 
 class FailedOver(InvalidOperation):
-    """What was asked for needs the primary, which is failed over: a transaction, or cancelling a parked schedule."""
+    """The operation needs the primary, which is failed over: a transaction, or cancelling a parked schedule."""
 
 
 class ParkedMessageMalformed(ServiceBusError):
-    """A message in a backlog queue from which nobody can tell where it belongs."""
+    """A message in a backlog queue cannot be restored: it, or a property that parking added, is malformed."""
 
 
 class PairedMessagingFactoryError(ServiceBusError):
-    """The other factory of the pair has ended: this one was faulted with it (R077)."""
+    """This factory was faulted because the pair's other factory was closed or faulted (R077)."""
 
 
 class PrimaryLost(ServiceBusError):
-    """The primary is gone while parked messages were on their way back to it: the pump waits."""
+    """The primary went down while the syphon was returning parked messages: the pump waits."""
 
     def __init__(self, path: str, error: ServiceBusError) -> None:
-        """`path` is of the destination that did not answer."""
+        """Create the error for the destination at `path`, which did not respond."""
         super().__init__(f"the primary does not answer: {error}")
         self.path = path
         self.error = error

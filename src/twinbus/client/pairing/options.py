@@ -1,6 +1,6 @@
-"""What an application says when it pairs two namespaces.
+"""Options of a pairing.
 
-Owns: the options, their defaults and their ranges.
+Owns: the options, their defaults and their allowed ranges.
 """
 
 from __future__ import annotations
@@ -26,74 +26,80 @@ _MINUTE: Final = dt.timedelta(minutes=1)
 
 @dataclass(kw_only=True)
 class PairedNamespaceOptions:
-    """What any pairing needs."""
+    """Options that every kind of pairing needs."""
 
     secondary_factory: MessagingFactory
     secondary_namespace_manager: NamespaceManager
-    """With a key that may Manage: backlog queues are made by it."""
+    """The manager that creates the backlog queues; its key needs the Manage right."""
     failover_interval: dt.timedelta | float = _MINUTE
-    """From the first failure of a send until sends are parked; 0: at once."""
+    """The time from the first failed send until sends are parked; 0 parks sends at once (default: 1 minute)."""
 
     def check(self) -> None:
-        """InvalidArgument names what cannot be."""
+        """Raise InvalidArgument if an option is out of range."""
         _check_range("failover_interval", self.failover_interval, 0, 3600)
 
 
 @dataclass(kw_only=True)
 class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
-    """Sends survive the loss of the primary: they are parked in backlog queues of the secondary."""
+    """Options for a pairing that parks sends in the secondary's backlog queues while the primary is down."""
 
     backlog_queue_count: int = 10
-    """How many are wanted; after pairing: how many were found or made."""
+    """The number of backlog queues to create; after pairing, the number of backlog queues that exist (default: 10)."""
     enable_syphon: bool = False
-    """Take parked messages back to the primary. At least one program of the application should."""
+    """Bring parked messages back to the primary. Enable the syphon in at least one program of the application."""
     ping_primary_interval: dt.timedelta | float = _MINUTE
-    """How often an entity that failed over is pinged."""
+    """The interval between pings of an entity that failed over (default: 1 minute)."""
     primary_attempt_timeout: dt.timedelta | float | None = None
-    """How long a silent primary is waited for; None: half the operation timeout. The rest is for parking."""
+    """The time a send waits for the primary; None: half the operation timeout. The remaining time is for parking."""
     hold_during_failover_interval: bool = False
-    """A send that fails within the failover interval waits until it is delivered or parked; else it raises."""
+    """Hold a send that fails within the failover interval until the message is delivered or parked, instead of raising
+    the error."""
     park_on_fragment_outage: bool = False
-    """Park a keyed send to a partitioned entity whose fragment is down, and only such, instead of failing it."""
+    """If a fragment of a partitioned entity is down, park the messages whose key maps to that fragment, instead of
+    failing their sends."""
     deduct_parked_time: bool = False
-    """Take the time for which a message was parked off its time to live; what expired is dead-lettered."""
+    """Subtract the time a message was parked from its time to live; dead-letter a message that expired while parked."""
     primary_namespace_name: str | None = None
-    """What backlog queues are named after, where the primary's host is an address or `localhost`."""
+    """The namespace name used in the names of backlog queues. Required if the primary's host is an IP address or
+    `localhost`."""
     require_secondary: bool = True
-    """False: start at once, and prepare the secondary in the background, again and again until it is there."""
+    """Fail pairing if the secondary cannot be prepared (default: True). False: prepare the secondary in the background,
+    with retries."""
     syphon_poll: dt.timedelta | float = dt.timedelta(minutes=15)
-    """How long the syphon waits for a message before it asks anew."""
+    """The time the syphon waits for a message before it asks again (default: 15 minutes)."""
     backlog_cool_down: dt.timedelta | float = dt.timedelta(seconds=30)
-    """How long a backlog queue that failed is left out."""
+    """The time a failed backlog queue is not used for parking (default: 30 s)."""
     close_grace: dt.timedelta | float = dt.timedelta(seconds=5)
-    """How long the other factory may stay open when one was closed; only where the syphon runs."""
+    """The time that the other factory may stay open after one factory was closed (default: 5 s). Applies to programs
+    that run the syphon."""
     fault_grace: dt.timedelta | float = dt.timedelta(seconds=5)
-    """The same when one has faulted."""
+    """The time that the other factory may stay open after one factory faulted (default: 5 s). Applies to programs that
+    run the syphon."""
     not_found_grace: dt.timedelta | float = dt.timedelta(seconds=NOT_FOUND_GRACE_S)
-    """How long messages wait for a destination that does not exist. After that the syphon dead-letters parked ones, and
-    the spool moves its own to `refused/`."""
+    """The time messages wait for a destination that does not exist (default: 1 hour). After that, the syphon
+    dead-letters the parked messages, and the spool moves its messages to `refused/`."""
     alarm_after: dt.timedelta | float = dt.timedelta(minutes=15)
-    """How long messages may be parked before an alarm is raised."""
+    """The time messages may stay parked before an alarm is raised (default: 15 minutes)."""
     spool_dir: Path | str | None = None
-    """A folder where messages go when both namespaces are down; None: such a send fails."""
+    """The folder that stores messages while both namespaces are down; None: sends fail while both are down."""
     spool_max_bytes: int = 1 << 30
-    """How much may be there."""
+    """The maximum size of the spool in bytes (default: 1 GiB)."""
     journal_dir: Path | str | None = None
-    """Where every send's outcome is written down, for the audit; None: nowhere."""
+    """The folder of the journal that records the outcome of every send, for audits; None: no journal."""
     triggers: Triggers = field(default_factory=dict)
-    """Which failures trigger failover, where that differs from the errors' own classes; `triggers.AS_DOCUMENTED` is
-    the reading of Microsoft's documents."""
+    """Failure classes of errors, where they differ from the errors' own classes. `triggers.AS_DOCUMENTED` follows
+    Microsoft's documentation."""
 
     def check(self) -> None:
-        """InvalidArgument names what cannot be."""
+        """Raise InvalidArgument if an option is out of range."""
         super().check()
         if self.backlog_queue_count < 1:
             raise InvalidArgument(f"backlog_queue_count is {self.backlog_queue_count}; it must be at least 1")
         name = self.primary_namespace_name
         if name and not NAMESPACE_NAME.fullmatch(name):
             raise InvalidArgument(
-                f"primary_namespace_name is {name!r:.80}; a namespace's name has letters, digits and hyphens, 50 at"
-                " most, and a letter first"
+                f"primary_namespace_name is {name!r:.80}; a namespace name starts with a letter and has at most 50"
+                " letters, digits and hyphens"
             )
         if self.spool_max_bytes < 1:
             raise InvalidArgument(f"spool_max_bytes is {self.spool_max_bytes}; it must be at least 1")

@@ -1,9 +1,9 @@
-"""A pair: two factories, and what goes on between them.
+"""A pair of namespaces: two factories, and the tasks that run between them.
 
     pairing = await primary.pair_namespace(options)
 
-Owns: the making of a pair and its end, the state of each entity, and who is told what. The parts are in their own
-files: `failover`, `sender`, `backlog`, `preparation`, `pings`, `syphon`, `spool`.
+Owns: starting and stopping a pair, the health of each entity, and the routing of state changes to pings, wakeups and
+events. The work is done by other modules: `failover`, `sender`, `backlog`, `syphon`, `spool` and `observe`.
 """
 
 from __future__ import annotations
@@ -57,21 +57,21 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger(__name__)
 
 MAX_PARKED_BYTES: Final = 262_144
-"""What a backlog queue takes."""
+"""The largest message that a backlog queue accepts."""
 _EVENT_BY_STATE: Final = {state: kind for kind, state in STATE_BY_EVENT.items()}
 
 
 class Pairing:
-    """Two namespaces, paired. Made by `MessagingFactory.pair_namespace`."""
+    """A pair of namespaces. Created by `MessagingFactory.pair_namespace`."""
 
     def __init__(self, primary: MessagingFactory, options: SendAvailabilityPairedNamespaceOptions) -> None:
-        """`start` prepares the secondary."""
+        """Create a pairing without any I/O; `start` prepares the secondary."""
         self.primary = primary
         self.secondary = options.secondary_factory
         self.options = options
         self.primary_name = _primary_name_of(primary, options)
         self.is_protected = False
-        """The backlog queues are there. False only until a secondary that is not required has been prepared."""
+        """True once the backlog queues exist. False only until a secondary that is not required has been prepared."""
         self.is_closed = False
         self._paired_at_ms = primary.settings.clock.wall_ms()
         self.max_parked_bytes = MAX_PARKED_BYTES
@@ -91,27 +91,27 @@ class Pairing:
             events=self.event_publisher,
             on_prepared=self._on_prepared,
         )
-        """Of the backlog queues."""
+        """The task that finds or creates the backlog queues."""
         self.wakeups = Wakeups()
-        """Pumps that wait for an entity hear of every answer of it."""
+        """The wakeups of pumps that wait for an entity of the primary."""
         self._healths: dict[str, EntityHealth] = {}
         self._pings = Pings(primary, duration_s(options.ping_primary_interval), self.event_publisher, self.class_of)
         self.spool: Spool | None = None
-        """Where messages go when both namespaces are down, if that is wanted."""
+        """The spool for messages while both namespaces are down; None without `spool_dir`."""
         self._spool_sender: SpoolSender | None = None
         self.syphon: Syphon | None = None
-        """What takes parked messages back, if this program does."""
+        """The syphon that returns parked messages to the primary; None if this program does not run the syphon."""
         self._watch_task: asyncio.Task[None] | None = None
         self._primary_timeout_s = (
             None if options.primary_attempt_timeout is None else duration_s(options.primary_attempt_timeout)
         )
         self.observers = Observers(self)
-        """Who looks on: alarms, reports, a journal, metrics."""
+        """The observers of this pairing: alarms, reports, a journal, metrics."""
 
     async def start(self) -> None:
-        """Take the spool, find or make the backlog queues, and start the syphon if it is wanted.
+        """Open the spool, find or create the backlog queues, and start the syphon if it is enabled.
 
-        If the secondary is not required, the queues, and the syphon, follow in the background.
+        If the secondary is not required, the queues and the syphon follow in the background.
         """
         self.observers.start()
         self._watch_task = asyncio.ensure_future(self._watch_factories())
@@ -126,23 +126,23 @@ class Pairing:
         self.observers.reports.start()
 
     async def _open_spool(self, folder: Path) -> None:
-        # A folder for each primary: what was meant for one namespace must never be sent to another.
+        # One folder per primary: messages for one namespace must never be sent to another.
         name = quote(self.primary_name.lower(), safe="").replace(".", "%2E")
         spool = Spool(folder / name, max_bytes=self.options.spool_max_bytes)
         try:
             await spool.open()
         except SpoolFailed as error:
-            raise PairingFailed(f"the spool cannot be used: {error}") from error
+            raise PairingFailed(f"the spool cannot be opened: {error}") from error
         self.spool, self._spool_sender = spool, SpoolSender(self, spool)
         if not spool.is_empty:
-            log.warning("%d messages were left in the spool %s: they go on", spool.status.count, spool.folder)
+            log.warning("sending %d messages that were left in the spool %s", spool.status.count, spool.folder)
         self.observers.alarms.check_spool()
 
     async def _watch_factories(self) -> None:
-        """A factory may be closed, or fault, without the pairing: then what needs it ends, too."""
+        """Stop the tasks that need a factory when that factory is closed or faults on its own."""
         await self.primary.ended.wait()
         self._stop_pings()
-        await self.observers.reports.close()  # nothing is sent any more
+        await self.observers.reports.close()  # no more sends to report
         await self.secondary.ended.wait()
         self._watch_task = None
         await self.stop()
@@ -175,68 +175,68 @@ class Pairing:
 
     @property
     def backlog_queue_count(self) -> int:
-        """How many backlog queues were found or made; 0 until a secondary that is not required has been prepared."""
+        """The number of backlog queues; 0 until a secondary that is not required has been prepared."""
         return len(self.rotation.queues)
 
     @property
     def spool_status(self) -> SpoolStatus | None:
-        """How much is on the local disk, and since when; None if there is no spool."""
+        """The size and age of the spool; None if there is no spool."""
         return None if self.spool is None else self.spool.status
 
     async def resend_refused(self, path: str | None = None) -> int:
-        """Send messages of the spool again that were refused, all or those for one entity: how many.
+        """Requeue the spool's refused messages, or only one entity's, and return their number.
 
-        They go behind everything in the spool. A message that is refused again for a fault of its own returns to
-        `refused/`.
+        The messages go to the end of the spool. A message that is rejected again returns to `refused/`.
         """
         if self.spool is None:
-            raise InvalidOperation("there is no spool: say spool_dir when pairing")
-        taken = await self.spool.requeue_refused(path)
+            raise InvalidOperation("there is no spool: set spool_dir in the pairing options")
+        requeued = await self.spool.requeue_refused(path)
         self.observers.alarms.check_spool()
-        return taken
+        return requeued
 
     @property
     def entities(self) -> tuple[EntityStatus, ...]:
-        """The state of each entity that a sender was made for, as this client holds it. Asks nobody."""
+        """The state of each entity that has a sender, as this client knows it. Makes no request."""
         return tuple(entity_status(health) for health in self._healths.values())
 
     def entity(self, path: str) -> EntityStatus:
-        """Return the state of one entity as this client holds it: healthy, unless a send or a ping has shown otherwise.
+        """Return the state of one entity as this client knows it: healthy, unless a send or a ping failed.
 
-        Asks nobody, so it costs next to nothing: call it before each send, or on each request of a health check.
+        Makes no request, so the call is cheap enough for every send or every request of a health check.
         """
         health = self._healths.get(canonical_key(path))
         return healthy_entity_status(path, self._paired_at_ms) if health is None else entity_status(health)
 
     def events(self) -> AsyncIterator[PairingEvent]:
-        """What happens from now on."""
+        """Return a stream of the events that occur from now on."""
         return self.event_publisher.stream()
 
     def on_event(
         self, listener: Callable[[PairingEvent], None], kinds: Collection[EventKind] = ALL_KINDS
     ) -> Callable[[], None]:
-        """Have `listener` called with each event of these kinds, in the loop: it must not wait.
+        """Call `listener` with each event of these kinds, in the event loop: the listener must not block.
 
-        Call the answer to end it. Events that nobody listens for cost nothing: there is one for each message moved.
+        Returns a function that removes the listener. Listen only for the kinds that are needed: there can be an event
+        for each message.
         """
         return self.event_publisher.listen(listener, kinds)
 
     async def status(self) -> PairingStatus:
-        """How it is now: the entities, the backlog, the syphon, alarms. Within 5 s, whatever is down."""
+        """Return the current state of the entities, backlog, syphon and alarms within 5 s, even during an outage."""
         return await pairing_status(self)
 
     def metrics(self, registry: CollectorRegistry | None = None) -> None:
-        """Count from now on, for Prometheus: in `registry`, or in the default one."""
+        """Start counting for Prometheus, in `registry` or in the default registry."""
         self.observers.add_metrics(registry)
 
     def mark_path_healthy(self, path: str) -> None:
-        """Send to the primary again at once, whatever the pings say."""
+        """Send to the primary again at once, regardless of ping results."""
         health = self._healths.get(canonical_key(path))
         if health is not None:
             health.mark_healthy()
 
     async def close(self) -> None:
-        """Close both factories, and all that goes on between them. May be called again."""
+        """Close both factories and stop all tasks between them. Idempotent."""
         if not self.is_closed:
             self.is_closed = True
             await self.stop()
@@ -244,7 +244,7 @@ class Pairing:
             await self.observers.close()
 
     async def stop(self) -> None:
-        """End what goes on between the factories: pings, pumps, timers, and what is sent from the spool."""
+        """Stop the tasks between the factories: pings, pumps, timers, and the spool sender."""
         self._stop_pings()
         self.rotation.close()
         await self.observers.stop()
@@ -258,16 +258,16 @@ class Pairing:
         if self.spool is not None:
             await self.spool.close()
 
-    # --- for its parts ------------------------------------------------------------------------------------------------
+    # --- for its modules ----------------------------------------------------------------------------------------------
 
     def make_sender(self, path: str, via: str | None = None) -> SendAvailabilitySender:
-        """What sends to an entity from now on."""
+        """Create a paired sender for an entity."""
         if self.is_closed:
             raise ObjectClosed(f"{self!r} is closed")
         return SendAvailabilitySender(self, path, via=via)
 
     def health_of(self, path: str) -> EntityHealth:
-        """What is held of an entity; the same for all senders of the factory, however they spell its path (Q12)."""
+        """Return the health of an entity, shared by all senders of the factory, however they spell its path (Q12)."""
         key = canonical_key(path)
         health = self._healths.get(key)
         if health is None:
@@ -284,23 +284,23 @@ class Pairing:
 
     @property
     def entity_healths(self) -> Sequence[EntityHealth]:
-        """Of every entity that a sender was made for."""
+        """The health of every entity that has a sender."""
         return list(self._healths.values())
 
     def primary_timeout_s(self, limit_s: float) -> float:
-        """How much of an operation's time an attempt at the primary may take."""
+        """Return how much of an operation's time an attempt at the primary may take."""
         return limit_s / 2 if self._primary_timeout_s is None else min(self._primary_timeout_s, limit_s)
 
     def class_of(self, error: ServiceBusError) -> FailureClass:
-        """What a failure is to a paired sender."""
+        """Return the class of a failure for a paired sender."""
         return class_of(error, self.options.triggers)
 
     def triggers_failover(self, error: ServiceBusError) -> bool:
-        """Whether a failure says that the entity is not available."""
+        """Return whether a failure means that the entity is unavailable."""
         return self.class_of(error) is FailureClass.UNAVAILABLE
 
     def _on_state_change(self, health: EntityHealth, _before: EntityState) -> None:
-        """An entity's state has changed: pings start with redirection (R037) and stop with it (R067)."""
+        """Publish an entity's new state; start pings when sends are redirected (R037), and stop them later (R067)."""
         reason = None if health.failure is None else str(health.failure)
         self.event_publisher.emit(_EVENT_BY_STATE[health.state], path=health.path, reason=reason)
         if health.state is EntityState.FAILED_OVER:
@@ -309,7 +309,7 @@ class Pairing:
             self._pings.stop(health)
 
     def _on_fragment_change(self, outage: FragmentOutage, error: ServiceBusError | None) -> None:
-        """A fragment of an entity went down, or is back: it is pinged meanwhile."""
+        """Publish that a fragment went down or came back; ping the fragment while it is down."""
         kind = EventKind.FRAGMENT_DOWN if outage.is_pinged else EventKind.FRAGMENT_BACK
         if kind is EventKind.FRAGMENT_BACK:
             self.wakeups.notify(fragment_wakeup_key(outage.path, outage.number))
@@ -322,7 +322,7 @@ class Pairing:
 
 
 def check_pair(primary: MessagingFactory, options: SendAvailabilityPairedNamespaceOptions) -> None:
-    """PairingRefused, or InvalidArgument, where these cannot be paired."""
+    """Raise PairingRefused or InvalidArgument if these namespaces cannot be paired."""
     options.check()
     secondary = options.secondary_factory
     if (primary.where.host.lower(), primary.where.amqp_port) == (
@@ -336,11 +336,11 @@ def check_pair(primary: MessagingFactory, options: SendAvailabilityPairedNamespa
         )
     if secondary.pairing is not None:
         raise PairingRefused(f"the secondary {secondary.address} is itself the primary of a pair")
-    managed = options.secondary_namespace_manager.where.host.lower()
-    if managed == primary.where.host.lower() != secondary.where.host.lower():
+    managed_host = options.secondary_namespace_manager.where.host.lower()
+    if managed_host == primary.where.host.lower() != secondary.where.host.lower():
         raise PairingRefused(
-            f"secondary_namespace_manager is one of {managed}, the primary; backlog queues are made in the secondary, "
-            f"{secondary.where.host}"
+            f"secondary_namespace_manager is for {managed_host}, the primary; backlog queues are created in the"
+            f" secondary, so it must be for {secondary.where.host}"
         )
     _primary_name_of(primary, options)
 
@@ -349,6 +349,6 @@ def _primary_name_of(primary: MessagingFactory, options: SendAvailabilityPairedN
     name = options.primary_namespace_name or primary.where.namespace
     if name is None:
         raise PairingRefused(
-            f"the name of the primary cannot be read from its host {primary.where.host!r}: say primary_namespace_name"
+            f"the name of the primary cannot be read from its host {primary.where.host!r}: set primary_namespace_name"
         )
     return name

@@ -1,10 +1,11 @@
-"""One send of a paired sender that is more than one attempt.
+"""A paired sender's send that needs more than one attempt.
 
-Owns: what follows a failure: another attempt, waiting, parking, spooling, or the error. And the operation's time, of
-which each step gets its share. The first attempt at a healthy primary is the sender's own, and costs nothing of this.
+Owns: the steps after a failure (another attempt, waiting, parking, spooling, or raising the error), and the time limit
+of the operation, of which each step gets a share. The first attempt at a healthy primary is made by the sender, without
+this class.
 
-The messages of a batch may part (`portion`). What goes to the primary goes first; messages that are held back because
-their fragment is down are parked after that, so that nothing is parked of a batch that the primary refuses.
+The messages of a batch may take different routes (`batch_portion`). Messages for the primary are sent first; messages
+whose fragment is down are parked afterwards, so that no message is parked if the primary refuses the batch.
 """
 
 from __future__ import annotations
@@ -45,13 +46,14 @@ if TYPE_CHECKING:
     from twinbus.model.message import BrokeredMessage
 
 BACKLOG_QUEUE_SHARE: Final = 3
-"""A backlog queue gets this part of the time that is left, unless it is the last one."""
+"""The divisor for the time limit of a backlog queue: each attempt gets 1/3 of the remaining time, and the last queue
+all of it."""
 HOLD_PAUSE_S: Final = 1.0
-"""How long a held send waits before it tries the primary again."""
+"""The longest pause of a held send before it retries the primary."""
 SPOOL_SHARE: Final = 10
-"""Where there is a spool, this part of the operation's time is kept for it."""
+"""The divisor for the time reserved for the spool: 1/10 of the operation's time, if there is a spool."""
 MIN_SPOOL_TIMEOUT_S: Final = 1.0
-"""What the spool gets if the time is over all the same."""
+"""The time the spool gets even if the operation's time is up."""
 
 
 class SendOperation:
@@ -68,37 +70,39 @@ class SendOperation:
         deadline_s: float,
         limit_s: float,
     ) -> None:
-        """`deadline_s` by the loop's clock is when the operation's time, `limit_s` in all, is over."""
+        """Create an operation that may take `limit_s` in total; `deadline_s` is its deadline in loop time."""
         self._pairing = pairing
         self._sender = sender
         self._health = sender.health
         self._queue_choice = sender.queue_choice
         self._portion = BatchPortion(payload, message_format, messages)
-        """What is not safe yet, and goes to the primary next."""
+        """The messages that are not safe yet and go to the primary next."""
         self._held_portion: BatchPortion | None = None
-        """What is not safe yet, and is parked next, because its fragments are down."""
+        """The messages that are not safe yet and are parked next, because their fragments are down."""
         self._stored_positions: set[int] = set()
-        """The places of messages that are safe."""
+        """The positions of messages that are safe."""
         self._parking_turn: ParkingTurn | None = None
-        """To park what is held."""
+        """The turn to park the held messages."""
         self._limit_s = limit_s
         self._deadline_s = deadline_s
         self._loop = asyncio.get_running_loop()
         self._primary_error: ServiceBusError | None = None
         self._unsure_positions: set[int] = set()
-        """The places of messages of which an attempt got no answer: they are marked wherever they are sent next."""
+        """The positions of messages that an attempt may have stored: later attempts mark these messages."""
         self._is_fragment_down = False
-        """The primary has just said so, of one that cannot be told from the keys here: all messages are parked."""
+        """Whether the primary reported a fragment outage, but the keys do not show which messages it affects: then all
+        messages are parked."""
         self._spool = pairing.spool
         self._is_from_spool = False
         self._hold_deadline_s: float | None = None
         self._backoff: Backoff | None = None
-        """For a busy namespace; made when one is busy."""
+        """The back-off for a busy namespace; created on first use."""
 
     async def run_from_spool(self, *, may_have_arrived: bool, stored: Collection[int] = ()) -> None:
-        """Send what was spooled; it is not spooled again. `may_have_arrived`: some attempt before had no answer.
+        """Send spooled messages, without spooling them again.
 
-        `stored` are the places of messages that are safe since an earlier try: they are not sent again.
+        `may_have_arrived`: an earlier attempt got no response. `stored` has the positions of messages that earlier
+        attempts stored: they are not sent again.
         """
         self._spool, self._is_from_spool = None, True
         self._unsure_positions.update(self._portion.positions if may_have_arrived else ())
@@ -107,27 +111,27 @@ class SendOperation:
         await self.run()
 
     async def run(self, failure: ServiceBusError | None = None) -> None:
-        """Go on from the state the entity is in; `failure` is that of an attempt that was made already.
+        """Continue from the entity's current state; `failure` is the error of an attempt that was already made.
 
-        Whatever error this raises speaks of all attempts: whether one of them may have arrived, and which messages of
-        a batch are safe.
+        An error that this method raises covers all attempts: whether one of them may have stored messages, and which
+        messages of a batch are safe.
         """
         try:
             if failure is not None:
                 self._note_failure(failure, self._portion)
             await self._run_steps(failure)
         except ServiceBusError as error:
-            told = self._adjusted(error)
-            if told is error:
+            adjusted = self._adjusted(error)
+            if adjusted is error:
                 raise
-            raise told from error
+            raise adjusted from error
         finally:
             if self._parking_turn is not None:
                 self._parking_turn.end()
 
     def _adjusted(self, error: ServiceBusError) -> ServiceBusError:
         if isinstance(error, NotSent):
-            return error  # it says so itself
+            return error  # NotSent already covers all attempts
         if isinstance(error, PartlyStored):
             error.stored = sorted(self._stored_positions)
             error.unsure = None if error.unsure is None else sorted(self._unsure_positions - self._stored_positions)
@@ -159,7 +163,7 @@ class SendOperation:
             failure = None
 
     async def _attempt_primary(self) -> ServiceBusError | None:
-        """Try the primary with what goes there; why it did not take all of it."""
+        """Send the current portion to the primary; return the error if not all of it was accepted."""
         sender = self._sender
         try:
             copies = self._outgoing_portions()
@@ -181,9 +185,10 @@ class SendOperation:
         return None
 
     def _outgoing_portions(self) -> list[BatchPortion]:
-        """Return what is sent: marked where an attempt may have arrived; in parts, if it is too large so.
+        """Return the portions to send, with possible duplicates marked, split where they are too large.
 
-        A batch from the spool may be too large as it is: nobody could tell the sender, and none of its messages is.
+        A batch from the spool can be too large although none of its messages is: its size was not checked when it was
+        spooled.
         """
         marked = self._portion.marked(self._unsure_positions)
         if marked is not self._portion:
@@ -195,7 +200,7 @@ class SendOperation:
             self._sender.check_marked_size(payload, message_format)
 
     def _note_failure(self, error: ServiceBusError, portion: BatchPortion) -> None:
-        """Take from a failure of the primary what it says of each message: stored, uncertain, or not stored."""
+        """Record what the primary's error says about each message: stored, uncertain, or not stored."""
         if not isinstance(error, PartlyStored):
             self._unsure_positions.update(portion.positions if error.may_have_happened else ())
             return
@@ -205,14 +210,14 @@ class SendOperation:
         self._unsure_positions |= unsure - stored
 
     def _note_stored(self, portion: BatchPortion) -> None:
-        """The primary has these."""
+        """Record that the primary has stored these messages."""
         self._stored_positions.update(portion.positions)
         self._portion = self._portion.without(portion.positions)
         self._health.send_succeeded()
         self._sender.publish_sent(portion.messages, is_from_spool=self._is_from_spool)
 
     async def _handle_failure(self, error: ServiceBusError) -> None:
-        """What follows a failure of the primary: this returns when it is time for the next step, or raises."""
+        """Handle a failure of the primary: return when the next step can start, or raise the error."""
         self._check_not_closed(error)
         self._primary_error = error
         if self._note_fragment_outage(error):
@@ -235,12 +240,12 @@ class SendOperation:
             raise error
 
     def _check_not_closed(self, error: ServiceBusError) -> None:
-        """Raise `error` if the sender was closed: then it is our own end that failed, which says nothing of others."""
+        """Raise `error` if the sender was closed, since the error then says nothing about the primary."""
         if self._sender.is_closed or self._pairing.primary.ended.is_set():
             raise error
 
     def _note_fragment_outage(self, error: ServiceBusError) -> bool:
-        """Whether the error says that a fragment is down whose messages are to be parked, and only those."""
+        """Note a fragment outage if the error reports one; return whether only that fragment's messages are parked."""
         if not self._pairing.options.park_on_fragment_outage or error.fragment is None:
             return False
         outage = error
@@ -257,16 +262,17 @@ class SendOperation:
         return True
 
     def _hold_back_messages(self) -> None:
-        """Set messages aside whose fragments are down: they are parked when the primary has the others."""
+        """Hold back messages whose fragments are down; they are parked once the primary has stored the others."""
         down = self._health.fragment_outages.affected_messages(self._portion.messages)
         if not down:
             return
         if len(down) == len(self._portion):
             held, others = self._portion, self._portion.only(())
         else:
-            places = self._portion.positions_at(down)
-            held, others = self._portion.only(places), self._portion.without(places)
-            for payload in held.payloads:  # else the others would be at the primary when that is found out
+            positions = self._portion.positions_at(down)
+            held, others = self._portion.only(positions), self._portion.without(positions)
+            # Check before the other messages are sent: a message that cannot be parked must fail the whole batch.
+            for payload in held.payloads:
                 self._sender.park(payload, 0, is_possible_duplicate=True)
         numbers = set(down.values())
         if self._parking_turn is None:
@@ -279,7 +285,7 @@ class SendOperation:
         )
 
     def _rejoin_held(self) -> None:
-        """Let what was held go with the others, in order."""
+        """Put the held messages back into the portion, in order."""
         if self._held_portion is not None:
             self._portion, self._held_portion = self._portion.joined(self._held_portion), None
 
@@ -296,7 +302,7 @@ class SendOperation:
         self._health.send_failed(error, ping_key_for(error, self._portion.messages))
 
     async def _wait_for_busy(self, error: ServiceBusError) -> None:
-        """A busy server is no reason to fail over: wait as it asks, or as long as there is time, and send again."""
+        """Wait as long as the busy server asks, while there is time; a busy server does not trigger failover."""
         pause_s = self._busy_backoff().next_busy_pause_s(error, self._left_s())
         if pause_s is None:
             raise error
@@ -308,9 +314,9 @@ class SendOperation:
         return self._backoff
 
     async def _wait_in_failover_interval(self) -> None:
-        """Wait a little: for a success, after which it is delivered, or for failover, when it is parked.
+        """Wait until the entity's state changes, but at most `HOLD_PAUSE_S`; then the send is retried or parked.
 
-        Not longer than the interval: other fragments of the entity may succeed, and failover then never begins.
+        Give up after the failover interval: if other fragments of the entity succeed, failover never begins.
         """
         if self._hold_deadline_s is None:
             self._hold_deadline_s = (
@@ -321,32 +327,33 @@ class SendOperation:
         with suppress(TimeoutError):
             async with asyncio.timeout(HOLD_PAUSE_S):
                 await self._health.state_changed.wait()
-        # Waiting for the interval is not the operation's time: else none could outlast an interval of its own length.
+        # The wait does not count towards the time limit: otherwise no send could outlast a longer failover interval.
         self._deadline_s = self._loop.time() + self._limit_s
 
     def _left_s(self) -> float:
         return max(0.0, self._deadline_s - self._loop.time())
 
     def _left_to_park_s(self) -> float:
-        kept_s = 0.0 if self._spool is None else self._limit_s / SPOOL_SHARE
-        return max(0.0, self._left_s() - kept_s)
+        reserved_s = 0.0 if self._spool is None else self._limit_s / SPOOL_SHARE
+        return max(0.0, self._left_s() - reserved_s)
 
     # --- parking ------------------------------------------------------------------------------------------------------
 
     async def _park(self) -> None:
-        """Put it in a backlog queue. A batch that is too large for that is split, in order (Q22)."""
+        """Park the portion in a backlog queue. A batch that is too large to be parked is split, in order (Q22)."""
         with suppress(MessageCannotBeParked):
             await self.park_whole()
             return
         for portion in self._portion.split_to_fit(partial(self._sender.park, is_possible_duplicate=True)):
             self._portion = portion
-            if self._spool is not None and self._sender.is_behind_spool(portion.messages):  # as an earlier part
+            # If an earlier portion was spooled, the later messages of its sessions must follow it.
+            if self._spool is not None and self._sender.is_behind_spool(portion.messages):
                 await self.spool_behind()
             else:
                 await self.park_whole()
 
     async def park_whole(self) -> None:
-        """Put it in the chosen backlog queue, or, when that fails, in any other, while there is time."""
+        """Park the portion in the chosen backlog queue, or, if that fails, in any other queue while there is time."""
         rotation = self._pairing.rotation
         reasons: dict[str, BaseException] = {}
         if not rotation.queues:
@@ -361,7 +368,7 @@ class SendOperation:
             await asyncio.sleep(pause_s)
 
     async def _park_in_any(self, reasons: dict[str, BaseException]) -> bool:
-        """Try each backlog queue once; whether one took it. `reasons` gets the failures of the others."""
+        """Try each backlog queue once; return whether one accepted the portion. Collect errors in `reasons`."""
         tried: list[BacklogQueue] = []
         queue = self._queue_choice.current()
         while queue is not None and self._left_to_park_s() > 0:
@@ -376,9 +383,9 @@ class SendOperation:
         return False
 
     def _pause_to_park_s(self, reasons: Mapping[str, BaseException]) -> float | None:
-        """Return how long to wait for a busy secondary; None if none is busy, if time is over, or if there is a spool.
+        """Return the pause for a busy secondary; None if it is not busy, if time is up, or if there is a spool.
 
-        The local disk takes a message at once; without one, a busy secondary is no reason to fail either.
+        A spool can store the message at once. Without a spool, the send waits, because the secondary is only busy.
         """
         busy = next((error for error in reasons.values() if isinstance(error, ServerBusy)), None)
         if busy is None or self._spool is not None:
@@ -392,23 +399,23 @@ class SendOperation:
         primary: ServiceBusError | None = None,
     ) -> NotSent:
         outage = self._health.fragment_outages.outage_for(self._portion.messages)
-        own = primary or self._primary_error
-        why = own or self._health.failure or (None if outage is None else outage.failure)
+        own_error = primary or self._primary_error
+        primary_error = own_error or self._health.failure or (None if outage is None else outage.failure)
         unsure = self._unsure_positions - self._stored_positions
         is_batch = len(self._portion.messages) + len(self._stored_positions) > 1
         return NotSent(
             self._sender.path,
-            why,
+            primary_error,
             reasons,
             spool=spool,
             may_have_happened=bool(unsure),
             stored=sorted(self._stored_positions),
             unsure=sorted(unsure) if is_batch else None,
-            is_failed_over=own is None and self._health.failure is not None,
+            is_failed_over=own_error is None and self._health.failure is not None,
         )
 
     async def _park_in(self, queue: BacklogQueue, *, is_last: bool) -> ServiceBusError | None:
-        """Park it there; why that failed. A lost connection is made once more."""
+        """Park the portion in this queue; return the error if that fails. Retry once if the connection was lost."""
         error = await self._try_to_park(queue, is_last=is_last)
         if isinstance(error, ConnectionLost | ConnectionFailed) and queue.failure is None:
             error = await self._try_to_park(queue, is_last=is_last)
@@ -420,7 +427,7 @@ class SendOperation:
         return error
 
     async def _try_to_park(self, queue: BacklogQueue, *, is_last: bool) -> ServiceBusError | None:
-        # Made anew each time: after a try without an answer the message may be there twice, and has to say so.
+        # Encoded again for each attempt: after an attempt without an outcome, the message is marked.
         portion = self._portion.marked(self._unsure_positions)
         parked = self._sender.park(portion.payload, portion.message_format, is_possible_duplicate=False)
         left_s = self._left_to_park_s()
@@ -428,7 +435,7 @@ class SendOperation:
         try:
             await queue.sender.deliver(parked, portion.message_format, timeout_s=share_s, policy=NO_RETRY)
         except MessageTooLarge:
-            raise  # the queue is as good as before
+            raise  # not a failure of the queue
         except ServiceBusError as error:
             if isinstance(error, TimedOut):
                 queue.sender.factory.drop_if_silent(share_s)
@@ -448,20 +455,20 @@ class SendOperation:
                 reason=FROM_SPOOL if self._is_from_spool else None,
             )
 
-    # --- the last resort ----------------------------------------------------------------------------------------------
+    # --- spooling -----------------------------------------------------------------------------------------------------
 
     async def spool_behind(self) -> None:
-        """Keep it on the local disk because what its session sent before is there: it must not overtake that."""
+        """Store the portion in the spool, behind the earlier messages of its sessions, which it must not overtake."""
         await self._spool_portion({})
 
     async def _spool_portion(self, reasons: Mapping[str, BaseException]) -> None:
-        """Keep it on the local disk. NotSent, with all reasons, if that does not take it either."""
+        """Store the portion in the spool. Raise NotSent, with all reasons, if the spool cannot store it."""
         if self._spool is None:
             raise self._not_sent(reasons)
         self._sender.check_open()
         portion, messages = self._portion, self._portion.messages
         is_unsure = self._unsure_positions.issuperset(portion.positions)
-        if not is_unsure:  # else the record says it of all of them
+        if not is_unsure:  # otherwise `may_have_arrived` of the record marks all messages
             portion = portion.marked(self._unsure_positions)
         record = SpoolRecord(
             path=self._sender.path,
@@ -479,7 +486,7 @@ class SendOperation:
         except TimeoutError:
             self._unsure_positions.update(portion.positions)
             error = SpoolFailed(
-                f"the disk gave no answer within {limit_s:g} s; if it takes the message, that is sent",
+                f"the disk did not answer within {limit_s:g} s; if it stores the message later, the message is sent",
                 may_have_happened=True,
             )
             raise self._not_sent(reasons, error) from None
@@ -498,7 +505,7 @@ class SendOperation:
 
 
 def session_ids_of(messages: Sequence[BrokeredMessage]) -> list[str]:
-    """The sessions of messages, each once."""
+    """Return the session ids of messages, without duplicates."""
     return list(dict.fromkeys(message.session_id for message in messages if message.session_id is not None))
 
 

@@ -1,7 +1,7 @@
-"""The sender of a paired factory: to the primary while that takes messages, to a backlog queue while it does not.
+"""The sender of a paired factory: sends to the primary, and parks messages while the primary is down.
 
-All sends of a paired factory pass through it (R028). Owns: the way of a message to a healthy primary, which is that of
-an ordinary sender; whatever else may follow is in `sending`.
+All sends of a paired factory pass through this sender (R028). Owns: the first attempt at a healthy primary, which is
+the same as an ordinary sender's. Everything after that attempt is in `send_operation`.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _HEALTHY: Final = EntityState.HEALTHY
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReconnectOnce(RetryPolicy):
-    """One more try at once, and no back-off, unless the entity has failed over meanwhile: then it is parked at once.
+    """Retry once, without a pause, unless the entity has failed over: then the message is parked at once.
 
-    Many sends lose one connection together. If each of them still tried to reconnect to a silent primary, and waited
-    there for the rest of its time, they would hold up those that are parked.
+    Many sends lose one connection at the same time. If each of them tried to reconnect to a silent primary for the rest
+    of its time, they would delay the sends that are parked.
     """
 
     max_retries: int = 1
@@ -45,28 +45,28 @@ class ReconnectOnce(RetryPolicy):
     health: EntityHealth
 
     def pause_s(self, error: ServiceBusError, failures: int) -> float | None:
-        """None where sends do not go to the primary any more."""
-        # Not super(): a dataclass with slots is another class than the one written here.
-        return RetryPolicy.pause_s(self, error, failures) if self.health.takes_sends else None
+        """Return the pause before the retry, or None if sends no longer go to the primary."""
+        # Not super(): dataclass(slots=True) creates a new class, and super() would refer to the original one.
+        return RetryPolicy.pause_s(self, error, failures) if self.health.accepts_sends else None
 
 
 class SendAvailabilitySender(MessageSender):
-    """Sends to one entity of a paired factory."""
+    """A sender for one entity of a paired factory."""
 
     def __init__(self, pairing: Pairing, path: str, *, via: str | None = None) -> None:
-        """Made by a paired factory."""
+        """Create a sender for `path`. Called by a paired factory."""
         super().__init__(pairing.primary, path, via=via)
         self._pairing = pairing
         self.health = pairing.health_of(self.path)
-        """What all senders of the factory hold of the entity."""
+        """The health of the entity, shared by all senders of the factory."""
         self._fragments_down = self.health.fragment_outages.down
         self.queue_choice: QueueChoice = QueueChoice(pairing.rotation)
-        """Its backlog queue."""
+        """The choice of the backlog queue for this sender's messages."""
         self.retry_policy = ReconnectOnce(health=self.health)
-        """Of an attempt at the primary."""
+        """The retry policy of an attempt at the primary."""
         limit_s = pairing.primary.settings.operation_timeout_s
         self._time_limits_s = (limit_s, pairing.primary_timeout_s(limit_s))
-        """Of an operation, where its caller sets none, and of its attempt at the primary."""
+        """The default time limits of an operation and of its attempt at the primary."""
 
     async def _send_encoded(
         self,
@@ -114,11 +114,14 @@ class SendAvailabilitySender(MessageSender):
         *,
         is_behind_spool: bool,
     ) -> None:
-        """Do what has to be done where the primary has not taken it; `times_s` are the deadline and the limit."""
+        """Continue a send that the primary has not accepted.
+
+        `deadline_and_limit_s` holds the deadline of the operation and its time limit.
+        """
         if failure is None:
             self.check_open()
         deadline_s, limit_s = deadline_and_limit_s
-        sending = SendOperation(
+        operation = SendOperation(
             self._pairing,
             self,
             payload,
@@ -128,21 +131,26 @@ class SendAvailabilitySender(MessageSender):
             limit_s=limit_s,
         )
         if is_behind_spool and self.health.state is not EntityState.UNREACHABLE:
-            await sending.spool_behind()
+            await operation.spool_behind()
         else:
-            await sending.run(failure)
+            await operation.run(failure)
 
     def is_behind_spool(self, messages: Sequence[BrokeredMessage]) -> bool:
-        """What their sessions have sent before is in the spool: they must not overtake it."""
+        """Return whether the spool holds earlier messages of the same sessions.
+
+        New messages must not overtake spooled messages.
+        """
         spool = self._pairing.spool
         return spool is not None and not spool.is_empty and spool.holds_sessions(self.path, session_ids_of(messages))
 
     def _check_fit_for_transactions(self, *, is_held: bool, is_behind_spool: bool) -> None:
-        self._check_not_failed_over("a transaction needs the primary, and cannot be parked: nothing was sent")
+        self._check_not_failed_over("a transaction needs the primary and cannot be parked; nothing was sent")
         if is_held:
-            raise FailedOver(f"a fragment of '{self.path}' is down, and a transaction needs it: nothing was sent")
+            raise FailedOver(f"a fragment of '{self.path}' is down, and the transaction needs it; nothing was sent")
         if is_behind_spool:
-            raise FailedOver(f"the session has messages in the spool for '{self.path}': a transaction has to wait")
+            raise FailedOver(
+                f"the session has messages in the spool for '{self.path}': retry the transaction when they are sent"
+            )
 
     async def send_spooled(
         self,
@@ -153,12 +161,12 @@ class SendAvailabilitySender(MessageSender):
         may_have_arrived: bool,
         stored: Collection[int] = (),
     ) -> None:
-        """Send what comes from the spool: to the primary, or parked; it is not spooled again.
+        """Send messages from the spool to the primary, or park them; do not spool them again.
 
-        Messages at the places `stored` of the batch are safe already.
+        The messages at the batch positions `stored` are safe already.
         """
         limit_s = self.factory.settings.operation_timeout_s
-        sending = SendOperation(
+        operation = SendOperation(
             self._pairing,
             self,
             payload,
@@ -167,18 +175,19 @@ class SendAvailabilitySender(MessageSender):
             deadline_s=asyncio.get_running_loop().time() + limit_s,
             limit_s=limit_s,
         )
-        await sending.run_from_spool(may_have_arrived=may_have_arrived, stored=stored)
+        await operation.run_from_spool(may_have_arrived=may_have_arrived, stored=stored)
 
     def _resend_payloads(self, payload: bytes, message_format: int, max_bytes: int | None) -> list[bytes]:
-        """Mark what is sent again after an attempt that may have arrived: every copy but the first says so.
+        """Mark a payload as a possible duplicate, because an earlier attempt may have stored it.
 
-        A batch that is too large with its marks is split, in order. MessageTooLarge if a message is.
+        A batch that is too large with its marks is split, in order. Raise MessageTooLarge if a single message is too
+        large.
         """
         marked = rewriting.mark_possible_duplicate(payload, message_format)
         if max_bytes is None or len(marked) <= max_bytes:
             return [marked]
         messages = Message(payload).data if message_format == BATCH_FORMAT else []
-        if len(messages) < 2:  # noqa: PLR2004  # there is nothing to split
+        if len(messages) < 2:  # noqa: PLR2004  # a single message cannot be split
             raise self._too_large_with_mark_error(len(marked), max_bytes)
         middle = len(messages) // 2
         halves = (messages[:middle], messages[middle:])
@@ -186,21 +195,21 @@ class SendAvailabilitySender(MessageSender):
         return [copy for batch in batches for copy in self._resend_payloads(batch, BATCH_FORMAT, max_bytes)]
 
     def check_marked_size(self, marked: bytes, _message_format: int) -> None:
-        """MessageTooLarge if a marked message or batch is larger than the entity takes."""
-        known = None if self._link is None else self._link.max_message_bytes
-        most = self._pairing.max_parked_bytes if known is None else known
-        if len(marked) > most:
-            raise self._too_large_with_mark_error(len(marked), most)
+        """Raise MessageTooLarge if a marked message or batch is larger than the entity accepts."""
+        link_max_bytes = None if self._link is None else self._link.max_message_bytes
+        max_bytes = self._pairing.max_parked_bytes if link_max_bytes is None else link_max_bytes
+        if len(marked) > max_bytes:
+            raise self._too_large_with_mark_error(len(marked), max_bytes)
 
     def _too_large_with_mark_error(self, size: int, max_bytes: int) -> MessageTooLarge:
         return MessageTooLarge(
-            f"no answer came, and the message for '{self.path}' may have been stored. It is not sent again: marked as a"
-            f" possible duplicate it has {size:,} bytes, and the entity takes {max_bytes:,}",
+            f"the primary did not answer, and the message for '{self.path}' may have been stored. It is not sent again:"
+            f" marked as a possible duplicate it has {size:,} bytes, and the entity accepts {max_bytes:,}",
             may_have_happened=True,
         )
 
     def park(self, payload: bytes, message_format: int, *, is_possible_duplicate: bool) -> bytes:
-        """A message as it is parked; MessageCannotBeParked if it is too large for that."""
+        """Return a message in its parked form. Raise MessageCannotBeParked if that form is too large."""
         parked = rewriting.park(payload, message_format, self.path, is_possible_duplicate=is_possible_duplicate)
         rewriting.check_parked_size(parked, self._pairing.max_parked_bytes, message_format)
         return parked
@@ -208,7 +217,7 @@ class SendAvailabilitySender(MessageSender):
     def can_be_parked(self, messages: BrokeredMessage | Iterable[BrokeredMessage]) -> bool:
         """Return whether a message, or a batch, can also be sent while the entity is failed over (Q08).
 
-        That is so if each message is small enough to be parked: a batch that is too large to be parked whole is split.
+        Each message must be small enough to be parked. A batch that is too large to be parked whole is split.
         """
         now_ms = self.factory.settings.clock.wall_ms()
         batch = [messages] if isinstance(messages, BrokeredMessage) else messages
@@ -221,13 +230,16 @@ class SendAvailabilitySender(MessageSender):
         return True
 
     async def _schedule_one(self, message: BrokeredMessage) -> int:
-        """Schedule it. While the entity is failed over it is parked with its time, and has no number: 0."""
+        """Schedule a message and return its sequence number.
+
+        While the entity is failed over, the message is parked with its scheduled time, and the number is 0.
+        """
         rewriting.check_property_names(message.properties)
         (limit_s, attempt_s), failure = self._time_limits_s, None
         deadline_s = asyncio.get_running_loop().time() + limit_s
         payload = message.encode(self.factory.settings.clock.wall_ms())
         health, is_behind = self.health, self.is_behind_spool([message])
-        if health.takes_sends and not is_behind and health.fragment_outages.outage_for([message]) is None:
+        if health.accepts_sends and not is_behind and health.fragment_outages.outage_for([message]) is None:
             try:
                 number = await self._schedule_at_primary(message, deadline_s, attempt_s)
             except ServiceBusError as error:
@@ -241,7 +253,7 @@ class SendAvailabilitySender(MessageSender):
         return 0
 
     async def _schedule_at_primary(self, message: BrokeredMessage, deadline_s: float, attempt_s: float) -> int:
-        """Schedule a message at the primary. While that is busy, wait as it asks, or as time allows, and try again."""
+        """Schedule a message at the primary. While the primary is busy and there is time, wait and retry."""
         loop, pauses = asyncio.get_running_loop(), Backoff(self.factory.settings.retry_policy)
         while True:
             limit_s = min(attempt_s, deadline_s - loop.time())
@@ -255,13 +267,17 @@ class SendAvailabilitySender(MessageSender):
             await asyncio.sleep(pause_s)
 
     async def cancel_scheduled(self, *sequence_numbers: int) -> None:
-        """Take back scheduled messages. FailedOver where that cannot be: what was parked has no number there."""
+        """Cancel scheduled messages.
+
+        Raise FailedOver if the entity is failed over, or if a message was parked and so has no sequence number at the
+        primary.
+        """
         if 0 in sequence_numbers:
             raise FailedOver(
-                f"a message for '{self.path}' was scheduled while that was failed over: it is parked, with its time,"
-                " and cannot be cancelled"
+                f"a message for '{self.path}' was scheduled while the entity was failed over: it is parked with its"
+                " scheduled time, and cannot be cancelled"
             )
-        self._check_not_failed_over("what is scheduled there cannot be cancelled now")
+        self._check_not_failed_over("its scheduled messages cannot be cancelled now")
         await super().cancel_scheduled(*sequence_numbers)
 
     def _check_not_failed_over(self, consequence: str) -> None:

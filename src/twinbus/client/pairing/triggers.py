@@ -1,4 +1,4 @@
-"""Which failures of a send trigger failover: a table that applications can read and change.
+"""The table of failures that trigger failover, which applications can read and change.
 
     from twinbus.client.pairing import triggers
 
@@ -6,7 +6,7 @@
     options.triggers = triggers.AS_DOCUMENTED
     options.triggers = {**triggers.AS_DOCUMENTED, EntityNotFound: FailureClass.CALLER}
 
-Owns: the table. Each error has a class of its own (`model.errors`); an entry here takes precedence.
+Owns: the table. Each error has a default class (`model.errors`); an entry in this table takes precedence.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ AS_DOCUMENTED: Final[Triggers] = MappingProxyType(
         CallerError: FailureClass.UNAVAILABLE,
         Unauthorized: FailureClass.CALLER,
         ServerBusy: FailureClass.THROTTLED,
-        # Argument and operation errors of the caller's program: no MessagingException in the original object model.
+        # Argument and operation errors of the application: in Microsoft's client they are not MessagingExceptions.
         InvalidArgument: FailureClass.CALLER,
         InvalidOperation: FailureClass.CALLER,
         MalformedMessage: FailureClass.CALLER,
@@ -45,16 +45,17 @@ AS_DOCUMENTED: Final[Triggers] = MappingProxyType(
         NotImplementedHere: FailureClass.CALLER,
         ObjectClosed: FailureClass.CALLER,
         FactoryFaulted: FailureClass.CALLER,
-        # Names the messages of a batch that are stored: parking the batch would store these twice.
+        # Some messages of the batch are stored already: parking the batch would store them twice.
         PartlyStored: FailureClass.CALLER,
     }
 )
-"""The reading of Microsoft's documents (R031): any messaging error that is not transient triggers failover, except
-unauthorised and server busy. So do disabled, missing and full entities, and messages that are too large."""
+"""The table that follows Microsoft's documentation (R031): every messaging error that is not transient triggers
+failover, except unauthorised and server busy. So disabled, missing and full entities, and messages that are too large,
+trigger failover."""
 
 
 def class_of(error: ServiceBusError, triggers: Triggers) -> FailureClass:
-    """Return the class of a failure to a paired sender: the entry of the nearest base class, or the error's own."""
+    """Return the failure class for a paired sender: the entry for the nearest base class, or else the default."""
     for kind in type(error).__mro__:
         if kind in triggers:
             return triggers[kind]

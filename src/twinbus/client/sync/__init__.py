@@ -5,8 +5,8 @@
     with MessagingFactory.from_connection_string(text) as factory:
         factory.create_queue_client("orders").send(BrokeredMessage("two pounds of apples"))
 
-Any thread may use any of them at any time. Nothing is done here: each call is made on a loop in the background, by the
-object of `twinbus.client` that it stands for, and raises what that raises.
+All classes are thread-safe. Each object wraps an object from `twinbus.client`: its calls run on an event loop in a
+background thread, and raise the same errors.
 """
 
 from twinbus.client.connection_string import ConnectionString

@@ -1,6 +1,7 @@
-"""The loop in the background: one thread for all factories of a process.
+"""The background loop: one thread with an event loop for all blocking factories of a process.
 
-Owns: the thread. It starts with the first call and ends with the process, after whatever is still open was closed.
+Owns the thread, which starts with the first call and stops with the process, after closing open factories and
+managers, and the base classes of the blocking wrappers.
 """
 
 from __future__ import annotations
@@ -22,40 +23,40 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _STOP_TIMEOUT_S: Final = 5.0
-"""How long the end of a process waits for the loop."""
+"""How long process exit waits for the loop."""
 _CLOSE_TIMEOUT_S: Final = 2.0
-"""How long of that for what is still open."""
+"""Part of _STOP_TIMEOUT_S for closing open factories, managers and pairs."""
 
 
 class Closable(Protocol):
-    """What is closed with the process, unless it was before."""
+    """An object that is closed at process exit."""
 
     async def close(self) -> None:
-        """End it. May be called again."""
+        """Close the object. Idempotent."""
 
 
 class BackgroundLoop:
-    """A loop on a thread of its own."""
+    """An event loop on its own thread."""
 
     def __init__(self) -> None:
-        """It runs at once."""
+        """Create the loop and start its thread."""
         self.closables: weakref.WeakSet[Closable] = weakref.WeakSet()
         self.pairings: weakref.WeakSet[Closable] = weakref.WeakSet()
-        """What is closed before the others, since these belong to it."""
+        """Pairs, which are closed before the factories that they use."""
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="twinbus-client", daemon=True)
         self._thread.start()
 
     @property
     def is_current_thread(self) -> bool:
-        """The caller is on this thread."""
+        """Whether the caller runs on the thread of this loop."""
         return threading.current_thread() is self._thread
 
     def run_blocking(self, coroutine_function: Callable[[], Awaitable[T]]) -> T:
-        """What an awaitable brings, or raises, that is made there. Whoever is interrupted has it cancelled."""
+        """Run a coroutine function on the loop and return its result. An interrupted caller cancels the coroutine."""
         if self.is_current_thread:
             raise RuntimeError(
-                "a call that waits was made on the client's own thread, by a watcher: it would wait forever"
+                "a blocking call on the client's own thread would deadlock: do not make one in a watcher or listener"
             )
 
         async def run() -> T:
@@ -69,7 +70,7 @@ class BackgroundLoop:
             raise
 
     def stop(self) -> None:
-        """End whatever runs there, and the thread."""
+        """Close open objects, cancel the remaining tasks and stop the thread."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(_STOP_TIMEOUT_S)
@@ -83,11 +84,11 @@ class BackgroundLoop:
             self._loop.close()
 
     async def _close_all(self) -> None:
-        ends = asyncio.get_running_loop().time() + _CLOSE_TIMEOUT_S
-        for some in (self.pairings, self.closables):
-            closing = [asyncio.ensure_future(one.close()) for one in list(some)]
+        deadline = asyncio.get_running_loop().time() + _CLOSE_TIMEOUT_S
+        for group in (self.pairings, self.closables):
+            closing = [asyncio.ensure_future(closable.close()) for closable in list(group)]
             if closing:
-                await asyncio.wait(closing, timeout=max(0.0, ends - asyncio.get_running_loop().time()))
+                await asyncio.wait(closing, timeout=max(0.0, deadline - asyncio.get_running_loop().time()))
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
@@ -99,7 +100,7 @@ _start_lock = threading.Lock()
 
 
 def _get_background_loop() -> BackgroundLoop:
-    global _background_loop  # noqa: PLW0603  # one of a process
+    global _background_loop  # noqa: PLW0603  # one per process
     with _start_lock:
         if _background_loop is None:
             _background_loop = BackgroundLoop()
@@ -107,22 +108,22 @@ def _get_background_loop() -> BackgroundLoop:
 
 
 def run_blocking(coroutine_function: Callable[[], Awaitable[T]]) -> T:
-    """What an awaitable brings, or raises, that is made on the loop in the background."""
+    """Run a coroutine function on the background loop and return its result."""
     return _get_background_loop().run_blocking(coroutine_function)
 
 
 def close_at_exit(closable: Closable) -> None:
-    """Have something closed with the process."""
+    """Close an object at process exit."""
     _get_background_loop().closables.add(closable)
 
 
 def close_pair_at_exit(pairing: Closable) -> None:
-    """The same for what has others in it, which are closed with it and in its order."""
+    """Close a pair at process exit, before the factories and managers that it uses."""
     _get_background_loop().pairings.add(pairing)
 
 
 def call_blocking(function: Callable[[], T]) -> T:
-    """What a function returns, or raises, that is called on the loop in the background."""
+    """Call a function on the background loop and return its result."""
 
     async def run() -> T:
         return function()
@@ -131,7 +132,7 @@ def call_blocking(function: Callable[[], T]) -> T:
 
 
 def read_blocking(function: Callable[[], T]) -> T:
-    """Call a function that only reads: on the loop in the background, also where the caller is a listener there."""
+    """Call a function that only reads, on the background loop. Unlike `call_blocking`, this works in listeners, too."""
     return function() if _get_background_loop().is_current_thread else call_blocking(function)
 
 
@@ -142,7 +143,7 @@ def _stop_at_exit() -> None:
 
 
 def _reset_after_fork() -> None:
-    """A child has the memory of its parent, and none of its threads."""
+    """Forget the loop in a forked child, which has no thread for it."""
     global _background_loop, _start_lock
     _background_loop, _start_lock = None, threading.Lock()
 
@@ -157,10 +158,10 @@ InnerT = TypeVar("InnerT", bound="ClientEntity")
 
 
 class BlockingObject(Generic[ClosableT]):
-    """Stands for one object of `twinbus.client`."""
+    """Blocking wrapper around an object from `twinbus.client`."""
 
     def __init__(self, inner: ClosableT) -> None:
-        """`inner` is what does the work; it belongs to the loop in the background."""
+        """Wrap `inner`, which runs on the background loop."""
         self.inner = inner
 
     def __repr__(self) -> str:
@@ -175,19 +176,19 @@ class BlockingObject(Generic[ClosableT]):
         self.close()
 
     def close(self) -> None:
-        """End it, and all that was made by it. May be called again."""
+        """Close the object and everything it created. Idempotent."""
         run_blocking(self.inner.close)
 
 
 class BlockingEntity(BlockingObject[InnerT]):
-    """A sender, a receiver, or a client that has both. Made by a factory."""
+    """Blocking wrapper around a sender, receiver or client."""
 
     @property
     def path(self) -> str:
-        """Of its entity."""
+        """Path of the entity."""
         return self.inner.path
 
     @property
     def is_closed(self) -> bool:
-        """It cannot be used any more."""
+        """Whether the object is closed."""
         return self.inner.is_closed

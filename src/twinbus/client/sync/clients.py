@@ -1,6 +1,6 @@
-"""Blocking senders, receivers, sessions, transactions, and clients of queues, topics and subscriptions.
+"""Blocking senders, receivers, sessions, transactions, and clients for queues, topics and subscriptions.
 
-Owns: that each call waits. The modules of `twinbus.client` with the same names do the work.
+Each class wraps the class of the same name in `twinbus.client`, and its methods block until they have a result.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 class Transaction:
-    """One transaction. It is declared with its first operation; leaving its block commits, an exception rolls back."""
+    """A transaction, declared with its first operation. Leaving the block commits; an exception rolls back."""
 
     def __init__(self, inner: transaction.Transaction) -> None:
-        """Made by a factory."""
+        """Wrap a transaction. Applications call `MessagingFactory.transaction` instead."""
         self.inner = inner
 
     def __enter__(self) -> Self:
@@ -40,20 +40,20 @@ class Transaction:
 
     @property
     def state(self) -> TransactionState:
-        """What became of it."""
+        """State of the transaction."""
         return self.inner.state
 
     def commit(self) -> None:
-        """All of it, now; TransactionRolledBack, and nothing of it, if that cannot be."""
+        """Commit all operations. Raise TransactionRolledBack if the transaction was rolled back instead."""
         run_blocking(self.inner.commit)
 
     def rollback(self) -> None:
-        """Nothing of it: what was settled in it is locked as before."""
+        """Roll back all operations. Messages settled in the transaction are locked as before."""
         run_blocking(self.inner.rollback)
 
 
 def unwrap(wrapper: Transaction | None) -> transaction.Transaction | None:
-    """The one that does the work."""
+    """Return the wrapped transaction, or None."""
     return None if wrapper is None else wrapper.inner
 
 
@@ -63,7 +63,7 @@ InnerSenderT = TypeVar("InnerSenderT", bound="sender.MessageSender | clients.Sen
 
 
 class BlockingSender(BlockingEntity[InnerSenderT]):
-    """What can send."""
+    """Base class of blocking senders and of clients that send."""
 
     def send(
         self,
@@ -72,7 +72,7 @@ class BlockingSender(BlockingEntity[InnerSenderT]):
         transaction: Transaction | None = None,
         timeout: dt.timedelta | float | None = None,
     ) -> None:
-        """Send a message; it is safe when this returns. In a transaction: once that is committed."""
+        """Send a message; when this returns, the namespace has stored it (in a transaction: at the commit)."""
         run_blocking(lambda: self.inner.send(message, transaction=unwrap(transaction), timeout=timeout))
 
     def send_batch(
@@ -82,35 +82,35 @@ class BlockingSender(BlockingEntity[InnerSenderT]):
         transaction: Transaction | None = None,
         timeout: dt.timedelta | float | None = None,
     ) -> None:
-        """Send messages together: all are taken, or none."""
-        batch = list(messages)  # an iterable of the application's is not to run on our thread
+        """Send messages as one batch: the entity stores all of them or none."""
+        batch = list(messages)  # the application's iterable must not run on the background thread
         run_blocking(lambda: self.inner.send_batch(batch, transaction=unwrap(transaction), timeout=timeout))
 
     def can_be_parked(self, messages: BrokeredMessage | Iterable[BrokeredMessage]) -> bool:
         """Return whether a message, or a batch, can also be sent while the entity is failed over.
 
-        That is so if each message is small enough to be parked. False if the factory is not paired.
+        True if each message is small enough to be parked. False if the factory is not paired.
         """
         return self.inner.can_be_parked(messages)
 
     def schedule(self, message: BrokeredMessage, when: dt.datetime) -> int:
-        """Send a message that appears at `when`; the number by which it can be cancelled until then."""
+        """Schedule a message for `when`; return the sequence number with which it can be cancelled."""
         return run_blocking(lambda: self.inner.schedule(message, when))
 
     def cancel_scheduled(self, *sequence_numbers: int) -> None:
-        """Take back scheduled messages; MessageNotFound, and none is taken back, if one of them is not there."""
+        """Cancel scheduled messages. Raise MessageNotFound, and cancel none, if one of them does not exist."""
         run_blocking(lambda: self.inner.cancel_scheduled(*sequence_numbers))
 
 
 class MessageSender(BlockingSender["sender.MessageSender"]):
-    """Sends to one entity."""
+    """Blocking sender of messages to one entity."""
 
     def open(self) -> None:
-        """Attach now instead of with the first send: what is wrong with the entity is known then."""
+        """Attach now instead of at the first send, to get the entity's errors early."""
         run_blocking(self.inner.open)
 
     def max_message_bytes(self) -> int | None:
-        """The largest message, or batch, that the entity takes; None where it does not say."""
+        """Return the size of the largest message or batch that the entity accepts; None if the entity sets no limit."""
         return run_blocking(self.inner.max_message_bytes)
 
 
@@ -121,25 +121,25 @@ InnerReceiverT = TypeVar("InnerReceiverT", bound="receiver.MessageReceiver")
 
 
 class BlockingReceiver(BlockingEntity[InnerReceivingT]):
-    """What can receive."""
+    """Base class of blocking receivers and of clients that receive."""
 
     def receive(self, timeout: dt.timedelta | float | None = None) -> BrokeredMessage | None:
-        """The next message; None if there was none in that time (the factory's operation timeout, if not said)."""
+        """Receive the next message; None after the timeout (default: the factory's operation timeout)."""
         return run_blocking(lambda: self.inner.receive(timeout))
 
     def receive_batch(self, max_count: int, timeout: dt.timedelta | float | None = None) -> list[BrokeredMessage]:
-        """Up to `max_count` messages, as soon as there are any."""
+        """Receive up to `max_count` messages, as soon as at least one is available; empty after the timeout."""
         return run_blocking(lambda: self.inner.receive_batch(max_count, timeout))
 
     def __iter__(self) -> Iterator[BrokeredMessage]:
-        """All messages, for as long as it is open."""
+        """Yield messages until the receiver is closed."""
         while not self.is_closed:
             message = self.receive()
             if message is not None:
                 yield message
 
     def complete(self, message: BrokeredMessage, *, transaction: Transaction | None = None) -> None:
-        """It was dealt with, and is gone. In a transaction: once that is committed."""
+        """Complete a message, which deletes it from the entity (in a transaction: at the commit)."""
         run_blocking(lambda: self.inner.complete(message, transaction=unwrap(transaction)))
 
     def abandon(
@@ -149,7 +149,7 @@ class BlockingReceiver(BlockingEntity[InnerReceivingT]):
         *,
         transaction: Transaction | None = None,
     ) -> None:
-        """It goes back, to be received again, with some properties changed."""
+        """Abandon a message: unlock it for redelivery, with some properties changed."""
         run_blocking(lambda: self.inner.abandon(message, properties_to_modify, transaction=unwrap(transaction)))
 
     def defer(
@@ -159,7 +159,7 @@ class BlockingReceiver(BlockingEntity[InnerReceivingT]):
         *,
         transaction: Transaction | None = None,
     ) -> None:
-        """It is put aside, and received by its sequence number only: `receive_deferred`."""
+        """Defer a message: from now on only `receive_deferred` returns it, by its sequence number."""
         run_blocking(lambda: self.inner.defer(message, properties_to_modify, transaction=unwrap(transaction)))
 
     def dead_letter(
@@ -170,77 +170,77 @@ class BlockingReceiver(BlockingEntity[InnerReceivingT]):
         *,
         transaction: Transaction | None = None,
     ) -> None:
-        """It goes to the dead-letter queue, with the reason among its properties."""
+        """Move a message to the dead-letter queue, with the reason and description as properties."""
         run_blocking(lambda: self.inner.dead_letter(message, reason, description, transaction=unwrap(transaction)))
 
     def renew_lock(self, message: BrokeredMessage) -> dt.datetime:
-        """Have a message for longer; until when. MessageLockLost if it is too late."""
+        """Renew the lock of a message; return its new expiry time. Raise MessageLockLost if the lock has expired."""
         return run_blocking(lambda: self.inner.renew_lock(message))
 
     def receive_deferred(self, *sequence_numbers: int) -> list[BrokeredMessage]:
-        """Deferred messages, by their numbers; MessageNotFound if one is not deferred, or somebody has it."""
+        """Receive deferred messages by sequence number. Raise MessageNotFound if one is not deferred or is locked."""
         return run_blocking(lambda: self.inner.receive_deferred(*sequence_numbers))
 
     def peek(self, from_sequence_number: int | None = None) -> BrokeredMessage | None:
-        """The next message, without a lock: from a number on, or after the last that was peeked at."""
+        """Return the next message without locking it: from a sequence number, or after the last message peeked."""
         return run_blocking(lambda: self.inner.peek(from_sequence_number))
 
     def peek_batch(self, max_count: int, from_sequence_number: int | None = None) -> list[BrokeredMessage]:
-        """Up to `max_count` messages, whatever their state, in the order of their numbers."""
+        """Return up to `max_count` messages in any state, by sequence number, without locking them."""
         return run_blocking(lambda: self.inner.peek_batch(max_count, from_sequence_number))
 
 
 class _LinkReceiver(BlockingReceiver[InnerReceiverT]):
-    """What receivers and sessions have in common."""
+    """Base class of blocking receivers and sessions."""
 
     def open(self) -> None:
-        """Attach now instead of with the first receive: what is wrong with the entity is known then."""
+        """Attach now instead of at the first receive, to get the entity's errors early."""
         run_blocking(self.inner.open)
 
     def complete_batch(self, messages: Sequence[BrokeredMessage]) -> None:
-        """The same as `complete` for several; the first error, if some cannot be, after all others are."""
+        """Complete several messages; if some fail, complete the others and then raise the first error."""
         run_blocking(lambda: self.inner.complete_batch(messages))
 
     def release(self, message: BrokeredMessage) -> None:
-        """It goes back as if it had never been received: not counted as a delivery."""
+        """Release a message: unlock it without increasing its delivery count."""
         run_blocking(lambda: self.inner.release(message))
 
     def renew_locks(self, messages: Sequence[BrokeredMessage]) -> list[dt.datetime]:
-        """The same as `renew_lock` for several: if one is lost, none is renewed."""
+        """Renew the locks of several messages; return the new expiry times. If one lock is lost, none is renewed."""
         return run_blocking(lambda: self.inner.renew_locks(messages))
 
     def delete_batch(self, max_count: int, before: dt.datetime | None = None) -> int:
-        """Delete up to `max_count` of the oldest messages that nobody has; how many were."""
+        """Delete up to `max_count` of the oldest unlocked messages; return how many were deleted."""
         return run_blocking(lambda: self.inner.delete_batch(max_count, before))
 
 
 class MessageReceiver(_LinkReceiver["receiver.MessageReceiver"]):
-    """Receives from one entity."""
+    """Blocking receiver of messages from one entity."""
 
 
 class MessageSession(_LinkReceiver[message_session.MessageSession]):
-    """One session, held."""
+    """Blocking receiver of one accepted session."""
 
     @property
     def session_id(self) -> str | None:
-        """Its id."""
+        """Id of the session."""
         return self.inner.session_id
 
     @property
     def locked_until_utc(self) -> dt.datetime:
-        """When somebody else may have it, unless it is renewed."""
+        """Expiry time of the session lock, unless it is renewed."""
         return self.inner.locked_until_utc
 
     def renew_session_lock(self) -> dt.datetime:
-        """Have it for longer; until when."""
+        """Renew the session lock; return its new expiry time."""
         return run_blocking(self.inner.renew_session_lock)
 
     def get_state(self) -> bytes | None:
-        """What was last kept for the session."""
+        """Return the session state, or None if none is set."""
         return run_blocking(self.inner.get_state)
 
     def set_state(self, state: bytes | None) -> None:
-        """Keep something for the session; None: nothing any more."""
+        """Set the session state; None deletes it."""
         run_blocking(lambda: self.inner.set_state(state))
 
 
@@ -251,20 +251,20 @@ InnerReceivingClientT = TypeVar("InnerReceivingClientT", bound="clients.Receivin
 
 
 class _SendingClient(BlockingSender[InnerSendingClientT]):
-    """What queues and topics have in common: one can send to them."""
+    """Base class of blocking queue clients and topic clients."""
 
     @property
     def sender(self) -> MessageSender:
-        """What sends."""
+        """The sender of the client."""
         return MessageSender(self.inner.sender)
 
 
 class _ReceivingClient(BlockingReceiver[InnerReceivingClientT]):
-    """What queues and subscriptions have in common: one can receive from them."""
+    """Base class of blocking queue clients and subscription clients."""
 
     @property
     def prefetch(self) -> int:
-        """How many messages are asked for ahead. Set it before the first receive."""
+        """Number of messages to receive ahead; set it before the first receive."""
         return self.inner.prefetch
 
     @prefetch.setter
@@ -273,11 +273,11 @@ class _ReceivingClient(BlockingReceiver[InnerReceivingClientT]):
 
     @property
     def receiver(self) -> MessageReceiver:
-        """What receives."""
+        """The receiver of the client, created on first use."""
         return MessageReceiver(call_blocking(lambda: self.inner.receiver))
 
     def dead_letter_receiver(self, mode: ReceiveMode | None = None) -> MessageReceiver:
-        """A receiver of its dead-letter queue."""
+        """Create a receiver for this entity's dead-letter queue."""
         return MessageReceiver(call_blocking(lambda: self.inner.dead_letter_receiver(mode)))
 
     def accept_session(
@@ -288,24 +288,24 @@ class _ReceivingClient(BlockingReceiver[InnerReceivingClientT]):
         timeout: dt.timedelta | float | None = None,
         auto_renew: dt.timedelta | float | None = None,
     ) -> MessageSession:
-        """Take a session; without an id the next that nobody has. `auto_renew`: for how long to keep its lock."""
+        """Accept a session (default: the next free one). `auto_renew` is how long the session lock is renewed."""
         inner = run_blocking(
             lambda: self.inner.accept_session(session_id, prefetch=prefetch, timeout=timeout, auto_renew=auto_renew)
         )
         return MessageSession(inner)
 
     def get_message_sessions(self, updated_since: dt.datetime | None = None) -> list[str]:
-        """Ids of the sessions that have messages or a state; or whose state was set since a time."""
+        """Return the ids of sessions that have messages or a state, or whose state was set since `updated_since`."""
         return run_blocking(lambda: self.inner.get_message_sessions(updated_since))
 
 
 class QueueClient(_SendingClient["clients.QueueClient"], _ReceivingClient["clients.QueueClient"]):
-    """Sends to a queue and receives from it."""
+    """Blocking client that sends to a queue and receives from it."""
 
 
 class TopicClient(_SendingClient["clients.TopicClient"]):
-    """Sends to a topic."""
+    """Blocking client that sends to a topic."""
 
 
 class SubscriptionClient(_ReceivingClient["clients.SubscriptionClient"]):
-    """Receives from a subscription."""
+    """Blocking client that receives from a subscription."""

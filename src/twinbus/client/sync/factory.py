@@ -1,4 +1,4 @@
-"""The blocking messaging factory. What it does is in `twinbus.client.factory`."""
+"""The blocking messaging factory, a wrapper around `twinbus.client.factory`."""
 
 from __future__ import annotations
 
@@ -32,36 +32,36 @@ if TYPE_CHECKING:
 
 
 class MessagingFactory(BlockingObject[factory.MessagingFactory]):
-    """One namespace, as an application uses it."""
+    """Connection to one namespace; creates blocking senders, receivers, clients and transactions."""
 
     def __init__(self, inner: factory.MessagingFactory) -> None:
-        """`from_connection_string` is the usual way. `inner` does the work, on the loop in the background."""
+        """Wrap `inner`, which runs on the background loop. Applications usually call `from_connection_string`."""
         super().__init__(inner)
         close_at_exit(inner)
 
     @classmethod
     def from_connection_string(cls, text: str, **options: Unpack[ClientOptions]) -> Self:
-        """A factory for the namespace that a connection string names. ValueError says what is wrong with the string."""
+        """Create a factory for the namespace of a connection string. Raise ValueError if the string is invalid."""
         return cls(call_blocking(lambda: factory.MessagingFactory.from_connection_string(text, **options)))
 
-    # --- what it makes ------------------------------------------------------------------------------------------------
+    # --- clients, senders and receivers -------------------------------------------------------------------------------
 
     def create_queue_client(self, path: str, mode: ReceiveMode = ReceiveMode.PEEK_LOCK) -> QueueClient:
-        """A client that sends to a queue and receives from it."""
+        """Create a client that sends to a queue and receives from it."""
         return QueueClient(call_blocking(lambda: self.inner.create_queue_client(path, mode)))
 
     def create_topic_client(self, path: str) -> TopicClient:
-        """A client that sends to a topic."""
+        """Create a client that sends to a topic."""
         return TopicClient(call_blocking(lambda: self.inner.create_topic_client(path)))
 
     def create_subscription_client(
         self, topic: str, name: str, mode: ReceiveMode = ReceiveMode.PEEK_LOCK
     ) -> SubscriptionClient:
-        """A client that receives from a subscription."""
+        """Create a client that receives from a subscription."""
         return SubscriptionClient(call_blocking(lambda: self.inner.create_subscription_client(topic, name, mode)))
 
     def create_message_sender(self, path: str, *, via: str | None = None) -> MessageSender:
-        """A sender to a queue or a topic. With `via` messages go to that queue first: for transactions."""
+        """Create a sender for a queue or a topic. With `via`, messages go through that queue, as transactions need."""
         return MessageSender(call_blocking(lambda: self.inner.create_message_sender(path, via=via)))
 
     def create_message_receiver(
@@ -75,7 +75,7 @@ class MessagingFactory(BlockingObject[factory.MessagingFactory]):
         silence_limit: dt.timedelta | float | None = None,
         if_free: bool = False,
     ) -> MessageReceiver:
-        """A receiver of a queue, a subscription (`topic/Subscriptions/name`), or of a sub-queue of one of these."""
+        """Create a receiver for a queue, a subscription (`topic/Subscriptions/name`), or a sub-queue of either."""
         inner = call_blocking(
             lambda: self.inner.create_message_receiver(
                 path,
@@ -90,44 +90,44 @@ class MessagingFactory(BlockingObject[factory.MessagingFactory]):
         return MessageReceiver(inner)
 
     def transaction(self) -> Transaction:
-        """Operations that happen together, or not at all."""
+        """Create a transaction: its sends and settlements are committed together or rolled back together."""
         return Transaction(call_blocking(self.inner.transaction))
 
     # --- state --------------------------------------------------------------------------------------------------------
 
     @property
     def address(self) -> str:
-        """Where the namespace is."""
+        """Host and port of the namespace."""
         return self.inner.address
 
     @property
     def state(self) -> FactoryState:
-        """Open, closed or faulted."""
+        """State of the factory: open, closed or faulted."""
         return self.inner.state
 
     @property
     def fault(self) -> BaseException | None:
-        """Why it has faulted."""
+        """Error that caused the factory to fault."""
         return self.inner.fault
 
     @property
     def is_connected(self) -> bool:
-        """There is a connection now."""
+        """Whether the factory has an open connection."""
         return self.inner.is_connected
 
     def watch(self, watcher: Callable[[MessagingFactory], None]) -> None:
-        """Have `watcher` called, on the client's own thread, whenever `state` or `is_connected` has changed.
+        """Call `watcher` on the client's own thread whenever `state` or `is_connected` has changed.
 
-        It must not wait there: a call that waits raises RuntimeError.
+        The watcher must not block: a blocking call raises RuntimeError.
         """
         call_blocking(lambda: self.inner.watch(lambda _: watcher(self)))
 
     # --- pairing ------------------------------------------------------------------------------------------------------
 
     def pair_namespace(self, options: SendAvailabilityPairedNamespaceOptions) -> Pairing:
-        """Pair this namespace, the primary, with a secondary: from now on sends survive its loss."""
-        given = options.inner()
-        pairing = Pairing(run_blocking(lambda: self.inner.pair_namespace(given)))
+        """Pair this namespace, the primary, with a secondary, so that sends succeed while the primary is down."""
+        inner_options = options.inner()
+        pairing = Pairing(run_blocking(lambda: self.inner.pair_namespace(inner_options)))
         close_pair_at_exit(pairing.inner)
-        options.backlog_queue_count = given.backlog_queue_count
+        options.backlog_queue_count = inner_options.backlog_queue_count
         return pairing

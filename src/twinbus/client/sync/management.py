@@ -1,4 +1,4 @@
-"""The blocking manager of a namespace. What it does is in `twinbus.client.management`; lists come whole."""
+"""The blocking manager of a namespace, a wrapper around `twinbus.client.management`. Lists are returned as a whole."""
 
 from __future__ import annotations
 
@@ -20,76 +20,82 @@ T = TypeVar("T")
 
 
 class NamespaceManager(BlockingObject[management.NamespaceManager]):
-    """The entities of one namespace."""
+    """Blocking management client for one namespace."""
 
     def __init__(self, inner: management.NamespaceManager) -> None:
-        """`from_connection_string` is the usual way. `inner` does the work, on the loop in the background."""
+        """Wrap `inner`, which runs on the background loop. Applications usually call `from_connection_string`."""
         super().__init__(inner)
         close_at_exit(inner)
 
     @classmethod
     def from_connection_string(cls, text: str, **options: Unpack[ClientOptions]) -> Self:
-        """A manager of the namespace that a connection string names. ValueError says what is wrong with the string."""
+        """Create a manager for the namespace of a connection string. Raise ValueError if the string is invalid."""
         return cls(call_blocking(lambda: management.NamespaceManager.from_connection_string(text, **options)))
 
     def get_namespace_info(self) -> NamespaceInfo:
-        """What the namespace is."""
+        """Return the name and properties of the namespace."""
         return run_blocking(self.inner.get_namespace_info)
 
     def create_queue(self, path: str, description: QueueDescription | None = None) -> QueueDescription:
-        """Make a queue, and say what it became; EntityAlreadyExists, QuotaExceeded, InvalidArgument."""
+        """Create a queue and return its description.
+
+        Raise EntityAlreadyExists, QuotaExceeded or InvalidArgument if the namespace refuses.
+        """
         return run_blocking(lambda: self.inner.create_queue(path, description))
 
     def update_queue(self, path: str, description: QueueDescription) -> QueueDescription:
-        """Make a queue be as described in every respect; start from what `get_queue` says. EntityNotFound."""
+        """Replace the whole description of a queue; start from `get_queue`. Raise EntityNotFound if there is none."""
         return run_blocking(lambda: self.inner.update_queue(path, description))
 
     def get_queue(self, path: str) -> QueueDescription:
-        """What a queue is told to be, or EntityNotFound."""
+        """Return the description of a queue. Raise EntityNotFound if there is none."""
         return run_blocking(lambda: self.inner.get_queue(path))
 
     def get_queue_runtime(self, path: str) -> QueueRuntime:
-        """What a queue holds now, or EntityNotFound."""
+        """Return the message counts and size of a queue. Raise EntityNotFound if there is none."""
         return run_blocking(lambda: self.inner.get_queue_runtime(path))
 
     def queue_exists(self, path: str) -> bool:
-        """There is a queue of that path."""
+        """Return whether the queue exists."""
         return run_blocking(lambda: self.inner.queue_exists(path))
 
     def delete_queue(self, path: str) -> None:
-        """Delete a queue and all it holds, or EntityNotFound. A topic of that path would be deleted as well."""
+        """Delete a queue, or a topic with that path, and its messages. Raise EntityNotFound if there is none."""
         run_blocking(lambda: self.inner.delete_queue(path))
 
     def get_queues(self, prefix: str = "") -> list[QueueInfo]:
-        """All queues whose path starts so, page by page."""
+        """Return the queues whose path starts with `prefix`."""
         return run_blocking(lambda: _collect(self.inner.get_queues(prefix)))
 
     def create_topic(self, path: str, description: TopicDescription | None = None) -> TopicDescription:
-        """Make a topic, and say what it became; EntityAlreadyExists, QuotaExceeded, InvalidArgument."""
+        """Create a topic and return its description.
+
+        Raise EntityAlreadyExists, QuotaExceeded or InvalidArgument if the namespace refuses.
+        """
         return run_blocking(lambda: self.inner.create_topic(path, description))
 
     def update_topic(self, path: str, description: TopicDescription) -> TopicDescription:
-        """Make a topic be as described in every respect; start from what `get_topic` says. EntityNotFound."""
+        """Replace the whole description of a topic; start from `get_topic`. Raise EntityNotFound if there is none."""
         return run_blocking(lambda: self.inner.update_topic(path, description))
 
     def get_topic(self, path: str) -> TopicDescription:
-        """What a topic is told to be, or EntityNotFound."""
+        """Return the description of a topic. Raise EntityNotFound if there is none."""
         return run_blocking(lambda: self.inner.get_topic(path))
 
     def get_topic_runtime(self, path: str) -> TopicRuntime:
-        """What a topic holds now, or EntityNotFound."""
+        """Return the counts and size of a topic. Raise EntityNotFound if there is none."""
         return run_blocking(lambda: self.inner.get_topic_runtime(path))
 
     def topic_exists(self, path: str) -> bool:
-        """There is a topic of that path."""
+        """Return whether the topic exists."""
         return run_blocking(lambda: self.inner.topic_exists(path))
 
     def delete_topic(self, path: str) -> None:
-        """Delete a topic with its subscriptions, or EntityNotFound. A queue of that path would be deleted as well."""
+        """Delete a topic with its subscriptions, or a queue with that path. Raise EntityNotFound if there is none."""
         run_blocking(lambda: self.inner.delete_topic(path))
 
     def get_topics(self, prefix: str = "") -> list[TopicInfo]:
-        """All topics whose path starts so, page by page."""
+        """Return the topics whose path starts with `prefix`."""
         return run_blocking(lambda: _collect(self.inner.get_topics(prefix)))
 
     def create_subscription(
@@ -99,59 +105,65 @@ class NamespaceManager(BlockingObject[management.NamespaceManager]):
         description: SubscriptionDescription | None = None,
         rule: RuleDescription | None = None,
     ) -> SubscriptionDescription:
-        """Make a subscription with one rule: `rule`, or one that is true for every message."""
+        """Create a subscription with one rule (default: a rule that matches every message)."""
         return run_blocking(lambda: self.inner.create_subscription(topic, name, description, rule))
 
     def update_subscription(
         self, topic: str, name: str, description: SubscriptionDescription
     ) -> SubscriptionDescription:
-        """Make a subscription be as described in every respect; start from what `get_subscription` says."""
+        """Replace the whole description of a subscription; start from `get_subscription`."""
         return run_blocking(lambda: self.inner.update_subscription(topic, name, description))
 
     def get_subscription(self, topic: str, name: str) -> SubscriptionDescription:
-        """What a subscription is told to be, or EntityNotFound."""
+        """Return the description of a subscription. Raise EntityNotFound if there is none."""
         return run_blocking(lambda: self.inner.get_subscription(topic, name))
 
     def get_subscription_runtime(self, topic: str, name: str) -> QueueRuntime:
-        """What a subscription holds now, or EntityNotFound. Its size is counted with its topic."""
+        """Return the message counts of a subscription, without its size, which is part of the topic's size.
+
+        Raise EntityNotFound if there is no such subscription.
+        """
         return run_blocking(lambda: self.inner.get_subscription_runtime(topic, name))
 
     def subscription_exists(self, topic: str, name: str) -> bool:
-        """The topic has a subscription of that name."""
+        """Return whether the subscription exists."""
         return run_blocking(lambda: self.inner.subscription_exists(topic, name))
 
     def delete_subscription(self, topic: str, name: str) -> None:
-        """Delete a subscription and all it holds, or EntityNotFound."""
+        """Delete a subscription with its messages. Raise EntityNotFound if there is none."""
         run_blocking(lambda: self.inner.delete_subscription(topic, name))
 
     def get_subscriptions(self, topic: str, prefix: str = "") -> list[SubscriptionInfo]:
-        """All subscriptions of a topic whose name starts so, page by page; or EntityNotFound."""
+        """Return the subscriptions of a topic whose name starts with `prefix`.
+
+        Raise EntityNotFound if there is no such topic.
+        """
         return run_blocking(lambda: _collect(self.inner.get_subscriptions(topic, prefix)))
 
     def create_rule(self, topic: str, subscription: str, rule: RuleDescription) -> RuleDescription:
-        """Add a rule to a subscription; EntityAlreadyExists, EntityNotFound, InvalidArgument."""
+        """Add a rule to a subscription. Raise EntityAlreadyExists, EntityNotFound or InvalidArgument."""
         return run_blocking(lambda: self.inner.create_rule(topic, subscription, rule))
 
     def update_rule(self, topic: str, subscription: str, rule: RuleDescription) -> RuleDescription:
-        """Another rule takes the place of the one of the same name, or EntityNotFound."""
+        """Replace the rule of the same name. Raise EntityNotFound if there is none."""
         return run_blocking(lambda: self.inner.update_rule(topic, subscription, rule))
 
     def get_rule(self, topic: str, subscription: str, name: str) -> RuleDescription:
-        """A rule, or EntityNotFound."""
+        """Return a rule. Raise EntityNotFound if there is none."""
         return run_blocking(lambda: self.inner.get_rule(topic, subscription, name))
 
     def rule_exists(self, topic: str, subscription: str, name: str) -> bool:
-        """The subscription has a rule of that name."""
+        """Return whether the rule exists."""
         return run_blocking(lambda: self.inner.rule_exists(topic, subscription, name))
 
     def delete_rule(self, topic: str, subscription: str, name: str) -> None:
-        """Delete a rule, or EntityNotFound."""
+        """Delete a rule. Raise EntityNotFound if there is none."""
         run_blocking(lambda: self.inner.delete_rule(topic, subscription, name))
 
     def get_rules(self, topic: str, subscription: str) -> list[RuleDescription]:
-        """All rules of a subscription, page by page; or EntityNotFound."""
+        """Return the rules of a subscription. Raise EntityNotFound if there is no such subscription."""
         return run_blocking(lambda: _collect(self.inner.get_rules(topic, subscription)))
 
 
 async def _collect(iterator: AsyncIterator[T]) -> list[T]:
-    return [one async for one in iterator]
+    return [item async for item in iterator]

@@ -1,6 +1,6 @@
-"""ATOM: how a namespace and its entities are described over HTTP, for the side that serves and the side that asks.
+"""ATOM: XML representation of namespaces and entities over HTTP, for both the server and the client.
 
-Owns: envelopes, the elements of every description, and what their texts mean; both ways. A form is a table, so that
-what one side writes is what the other reads. Knows nothing of sockets, requests or tokens, and parses nothing that has
-a document type or entities in it.
+Owns the envelopes, the elements of every description, and their text formats, in both directions. Each description is
+defined by a table, so that one side reads exactly what the other writes. Must not know sockets, requests or tokens.
+Documents with a document type or entities are refused.
 """

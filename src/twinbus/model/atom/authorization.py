@@ -1,7 +1,7 @@
-"""Authorization rules in descriptions of queues and topics, to and from XML.
+"""Conversion of the authorization rules of queues and topics to and from XML.
 
-Owns: their elements, and what a client may leave out: secrets, which are then made here or stay as they are, and the
-times. What is a valid rule is the model's to say. No error shows a secret.
+Owns the elements of a rule. A client may omit times and secrets; omitted secrets are generated here or keep their
+value. The model validates rules. Errors never contain a secret.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ _RESPONSE_ELEMENTS: Final = (*_REQUEST_ELEMENTS, "CreatedTime", "ModifiedTime")
 
 @dataclass(frozen=True, slots=True)
 class AuthorizationRulesElement:
-    """All rules of an entity, as a part of its description."""
+    """Element with all authorization rules of an entity."""
 
     field: str = "authorization_rules"
     since_version: str = ""
 
-    def read(self, element: Element, current: Any, now_ms: int) -> tuple[AuthorizationRule, ...]:  # noqa: ANN401  # a description
-        """The rules that there are to be."""
-        before = {rule.name.lower(): rule for rule in getattr(current, self.field, ())}
-        rules = tuple(_read_rule(item, before, now_ms) for item in envelope.children_named(element, RULE_TAG))
+    def read(self, element: Element, current: Any, now_ms: int) -> tuple[AuthorizationRule, ...]:  # noqa: ANN401  # any description
+        """Read the rules from a client's request."""
+        current_rules = {rule.name.lower(): rule for rule in getattr(current, self.field, ())}
+        rules = tuple(_read_rule(item, current_rules, now_ms) for item in envelope.children_named(element, RULE_TAG))
         check_authorization_rules(rules)
         return rules
 
     def read_response(self, element: Element) -> tuple[AuthorizationRule, ...]:
-        """The rules that there are."""
+        """Read the rules from a service's response."""
         return tuple(_read_response_rule(item) for item in envelope.children_named(element, RULE_TAG))
 
-    def write(self, root: Element, name: str, info: Any, _context: WriteContext) -> None:  # noqa: ANN401  # of a queue or topic
-        """The rules that there are, with their secrets: who sees a description may manage the entity."""
+    def write(self, root: Element, name: str, info: Any, _context: WriteContext) -> None:  # noqa: ANN401  # info of a queue or topic
+        """Write the rules with their secrets: only clients with the Manage right can read descriptions."""
         parent = envelope.add_element(root, name)
         for rule in info.description.authorization_rules:
             _write_rule(parent, rule)
@@ -54,18 +54,18 @@ def _read_rule(element: Element, current_rules: dict[str, AuthorizationRule], no
     kind = envelope.xsi_type(element)
     if kind not in ("", SHARED_ACCESS_RULE):
         raise InvalidArgument(f"{RULE_TAG} is a {kind!r:.60}; it can be a {SHARED_ACCESS_RULE}")
-    given, rights = _read_elements(element, _REQUEST_ELEMENTS)
-    name = given.get("KeyName", "")
+    texts, rights = _read_elements(element, _REQUEST_ELEMENTS)
+    name = texts.get("KeyName", "")
     old = current_rules.get(name.lower())
     rule = AuthorizationRule(
         name=name,
         rights=rights,
-        primary_key=given.get("PrimaryKey") or (old.primary_key if old else new_secret()),
-        secondary_key=given.get("SecondaryKey") or (old.secondary_key if old else new_secret()),
+        primary_key=texts.get("PrimaryKey") or (old.primary_key if old else new_secret()),
+        secondary_key=texts.get("SecondaryKey") or (old.secondary_key if old else new_secret()),
     )
-    known = () if old is None else (old.primary_key, old.secondary_key)
+    current_secrets = () if old is None else (old.primary_key, old.secondary_key)
     for secret in (rule.primary_key, rule.secondary_key):
-        if secret not in known:  # those that are there may be older than the limit, and come back with every update
+        if secret not in current_secrets:  # existing secrets may predate the limit, and every update repeats them
             check_new_secret(name, secret)
     if old is None:
         return replace(rule, created_ms=now_ms, modified_ms=now_ms)
@@ -74,24 +74,24 @@ def _read_rule(element: Element, current_rules: dict[str, AuthorizationRule], no
 
 
 def _read_response_rule(element: Element) -> AuthorizationRule:
-    given, rights = _read_elements(element, _RESPONSE_ELEMENTS)
+    texts, rights = _read_elements(element, _RESPONSE_ELEMENTS)
     values = {
-        "name": given.get("KeyName", ""),
+        "name": texts.get("KeyName", ""),
         "rights": rights,
-        "primary_key": given.get("PrimaryKey", ""),
-        "secondary_key": given.get("SecondaryKey", ""),
-        "created_ms": envelope.parse_timestamp(given.get("CreatedTime", envelope.NEVER)),
-        "modified_ms": envelope.parse_timestamp(given.get("ModifiedTime", envelope.NEVER)),
+        "primary_key": texts.get("PrimaryKey", ""),
+        "secondary_key": texts.get("SecondaryKey", ""),
+        "created_ms": envelope.parse_timestamp(texts.get("CreatedTime", envelope.NEVER)),
+        "modified_ms": envelope.parse_timestamp(texts.get("ModifiedTime", envelope.NEVER)),
     }
     return build_unchecked(AuthorizationRule, values)
 
 
 def _read_elements(element: Element, names: tuple[str, ...]) -> tuple[dict[str, str], tuple[str, ...]]:
-    """The texts of these elements of a rule, as far as they are there, and its rights."""
-    found = envelope.children_by_name(element)
-    given = {name: envelope.element_text(found[name]).strip() for name in names if name in found}
-    rights = envelope.children_named(found["Rights"], "AccessRights") if "Rights" in found else []
-    return given, tuple(dict.fromkeys(envelope.element_text(right).strip() for right in rights))
+    """Return the texts of those elements in `names` that are present, and the rights of a rule."""
+    children = envelope.children_by_name(element)
+    texts = {name: envelope.element_text(children[name]).strip() for name in names if name in children}
+    rights = envelope.children_named(children["Rights"], "AccessRights") if "Rights" in children else []
+    return texts, tuple(dict.fromkeys(envelope.element_text(right).strip() for right in rights))
 
 
 def _write_rule(parent: Element, rule: AuthorizationRule) -> None:

@@ -1,6 +1,6 @@
-"""The description of a queue, to and from XML.
+"""XML descriptions of namespaces, queues, topics and subscriptions.
 
-Owns: the names and the order of its elements. How they are read and written is in `form` and `parts`.
+Owns the names and the order of their elements. `description_codec` and `elements` read and write them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NAMESPACE_TYPE: Final = "Messaging"
 
 
 def write_namespace(info: NamespaceInfo) -> Element:
-    """The description of a namespace."""
+    """Write the description of a namespace."""
     root = envelope.new_description(NAMESPACE_TAG)
     envelope.add_element(root, "CreatedTime", envelope.format_timestamp(info.created_ms))
     envelope.add_element(root, "MessagingSKU", info.sku)
@@ -36,16 +36,16 @@ def write_namespace(info: NamespaceInfo) -> Element:
 
 
 def read_namespace(root: Element) -> NamespaceInfo:
-    """A namespace as it shows itself."""
-    found = {name: envelope.element_text(element).strip() for name, element in envelope.children_by_name(root).items()}
-    units = found.get("MessagingUnits")
+    """Read the description of a namespace from a response."""
+    texts = {name: envelope.element_text(element).strip() for name, element in envelope.children_by_name(root).items()}
+    units = texts.get("MessagingUnits")
     return NamespaceInfo(
-        name=found.get("Name", ""),
-        created_ms=envelope.parse_timestamp(found.get("CreatedTime", envelope.NEVER)),
-        modified_ms=envelope.parse_timestamp(found.get("ModifiedTime", envelope.NEVER)),
-        sku=found.get("MessagingSKU", ""),
+        name=texts.get("Name", ""),
+        created_ms=envelope.parse_timestamp(texts.get("CreatedTime", envelope.NEVER)),
+        modified_ms=envelope.parse_timestamp(texts.get("ModifiedTime", envelope.NEVER)),
+        sku=texts.get("MessagingSKU", ""),
         messaging_units=value_formats.NUMBER.read(units) if units else None,
-        alias=found.get("Alias") or None,
+        alias=texts.get("Alias") or None,
     )
 
 
@@ -57,7 +57,8 @@ _BEFORE_DEFAULT_RULE: Final = (
     "DeadLetteringOnMessageExpiration",
     "DeadLetteringOnFilterEvaluationExceptions",
 )
-"""Azure reads elements in the order of its contract, and passes over what comes too late."""
+"""Elements that precede the default rule: Azure requires the order of its contract and ignores elements that come too
+late."""
 SUBSCRIPTION_CODEC: Final = DescriptionCodec(
     "SubscriptionDescription",
     SubscriptionDescription,
@@ -88,15 +89,15 @@ SUBSCRIPTION_CODEC: Final = DescriptionCodec(
 
 
 def read_default_rule(root: Element) -> RuleDescription | None:
-    """The rule that a new subscription is to have in place of one that is true for every message."""
+    """Return the rule that a new subscription gets instead of the rule that matches all messages, or None."""
     element = envelope.children_by_name(root).get(DEFAULT_RULE_TAG)
     return rule.read(element) if element is not None else None
 
 
 def add_default_rule(root: Element, description: RuleDescription) -> None:
-    """Put such a rule into the description of a subscription that is to be made."""
-    place = sum(child.tag in _BEFORE_DEFAULT_RULE for child in root)
-    root.insert(place, rule.write_request(description, DEFAULT_RULE_TAG))
+    """Add a default rule to the description of a subscription to be created."""
+    position = sum(child.tag in _BEFORE_DEFAULT_RULE for child in root)
+    root.insert(position, rule.write_request(description, DEFAULT_RULE_TAG))
 
 
 TOPIC_MESSAGE_COUNTS: Final = CountDetailsElement(
@@ -108,7 +109,7 @@ TOPIC_MESSAGE_COUNTS: Final = CountDetailsElement(
         "TransferDeadLetterMessageCount": None,
     }
 )
-"""Only what is for later is held by the topic itself."""
+"""Message counts of a topic; a topic itself holds only scheduled messages."""
 
 TOPIC_CODEC: Final = DescriptionCodec(
     "TopicDescription",

@@ -1,6 +1,6 @@
-"""Durations as XML writes them: PT1M is a minute, P14D a fortnight.
+"""Durations in XML notation: PT1M is one minute, P14D are fourteen days.
 
-Owns: the way between ISO 8601 and milliseconds. What is a sensible duration for a property is the model's to say.
+Owns the conversion between ISO 8601 and milliseconds. The model validates the durations of properties.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _HOUR_MS: Final = 60 * _MINUTE_MS
 _DAY_MS: Final = 24 * _HOUR_MS
 _FOREVER_DAYS_MS: Final = FOREVER_MS // _DAY_MS * _DAY_MS
 
-# Twelve digits are more than enough, and a number that long is read in no time.
+# Twelve digits are enough for any duration, and parsing a number of that length is cheap.
 _DURATION: Final = re.compile(
     r"P(?=[0-9T])(?:(?P<years>[0-9]{1,12})Y)?(?:(?P<months>[0-9]{1,12})M)?(?:(?P<days>[0-9]{1,12})D)?"
     r"(?:T(?=[0-9])(?:(?P<hours>[0-9]{1,12})H)?(?:(?P<minutes>[0-9]{1,12})M)?"
     r"(?:(?P<seconds>[0-9]{1,12}(?:\.[0-9]{1,12})?)S)?)?"
 )
 _UNITS_MS: Final = {
-    "years": 365 * _DAY_MS,  # as .NET reads them, whose service these clients were written for
+    "years": 365 * _DAY_MS,  # .NET's definition of years and months, which Azure uses
     "months": 30 * _DAY_MS,
     "days": _DAY_MS,
     "hours": _HOUR_MS,
@@ -36,20 +36,20 @@ _UNITS_MS: Final = {
 
 
 def parse_duration(text: str) -> int:
-    """Milliseconds, at least one. What is as long as .NET's largest time span, give or take a day, is forever."""
+    """Return a positive duration in milliseconds; within a day of .NET's largest time span it becomes `FOREVER_MS`."""
     match = _DURATION.fullmatch(text)
     if match is None:
         raise InvalidArgument("it has to be an ISO 8601 duration, such as PT1M or P14D, and not negative")
-    found = match.groupdict(default="0")
-    total_ms = int(sum(Decimal(found[unit]) * unit_ms for unit, unit_ms in _UNITS_MS.items()))
+    amounts = match.groupdict(default="0")
+    total_ms = int(sum(Decimal(amounts[unit]) * unit_ms for unit, unit_ms in _UNITS_MS.items()))
     if total_ms == 0:
         raise InvalidArgument("it has to be a duration above zero")
-    # Python writes the largest time span with fewer digits, and others may round it: none of them means 29,227 years.
+    # The Python SDK writes the largest time span with fewer digits, and other clients may round it: all mean forever.
     return FOREVER_MS if total_ms >= _FOREVER_DAYS_MS else total_ms
 
 
 def format_duration(duration_ms: int) -> str:
-    """The shortest way to say it in days, hours, minutes and seconds."""
+    """Return the shortest ISO 8601 notation in days, hours, minutes and seconds."""
     if duration_ms >= FOREVER_MS:
         return FOREVER_TEXT
     days, rest = divmod(duration_ms, _DAY_MS)

@@ -1,7 +1,7 @@
-"""The parts of a description: one element each.
+"""Elements of descriptions.
 
-Owns: how an element is made from what is known of an entity, and what is known from an element. There are those that
-clients set, and those that only the service knows. Which elements a description has is in its form.
+Owns the conversion between an entity's properties and individual XML elements. Some elements are set by clients, others
+only by the service. `descriptions` defines which elements each description has.
 """
 
 from __future__ import annotations
@@ -22,136 +22,140 @@ COUNT_DETAILS: Final = "CountDetails"
 
 
 class DescriptionElement(Protocol):
-    """One element of a description."""
+    """Element of a description."""
 
     @property
     def since_version(self) -> str:
-        """The first api-version that has it; "" if all do."""
+        """First api-version that has the element, or "" for all versions."""
 
-    def write(self, root: Element, name: str, info: Any, context: WriteContext) -> None:  # noqa: ANN401  # of one of the entities
+    def write(self, root: Element, name: str, info: Any, context: WriteContext) -> None:  # noqa: ANN401  # info of any entity
         """Add the element to a description."""
 
 
 @runtime_checkable
 class SettableElement(DescriptionElement, Protocol):
-    """One that clients set; the others are for the service alone to say."""
+    """Element that clients can set."""
 
     @property
     def field(self) -> str:
-        """What is set with it."""
+        """Field of the description that the element sets."""
 
-    def read(self, element: Element, current: Any, now_ms: int) -> Any:  # noqa: ANN401  # of the field's type
-        """What a client sent; `current` is the description that there is, if there is one."""
+    def read(self, element: Element, current: Any, now_ms: int) -> Any:  # noqa: ANN401  # type of the field
+        """Read the value from a client's request; `current` is the present description, or None."""
 
-    def read_response(self, element: Element) -> Any:  # noqa: ANN401  # of the field's type
-        """What a service shows."""
+    def read_response(self, element: Element) -> Any:  # noqa: ANN401  # type of the field
+        """Read the value from a service's response."""
 
 
 @runtime_checkable
 class RuntimeElement(DescriptionElement, Protocol):
-    """One that tells what an entity holds."""
+    """Element with runtime information about an entity."""
 
     def read_runtime(self, found: Mapping[str, Element], name: str) -> Mapping[str, Any]:
-        """Fields of the entity's runtime; `found` has all elements of the description, `name` among them."""
+        """Return the fields of the entity's runtime information; `found` maps names, including `name`, to elements."""
 
 
 def build_unchecked(cls: type[D], values: Mapping[str, object]) -> D:
-    """A dataclass of the model as a service shows it: not held against what could be asked for here.
+    """Create a model dataclass from a service's response without validating it.
 
-    Another service has sizes, statuses and names that are refused here, and one of them must not hide a whole list.
+    Another service may have sizes, statuses and names that are invalid here, and one such value must not make a whole
+    list unreadable.
     """
-    made = object.__new__(cls)
+    instance = object.__new__(cls)
     for field in fields(cls):  # type: ignore[arg-type]  # descriptions are dataclasses
-        object.__setattr__(made, field.name, values.get(field.name, field.default))
-    return made
+        object.__setattr__(instance, field.name, values.get(field.name, field.default))
+    return instance
 
 
-# --- what clients set -------------------------------------------------------------------------------------------------
+# --- elements that clients set ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class SettingElement:
-    """A property that clients set."""
+    """Element for a setting of a description."""
 
     field: str
     value_format: ValueFormat
     since_version: str = ""
 
-    def read(self, element: Element, _current: object, _now_ms: int) -> Any:  # noqa: ANN401  # of the field's type
-        """The value."""
+    def read(self, element: Element, _current: object, _now_ms: int) -> Any:  # noqa: ANN401  # type of the field
+        """Read the value from a client's request."""
         return self.value_format.read(self._text(element))
 
-    def read_response(self, element: Element) -> Any:  # noqa: ANN401  # of the field's type
-        """The value."""
+    def read_response(self, element: Element) -> Any:  # noqa: ANN401  # type of the field
+        """Read the value from a service's response."""
         return (self.value_format.read_response or self.value_format.read)(self._text(element))
 
     def _text(self, element: Element) -> str:
         text = envelope.element_text(element)
         return text if self.value_format.keeps_whitespace else text.strip()
 
-    def write(self, root: Element, name: str, info: Any, context: WriteContext) -> None:  # noqa: ANN401  # of one of the entities
-        """Nothing is written for what is not set."""
+    def write(self, root: Element, name: str, info: Any, context: WriteContext) -> None:  # noqa: ANN401  # info of any entity
+        """Add the element unless the value is None."""
         value = getattr(info.description, self.field)
         if value is not None:
             envelope.add_element(root, name, self.value_format.write(value, context))
 
 
-# --- what the service tells -------------------------------------------------------------------------------------------
+# --- read-only elements -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class RuntimeValueElement:
-    """What only the service knows."""
+    """Read-only element with one field of the runtime information."""
 
     field: str
-    """Of the entity's runtime."""
+    """Field of the entity's runtime information."""
     value_format: ValueFormat
     since_version: str = ""
 
-    def write(self, root: Element, name: str, info: Any, context: WriteContext) -> None:  # noqa: ANN401  # of one of the entities
-        """The element and its text."""
+    def write(self, root: Element, name: str, info: Any, context: WriteContext) -> None:  # noqa: ANN401  # info of any entity
+        """Add the element to a description."""
         envelope.add_element(root, name, self.value_format.write(getattr(info.runtime, self.field), context))
 
     def read_runtime(self, found: Mapping[str, Element], name: str) -> Mapping[str, Any]:
-        """The value."""
+        """Read the field from a service's response."""
         return {self.field: self.value_format.read(envelope.element_text(found[name]).strip())}
 
 
 @dataclass(frozen=True, slots=True)
 class ConstantElement:
-    """What is so for every entity."""
+    """Element with the same text for every entity."""
 
     text: str
     since_version: str = ""
 
     def write(self, root: Element, name: str, _info: object, _context: WriteContext) -> None:
-        """The element and its text."""
+        """Add the element to a description."""
         envelope.add_element(root, name, self.text)
 
 
 @dataclass(frozen=True, slots=True)
 class CountDetailsElement:
-    """How many messages of each kind an entity holds."""
+    """Element with an entity's message counts by kind."""
 
     fields: Mapping[str, str | None]
-    """Of its runtime, by the names of their elements; None is one that is always 0."""
+    """Fields of the runtime information by element name; None for counts that are always 0."""
     since_version: str = ""
 
-    def write(self, root: Element, name: str, info: Any, _context: WriteContext) -> None:  # noqa: ANN401  # of one of the entities
-        """JavaScript finds the prefix of the children by taking the one attribute there is: a second would stop it."""
+    def write(self, root: Element, name: str, info: Any, _context: WriteContext) -> None:  # noqa: ANN401  # info of any entity
+        """Add the counts.
+
+        The element must have only one attribute, because the JavaScript SDK takes the children's prefix from it.
+        """
         counts = envelope.add_element(root, name, **{"xmlns:d2p1": envelope.COUNTS_NAMESPACE})
         for kind, field in self.fields.items():
             count = 0 if field is None else getattr(info.runtime, field)
             envelope.add_element(counts, f"d2p1:{kind}", str(count))
 
     def read_runtime(self, found: Mapping[str, Element], name: str) -> Mapping[str, int]:
-        """The numbers."""
-        told: dict[str, int] = {}
+        """Read the counts from a service's response."""
+        counts: dict[str, int] = {}
         for child in found[name]:
             field = self.fields.get(child.tag.rpartition("}")[2])
             if field is not None:
-                told[field] = value_formats.NUMBER.read(envelope.element_text(child).strip())
-        return told
+                counts[field] = value_formats.NUMBER.read(envelope.element_text(child).strip())
+        return counts
 
 
 MESSAGE_COUNTS: Final = CountDetailsElement(
@@ -163,23 +167,23 @@ MESSAGE_COUNTS: Final = CountDetailsElement(
         "TransferDeadLetterMessageCount": "transfer_dead_letter_count",
     }
 )
-"""Of an entity that messages are received from."""
+"""Message counts of queues and subscriptions."""
 
 
 @dataclass(frozen=True, slots=True)
 class MessageCountElement:
-    """All messages: those of `MESSAGE_COUNTS`, and the deferred ones, which have no element of their own."""
+    """Total message count: the counts in `MESSAGE_COUNTS` plus deferred messages, which have no element."""
 
     since_version: str = ""
 
-    def write(self, root: Element, name: str, info: Any, _context: WriteContext) -> None:  # noqa: ANN401  # of one of the entities
-        """The element and its text."""
+    def write(self, root: Element, name: str, info: Any, _context: WriteContext) -> None:  # noqa: ANN401  # info of any entity
+        """Add the total to a description."""
         counted = [field for field in MESSAGE_COUNTS.fields.values() if field is not None]
         total = sum(getattr(info.runtime, field) for field in (*counted, "deferred_count"))
         envelope.add_element(root, name, str(total))
 
     def read_runtime(self, found: Mapping[str, Element], name: str) -> Mapping[str, int]:
-        """What is left of the total when all others are taken off. Azure counts deferred messages as active."""
+        """Return the deferred count: the total minus all other counts. Azure counts deferred messages as active."""
         if COUNT_DETAILS not in found:
             return {}
         total: int = value_formats.NUMBER.read(envelope.element_text(found[name]).strip())

@@ -1,8 +1,8 @@
-"""ATOM: the envelope that descriptions travel in, and the XML that both families of SDKs can read.
+"""ATOM envelopes for descriptions, and XML that both families of Azure SDKs can read.
 
-Owns: entries, feeds and namespaces. Knows nothing of what is inside a description.
-Python's SDK reads by namespace. JavaScript's does not, and goes by the names as they are spelled: so nothing here has a
-prefix, and namespaces are written as the plain attributes they are, which ElementTree would else replace by prefixes.
+Owns entries, feeds and XML namespaces. Must not know the content of descriptions. The Python SDK reads elements by XML
+namespace. The JavaScript SDK reads elements by tag name as written. So elements are written without prefixes, and
+namespaces as plain attributes, because ElementTree would otherwise generate prefixes.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 MAX_DEPTH: Final = 32
-"""Elements inside each other; the deepest description has eight."""
+"""Maximum nesting of elements; the deepest description has eight levels."""
 
 
 def parse_xml(body: bytes) -> Element:
-    """The root; InvalidArgument says why there is none."""
+    """Parse a document and return its root element, or raise InvalidArgument."""
     parser = DefusedXMLParser(target=_DepthLimitedBuilder(), forbid_dtd=True)
     try:
         parser.feed(body)
         root: Element = parser.close()
     except DefusedXmlException:
-        raise InvalidArgument("the body has a document type or entities, which are not read here") from None
-    except (ParseError, ValueError, LookupError) as error:  # the last two are of encodings that are none
-        raise InvalidArgument(f"the body is no XML: {error}") from None
+        raise InvalidArgument("the body has a document type or entities, which are not supported") from None
+    except (ParseError, ValueError, LookupError) as error:  # ValueError and LookupError come from invalid encodings
+        raise InvalidArgument(f"the body is not valid XML: {error}") from None
     return root
 
 
 class _DepthLimitedBuilder(TreeBuilder):
-    """Makes no tree that is deeper than any description: to walk through one, or to free it, is to go as deep."""
+    """Tree builder with a depth limit, because walking or freeing a tree recurses as deep as the tree."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,14 +64,14 @@ XSI_NAMESPACE: Final = "http://www.w3.org/2001/XMLSchema-instance"
 ENTRY_MEDIA_TYPE: Final = "application/atom+xml;type=entry;charset=utf-8"
 FEED_MEDIA_TYPE: Final = "application/atom+xml;type=feed;charset=utf-8"
 NEVER: Final = "0001-01-01T00:00:00Z"
-"""The smallest date of .NET."""
+""".NET's smallest date, which stands for "never"."""
 
-# A character that XML cannot have would make the whole answer unreadable; one may come in the path of a request.
+# A character that XML does not allow would make the whole response unreadable; a request's path may contain one.
 _INVALID_XML_CHARACTERS: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def add_element(parent: Element, tag: str, text: str | None = None, **attributes: str) -> Element:
-    """Append an element."""
+    """Append a child element and return it."""
     child = SubElement(parent, tag, attributes)
     if text is not None:
         child.text = _INVALID_XML_CHARACTERS.sub("\ufffd", text)
@@ -79,33 +79,33 @@ def add_element(parent: Element, tag: str, text: str | None = None, **attributes
 
 
 def to_bytes(root: Element) -> bytes:
-    """As it is sent. Empty elements are closed at once, which all parsers take for the same."""
+    """Serialize a document. Empty elements are self-closing, which all parsers accept."""
     return bytes(tostring(root, encoding="utf-8"))
 
 
 def format_timestamp(time_ms: int) -> str:
-    """A time of the wall clock; 0 is never."""
+    """Format a wall-clock time in milliseconds; 0 means never."""
     if time_ms == 0:
         return NEVER
     return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def parse_timestamp(text: str) -> int:
-    """The opposite; what is before 1970 is never."""
+    """Parse a timestamp to milliseconds since 1970; times before 1970 become 0 (never)."""
     try:
         moment = datetime.fromisoformat(text.strip())
     except ValueError:
-        raise InvalidArgument(f"{text!r:.60} is no time: it is like 2024-05-06T07:08:09.123Z") from None
+        raise InvalidArgument(f"{text!r:.60} is not a timestamp: use a format like 2024-05-06T07:08:09.123Z") from None
     return max(0, milliseconds_of(moment))
 
 
 def new_description(tag: str) -> Element:
-    """The root of a description, with the namespaces it needs."""
+    """Create the root element of a description, with its namespace declarations."""
     return Element(tag, {"xmlns": SERVICE_BUS_NAMESPACE, "xmlns:i": XSI_NAMESPACE})
 
 
 def make_entry(content: Element, *, url: str, title: str, author: str, created_ms: int, updated_ms: int) -> Element:
-    """An envelope around one description. JavaScript reads the entity's name from the path of `url`."""
+    """Wrap a description in an entry. The JavaScript SDK reads the entity's name from the path of `url`."""
     root = Element("entry", {"xmlns": ATOM_NAMESPACE})
     add_element(root, "id", url)
     add_element(root, "title", title, type="text")
@@ -118,14 +118,14 @@ def make_entry(content: Element, *, url: str, title: str, author: str, created_m
 
 
 def make_request(content: Element) -> bytes:
-    """What a client sends: its envelope has nothing but the description."""
+    """Return the body of a client's request: an entry with only the description."""
     root = Element("entry", {"xmlns": ATOM_NAMESPACE})
     add_element(root, "content", type="application/xml").append(content)
     return to_bytes(root)
 
 
 def make_feed(entries: Sequence[bytes], *, url: str, title: str, updated_ms: int, next_url: str | None) -> bytes:
-    """A page of entries. Python takes a second link, and only a second one, for the way to the next page."""
+    """Return a page of entries. The Python SDK takes the second link, if there is one, as the next page."""
     root = Element("feed", {"xmlns": ATOM_NAMESPACE})
     add_element(root, "title", title, type="text")
     add_element(root, "id", url)
@@ -141,7 +141,7 @@ def make_feed(entries: Sequence[bytes], *, url: str, title: str, updated_ms: int
 
 
 def read_description(body: bytes, *tags: str) -> Element:
-    """The description inside an entry that a client sent, if it is one of these."""
+    """Return the description in a client's entry; raise InvalidArgument if its tag is not one of `tags`."""
     root = parse_xml(body)
     if root.tag != f"{{{ATOM_NAMESPACE}}}entry":
         raise InvalidArgument(f"the body is {root.tag!r:.120}; it has to be an entry of {ATOM_NAMESPACE}")
@@ -150,14 +150,14 @@ def read_description(body: bytes, *tags: str) -> Element:
         raise InvalidArgument("the entry has to have one content element with one description in it")
     description = contents[0][0]
     if local_name(description) not in tags:
-        wanted = f"a {' or a '.join(tags)} of {SERVICE_BUS_NAMESPACE}"
-        raise InvalidArgument(f"the entry holds {description.tag!r:.120}; at this address it can be {wanted}")
+        expected = f"a {' or a '.join(tags)} of {SERVICE_BUS_NAMESPACE}"
+        raise InvalidArgument(f"the entry holds {description.tag!r:.120}; at this address it can be {expected}")
     return description
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseEntry:
-    """One entry of an answer."""
+    """Entry in a response."""
 
     title: str
     description: Element
@@ -165,22 +165,26 @@ class ResponseEntry:
 
 @dataclass(frozen=True, slots=True)
 class AtomResponse:
-    """What a service shows: one entry, or a page of them."""
+    """Response from a service: a single entry, or a page of entries."""
 
     entries: list[ResponseEntry]
     is_feed: bool
     has_more: bool = False
-    """The service names a next page."""
+    """True if the service names a next page."""
 
 
 def read_response(body: bytes) -> AtomResponse:
-    """An answer of a service. An entry without a description is nothing."""
+    """Parse a response from a service. Entries without a description are skipped."""
     root = parse_xml(body)
     if root.tag == f"{{{ATOM_NAMESPACE}}}entry":
         return AtomResponse(_response_entries(root), is_feed=False)
     if root.tag != f"{{{ATOM_NAMESPACE}}}feed":
         raise InvalidArgument(f"the body is {root.tag!r:.120}; it has to be an entry or a feed of {ATOM_NAMESPACE}")
-    entries = [one for entry in root.findall(f"{{{ATOM_NAMESPACE}}}entry") for one in _response_entries(entry)]
+    entries = [
+        response_entry
+        for entry in root.findall(f"{{{ATOM_NAMESPACE}}}entry")
+        for response_entry in _response_entries(entry)
+    ]
     links = [link.get("rel") for link in root.findall(f"{{{ATOM_NAMESPACE}}}link")]
     return AtomResponse(entries, is_feed=True, has_more="next" in links)
 
@@ -193,41 +197,41 @@ def _response_entries(entry: Element) -> list[ResponseEntry]:
 
 
 def local_name(element: Element) -> str:
-    """The name of an element of Service Bus, or "" if it is of another namespace."""
+    """Return the local name of an element in the Service Bus namespace, or "" for other namespaces."""
     namespace, _, name = element.tag.rpartition("}")
     return name if namespace == f"{{{SERVICE_BUS_NAMESPACE}" else ""
 
 
 def children_by_name(parent: Element) -> dict[str, Element]:
-    """The elements of Service Bus in an element, by name. Those that are nil say nothing, and are left out."""
-    found: dict[str, Element] = {}
+    """Return the Service Bus child elements by name, without nil elements."""
+    children: dict[str, Element] = {}
     for child in _check_no_text(parent):
         name = local_name(child)
-        if name in found:
+        if name in children:
             raise InvalidArgument(f"{local_name(parent)} has {name!r:.60} twice")
         if name and child.get(f"{{{XSI_NAMESPACE}}}nil", "") not in ("true", "1"):
-            found[name] = child
-    return found
+            children[name] = child
+    return children
 
 
 def children_named(parent: Element, name: str) -> list[Element]:
-    """All elements of one name in an element."""
+    """Return all child elements with a name."""
     return [child for child in _check_no_text(parent) if local_name(child) == name]
 
 
 def element_text(element: Element) -> str:
-    """What stands in an element that has no others in it."""
+    """Return the text of an element without children; raise InvalidArgument if it has children."""
     if len(element):
         raise InvalidArgument(f"{local_name(element)} has elements in it; it has to be text")
     return element.text or ""
 
 
 def xsi_type(element: Element) -> str:
-    """What the element says to be, without the prefix, which every client chooses; "" if it does not say."""
+    """Return the xsi:type of an element without its prefix, which clients choose freely, or "" if it has none."""
     return element.get(f"{{{XSI_NAMESPACE}}}type", "").rpartition(":")[2].strip()
 
 
 def _check_no_text(parent: Element) -> Element:
-    if any((words or "").strip() for words in (parent.text, *[child.tail for child in parent])):
+    if any((text or "").strip() for text in (parent.text, *[child.tail for child in parent])):
         raise InvalidArgument(f"{local_name(parent)} has text in it; it has to be elements")
     return parent

@@ -1,7 +1,7 @@
-"""The description of a rule, to and from XML.
+"""Conversion of rule descriptions to and from XML.
 
-Owns: the elements of filters and actions, and how their values are written. What an expression means, and whether it
-means anything, is for the namespace to say.
+Owns the elements of filters and actions and the format of their values. Must not know what expressions mean or whether
+they are valid: the namespace decides.
 """
 
 from __future__ import annotations
@@ -46,32 +46,32 @@ _CORRELATION_FIELDS: Final = {
     "ContentType": "content_type",
 }
 _TYPES: Final = {"binary": "base64Binary"}
-"""What XML calls a kind of `model.rule.KINDS`, where it is not the same word."""
+"""XML type names of `model.rule.VALUE_KINDS` that differ from the kind."""
 _KINDS: Final = {name: kind for kind, name in _TYPES.items()}
 _EQUIVALENT_EXPRESSIONS: Final = {TrueFilter: "1=1", FalseFilter: "1=0"}
-"""The expression that means the same: JavaScript knows filters by that they have one."""
+"""Equivalent SQL expression of each filter: the JavaScript SDK recognizes a filter by its expression."""
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
 def read(root: Element, name: str | None = None) -> RuleDescription:
-    """The rule that a client sent. `name` is that of the address, which the description must not contradict."""
-    found = envelope.children_by_name(root)
-    given = envelope.element_text(found["Name"]).strip() if "Name" in found else ""
-    if name is not None and given and given.lower() != name.lower():
-        raise InvalidArgument(f"Name is {given!r:.80}, and the address is that of the rule {name!r:.80}")
+    """Read a rule from a client's request; the description must not contradict `name`, which comes from the address."""
+    children = envelope.children_by_name(root)
+    element_name = envelope.element_text(children["Name"]).strip() if "Name" in children else ""
+    if name is not None and element_name and element_name.lower() != name.lower():
+        raise InvalidArgument(f"Name is {element_name!r:.80}, but the address names the rule {name!r:.80}")
     return RuleDescription(
-        name=name or given or DEFAULT_RULE,
-        filter=_read_by_type("Filter", found["Filter"], _FILTERS) if "Filter" in found else TrueFilter(),
-        action=_read_by_type("Action", found["Action"], _ACTIONS) if "Action" in found else None,
+        name=name or element_name or DEFAULT_RULE,
+        filter=_read_by_type("Filter", children["Filter"], _FILTERS) if "Filter" in children else TrueFilter(),
+        action=_read_by_type("Action", children["Action"], _ACTIONS) if "Action" in children else None,
     )
 
 
 def read_response(root: Element) -> RuleDescription:
-    """A rule as the service shows it."""
-    made = envelope.children_by_name(root).get("CreatedAt")
-    created_ms = 0 if made is None else envelope.parse_timestamp(envelope.element_text(made))
+    """Read a rule from a service's response."""
+    created_at = envelope.children_by_name(root).get("CreatedAt")
+    created_ms = 0 if created_at is None else envelope.parse_timestamp(envelope.element_text(created_at))
     return msgspec.structs.replace(read(root), created_ms=created_ms)
 
 
@@ -82,26 +82,28 @@ def _read_by_type(name: str, element: Element, kinds: Mapping[str, Callable[[dic
     return kinds[kind](envelope.children_by_name(element))
 
 
-def _read_sql_filter(found: dict[str, Element]) -> Filter:
-    return SqlFilter(expression=_expression(found), parameters=_values(found, "Parameters"))
+def _read_sql_filter(children: dict[str, Element]) -> Filter:
+    return SqlFilter(expression=_expression(children), parameters=_values(children, "Parameters"))
 
 
-def _read_correlation_filter(found: dict[str, Element]) -> Filter:
-    values = {field: envelope.element_text(found[name]) for name, field in _CORRELATION_FIELDS.items() if name in found}
-    return CorrelationFilter(**values, properties=_values(found, "Properties"))
+def _read_correlation_filter(children: dict[str, Element]) -> Filter:
+    values = {
+        field: envelope.element_text(children[name]) for name, field in _CORRELATION_FIELDS.items() if name in children
+    }
+    return CorrelationFilter(**values, properties=_values(children, "Properties"))
 
 
-def _read_sql_action(found: dict[str, Element]) -> SqlAction:
-    return SqlAction(expression=_expression(found), parameters=_values(found, "Parameters"))
+def _read_sql_action(children: dict[str, Element]) -> SqlAction:
+    return SqlAction(expression=_expression(children), parameters=_values(children, "Parameters"))
 
 
-def _expression(found: dict[str, Element]) -> str:
-    return envelope.element_text(found["SqlExpression"]) if "SqlExpression" in found else ""
+def _expression(children: dict[str, Element]) -> str:
+    return envelope.element_text(children["SqlExpression"]) if "SqlExpression" in children else ""
 
 
-def _values(found: dict[str, Element], name: str) -> dict[str, Value]:
+def _values(children: dict[str, Element], name: str) -> dict[str, Value]:
     values: dict[str, Value] = {}
-    for item in envelope.children_named(found[name], "KeyValueOfstringanyType") if name in found else ():
+    for item in envelope.children_named(children[name], "KeyValueOfstringanyType") if name in children else ():
         pair = envelope.children_by_name(item)
         if "Key" not in pair or "Value" not in pair:
             raise InvalidArgument(f"{name} has a pair without a Key or a Value")
@@ -129,7 +131,7 @@ _ACTIONS: Final[Mapping[str, Callable[[dict[str, Element]], SqlAction | None]]] 
 
 
 def write(rule: RuleDescription) -> Element:
-    """The description of a rule that there is."""
+    """Write an existing rule for a response."""
     root = _write_filter_and_action(rule, RULE_TAG)
     envelope.add_element(root, "CreatedAt", envelope.format_timestamp(rule.created_ms))
     envelope.add_element(root, "Name", rule.name)
@@ -137,7 +139,7 @@ def write(rule: RuleDescription) -> Element:
 
 
 def write_request(rule: RuleDescription, tag: str = RULE_TAG) -> Element:
-    """The description of a rule that a client asks for."""
+    """Write a rule for a client's request."""
     root = _write_filter_and_action(rule, tag)
     envelope.add_element(root, "Name", rule.name)
     return root
@@ -153,18 +155,18 @@ def _write_filter_and_action(rule: RuleDescription, tag: str) -> Element:
     return root
 
 
-def _write_filter(root: Element, found: Filter) -> None:
-    if isinstance(found, SqlFilter):
-        _write_sql(root, "Filter", "SqlFilter", found.expression, found.parameters)
-    elif isinstance(found, CorrelationFilter):
+def _write_filter(root: Element, rule_filter: Filter) -> None:
+    if isinstance(rule_filter, SqlFilter):
+        _write_sql(root, "Filter", "SqlFilter", rule_filter.expression, rule_filter.parameters)
+    elif isinstance(rule_filter, CorrelationFilter):
         element = envelope.add_element(root, "Filter", **{"i:type": "CorrelationFilter"})
         for name, field in _CORRELATION_FIELDS.items():
-            text = getattr(found, field)
+            text = getattr(rule_filter, field)
             if text is not None:
                 envelope.add_element(element, name, text)
-        _write_values(element, "Properties", found.properties)
+        _write_values(element, "Properties", rule_filter.properties)
     else:
-        _write_sql(root, "Filter", type(found).__name__, _EQUIVALENT_EXPRESSIONS[type(found)], {})
+        _write_sql(root, "Filter", type(rule_filter).__name__, _EQUIVALENT_EXPRESSIONS[type(rule_filter)], {})
 
 
 def _write_sql(root: Element, name: str, kind: str, expression: str, parameters: Mapping[str, Value]) -> None:
@@ -175,13 +177,13 @@ def _write_sql(root: Element, name: str, kind: str, expression: str, parameters:
 
 
 def _write_values(parent: Element, name: str, values: Mapping[str, Value]) -> None:
-    """JavaScript cuts five characters off the type, so the prefix has four."""
+    """Write typed values. The JavaScript SDK strips five characters from the type, so the prefix has four."""
     if not values:
         return
     element = envelope.add_element(parent, name)
     for key, value in values.items():
         pair = envelope.add_element(element, "KeyValueOfstringanyType")
         envelope.add_element(pair, "Key", key)
-        of = SERIALIZATION_SCHEMA if value.kind == "guid" else XML_SCHEMA
+        schema = SERIALIZATION_SCHEMA if value.kind == "guid" else XML_SCHEMA
         kind = f"d6p1:{_TYPES.get(value.kind, value.kind)}"
-        envelope.add_element(pair, "Value", value.text, **{"i:type": kind, "xmlns:d6p1": of})
+        envelope.add_element(pair, "Value", value.text, **{"i:type": kind, "xmlns:d6p1": schema})

@@ -1,7 +1,7 @@
-"""Kinds of values in descriptions: how each is written as text, and read.
+"""Text formats of values in descriptions.
 
-Owns: the texts, and since which api-version there is what. What is a valid value is the model's to say. What a client
-asks for is read strictly; what a service shows is as it is, also where nobody could ask for it here.
+Owns the formats, and the api-versions that introduced elements. The model validates values. Values in a client's
+request are parsed strictly; values in a service's response are accepted even if a request could not set them here.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ _AVAILABLE_TEXT: Final = "Available"
 
 @dataclass(frozen=True, slots=True)
 class WriteContext:
-    """Who a description is written for."""
+    """Host and api-version of the reader for whom a description is written."""
 
     host: str
-    """The service, as the reader knows it."""
+    """Host name of the service, as the reader knows it."""
     api_version: str
-    """The reader's api-version."""
+    """Api-version of the reader."""
 
 
 @dataclass(frozen=True, slots=True)
 class ValueFormat:
-    """How values of one kind are read and written."""
+    """Functions that read and write values of one kind."""
 
     read: Callable[[str], Any]
     write: Callable[[Any, WriteContext], str] = lambda value, _: str(value)
     keeps_whitespace: bool = False
-    """Blanks at its ends belong to it."""
+    """True if leading and trailing whitespace belongs to the value."""
     read_response: Callable[[str], Any] | None = None
-    """How it is read where a service shows it, if that is another way."""
+    """Function that reads a value from a service's response, if it differs from `read`."""
 
 
 def _read_boolean(text: str) -> bool:
@@ -69,12 +69,12 @@ def _read_status(text: str) -> str:
 
 
 def _read_entity_path(text: str) -> str | None:
-    # The SDKs send sb://host/name for a name, and show what comes back: inside, it is the name.
+    # The SDKs send sb://host/path and show what the service returns; the model holds the plain path.
     return path.check_entity_path(path.relative_path(text)) if text else None
 
 
 def _read_response_duration(text: str) -> int:
-    # Zero is no duration to ask for, and no reason not to show a whole list.
+    # A request cannot set a zero duration, but one in a response must not make a whole list unreadable.
     return durations.parse_duration(text) if text.strip("PTDHMS0.") else 0
 
 
@@ -86,7 +86,7 @@ NUMBER: Final = ValueFormat(_read_number)
 STATUS: Final = ValueFormat(_read_status, read_response=lambda text: text)
 ENTITY_PATH: Final = ValueFormat(
     _read_entity_path,
-    lambda value, view: f"sb://{view.host}/{value}",
+    lambda value, context: f"sb://{context.host}/{value}",
     read_response=lambda text: path.relative_path(text) or None,
 )
 TEXT: Final = ValueFormat(lambda text: text or None, keeps_whitespace=True)

@@ -1,6 +1,6 @@
-"""The audit: what became of every message that was reported sent.
+"""The audit: the outcome of every message that was reported as sent.
 
-Owns: which inputs prove what, and the verdict on each message (`verdicts` is the table). It joins what clients wrote
-down (journals), what was captured, and what is in entities, backlog queues and dead-letter queues now. What it cannot
-know it calls unknown. `docs/pipeline-audit.md` says what holds.
+Owns the rules for what each input proves, and the verdict on each message (`verdicts` has the table). The audit joins
+client journals, captures, and the current contents of entities, backlog queues and dead-letter queues. If the inputs do
+not suffice, the verdict is unknown. `docs/pipeline-audit.md` describes the guarantees.
 """

@@ -1,12 +1,12 @@
-"""Captured messages, as evidence: whatever is in a captured file has been at its entity.
+"""Captured messages as evidence: a message in a captured file has been at its entity.
 
-Owns: which files count, and what is missing of a capture. Files and manifests are `capture`'s. Another namespace may
-have an entity of the same name: only captures under the names of the audited one count.
+Owns the choice of files that count, and the gaps in a capture. `capture` owns the files and manifests. Another
+namespace may have an entity with the same name, so only captures under the names of the audited namespace count.
 
-| what is found | what is not known |
+| finding | unknown |
 |---|---|
-| a manifest whose file is not there, or of another size | what is in it: messages enqueued up to its last |
-| two manifests of a fragment, with numbers between them | what these were: enqueued up to the next file's last |
+| a manifest whose file is missing or has another size | the file's messages, enqueued no later than its last message |
+| a gap between two manifests of a fragment | the missing messages, enqueued before the next file's last message |
 """
 
 from __future__ import annotations
@@ -34,42 +34,47 @@ SCHEMA: Final = "place string, message_id string, session_id string, number bigi
 
 @dataclass
 class CapturedFiles:
-    """What there is."""
+    """Captured files from the audited namespace."""
 
     files: dict[str, list[str]] = field(default_factory=dict)
-    """Of each entity, by key."""
+    """File paths by entity key."""
     gaps: list[EvidenceGap] = field(default_factory=list)
     message_count: int = 0
 
 
 def find_captured_files(folders: Sequence[str], namespaces: Collection[str]) -> CapturedFiles:
-    """Look through folders for captures of a namespace, by the names it has there; PipelineError where one has none."""
+    """Find the captures of a namespace by its names. Raise PipelineError if a folder contains no such captures."""
     captured = CapturedFiles()
     for uri in folders:
         folder = Folder(uri)
         manifests = _read_manifests(folder, namespaces)
-        lines: dict[tuple[str, int, int], list[Manifest]] = {}
-        for one in manifests:
-            lines.setdefault((canonical_key(one.entity), one.fragment, one.entityId), []).append(one)
-            _add_file(captured, folder, one)
-        for line in lines.values():
-            captured.gaps += _missing_ranges(line)
+        manifests_by_run: dict[tuple[str, int, int], list[Manifest]] = {}
+        for manifest in manifests:
+            manifests_by_run.setdefault(
+                (canonical_key(manifest.entity), manifest.fragment, manifest.entityId), []
+            ).append(manifest)
+            _add_file(captured, folder, manifest)
+        for run_manifests in manifests_by_run.values():
+            captured.gaps += _missing_ranges(run_manifests)
     return captured
 
 
 def _read_manifests(folder: Folder, namespaces: Collection[str]) -> list[Manifest]:
-    """A folder without any is a mistake: taken for empty, it would make lost what was captured."""
-    found = [Manifest.decode(folder.uri_of(path), folder.read(path)) for path in folder.walk("", MANIFEST_SUFFIX)]
-    if not found:
-        raise PipelineError(f"there are no captures in {folder.uri}: not one manifest")
+    """Read the manifests of a namespace. Raise PipelineError if the folder has none.
+
+    Treating a wrong folder as empty would make captured messages look lost.
+    """
+    manifests = [Manifest.decode(folder.uri_of(path), folder.read(path)) for path in folder.walk("", MANIFEST_SUFFIX)]
+    if not manifests:
+        raise PipelineError(f"there are no captures in {folder.uri}: it has no manifests")
     if not namespaces:
-        raise PipelineError("whose captures count is not known: give --primary, or --captured-as NAME")
+        raise PipelineError("the namespace of the captures is unknown: give --primary or --captured-as NAME")
     wanted = {name.lower() for name in namespaces}
-    chosen = [one for one in found if one.namespace.lower() in wanted]
+    chosen = [manifest for manifest in manifests if manifest.namespace.lower() in wanted]
     if not chosen:
-        others = ", ".join(sorted({one.namespace for one in found}))
+        others = ", ".join(sorted({manifest.namespace for manifest in manifests}))
         raise PipelineError(
-            f"{folder.uri} has no captures of {', '.join(sorted(wanted))}, but of {others}: if that is the primary, "
+            f"{folder.uri} has no captures of {', '.join(sorted(wanted))}, only of {others}: if that is the primary, "
             "give --captured-as NAME"
         )
     return chosen
@@ -84,18 +89,18 @@ def _add_file(captured: CapturedFiles, folder: Folder, manifest: Manifest) -> No
         captured.files.setdefault(key, []).append(f"{root.rstrip('/')}/{manifest.file}")
         captured.message_count += manifest.eventCount
     else:
-        why = f"the captured file {folder.uri_of(manifest.file)} is not there, or not whole"
-        captured.gaps.append(EvidenceGap(key, MIN_TIME, manifest.last_enqueued, why))
+        reason = f"the captured file {folder.uri_of(manifest.file)} is missing or incomplete"
+        captured.gaps.append(EvidenceGap(key, MIN_TIME, manifest.last_enqueued, reason))
 
 
 def _missing_ranges(manifests: list[Manifest]) -> list[EvidenceGap]:
-    manifests.sort(key=lambda one: one.fromSequenceNumber)
+    manifests.sort(key=lambda manifest: manifest.fromSequenceNumber)
     return [
         EvidenceGap(
             canonical_key(after.entity),
             MIN_TIME,
             after.last_enqueued,
-            f"the capture of '{after.entity}' has no file for numbers {before.toSequenceNumber + 1}"
+            f"the capture of '{after.entity}' has no file for sequence numbers {before.toSequenceNumber + 1}"
             f" to {after.fromSequenceNumber - 1} of fragment {after.fragment}",
         )
         for before, after in pairwise(manifests)
@@ -104,7 +109,7 @@ def _missing_ranges(manifests: list[Manifest]) -> list[EvidenceGap]:
 
 
 def read_rows(spark: SparkSession, captured: CapturedFiles) -> DataFrame:
-    """One for each captured message."""
+    """Return one row per captured message."""
     frame = spark.createDataFrame([], SCHEMA)
     for key, files in captured.files.items():
         rows = spark.read.parquet(*files).select(

@@ -1,8 +1,8 @@
-"""What is in entities now: every message of a place, active, locked, deferred or scheduled, without its body.
+"""Contents of entities: all active, locked, deferred or scheduled messages at a location, without bodies.
 
-Owns: the look. It is a peek, page by page, in tasks of Spark, one for each place: nothing is changed, and nobody is
-kept from anything. A fragment that does not answer makes the look of its place incomplete, which is an error, as is a
-place that is not there: a row says so. A parked message is seen as what it was before.
+Owns peeking, page by page, in one Spark task per location. Peeking changes nothing and does not delay receivers. If a
+location does not exist, or one of its fragments is unavailable, a row with an error marks the location as incomplete. A
+parked message is returned with its original destination and session.
 """
 
 from __future__ import annotations
@@ -60,88 +60,88 @@ SPARK_SCHEMA: Final = (
 
 @dataclass(frozen=True, slots=True)
 class NamespaceAccess:
-    """How a namespace is reached."""
+    """Connection settings of a namespace."""
 
     connection_string: str
     ca_files: tuple[str, ...] = ()
-    """Authorities that its certificate may be of, beside this machine's."""
+    """Additional trusted certificate authorities."""
 
     def __repr__(self) -> str:
-        """Without the key."""
+        """Return a representation without the key."""
         return "Access(...)"
 
     def client_options(self) -> ClientOptions:
-        """What a client is told beside the string."""
+        """Return the client options other than the connection string."""
         context = ssl.create_default_context()
         for file in self.ca_files:
             context.load_verify_locations(file)
         return {"tls": context, "operation_timeout": TIMEOUT_S}
 
     def create_factory(self) -> MessagingFactory:
-        """A way there."""
+        """Return a messaging factory."""
         return MessagingFactory.from_connection_string(self.connection_string, **self.client_options())
 
 
 def empty_contents(spark: SparkSession) -> DataFrame:
-    """What is where nobody looked."""
+    """Return a DataFrame without rows, for locations that are not inspected."""
     return spark.createDataFrame([], SPARK_SCHEMA)
 
 
 def read_contents(spark: SparkSession, access: NamespaceAccess, locations: Sequence[str]) -> DataFrame:
-    """All that is at these places, now: it is not looked again, whatever is made of it."""
+    """Read the messages at these locations now. The result is checkpointed, so they are read only once."""
     if not locations:
         return empty_contents(spark)
     register_data_source(spark, ContentsDataSource)
-    told = {"places": list(locations), "connectionString": access.connection_string, "caFiles": access.ca_files}
-    options = {name: value if isinstance(value, str) else json.dumps(value) for name, value in told.items()}
+    values = {"places": list(locations), "connectionString": access.connection_string, "caFiles": access.ca_files}
+    options = {name: value if isinstance(value, str) else json.dumps(value) for name, value in values.items()}
     return spark.read.format(SOURCE_NAME).options(**options).load().localCheckpoint(eager=True)
 
 
 class ContentsDataSource(DataSource):
-    """The data source behind `look`."""
+    """The data source behind `read_contents`."""
 
     @classmethod
     def name(cls) -> str:
-        """What Spark knows it by."""
+        """Return the name for `format(...)`."""
         return SOURCE_NAME
 
     def schema(self) -> str:
-        """The columns."""
+        """Return the columns."""
         return SPARK_SCHEMA
 
     def reader(self, schema: StructType) -> ContentsReader:  # noqa: ARG002
-        """For all places."""
+        """Return a reader for the locations in the option `places`."""
         access = NamespaceAccess(self.options["connectionString"], tuple(json.loads(self.options["caFiles"])))
         return ContentsReader(access, json.loads(self.options["places"]))
 
 
 @dataclass
 class LocationPartition(InputPartition):
-    """A place that a task looks at."""
+    """A location that one task reads."""
 
     path: str
 
 
 class ContentsReader(DataSourceReader):
-    """Looks in tasks: of each place no more than a page is in memory."""
+    """A reader that holds no more than one page of a location in memory."""
 
     def __init__(self, access: NamespaceAccess, locations: Sequence[str]) -> None:
-        """All are in one namespace."""
+        """Create a reader for locations in one namespace."""
         self._access = access
         self._locations = locations
 
     def partitions(self) -> list[InputPartition]:
-        """One for each."""
+        """Return one partition per location."""
         return [LocationPartition(path) for path in self._locations]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """What is there."""
+        """Yield the messages at the partition's location."""
         assert isinstance(partition, LocationPartition)
         return read_location(self._access, partition.path)
 
 
 def read_location(access: NamespaceAccess, path: str) -> Iterator[pa.RecordBatch]:
-    """One place, a page at a time."""
+    """Yield the messages at a location, page by page. An error becomes a row."""
     loop = asyncio.new_event_loop()
     pages = _peek_pages(access, path)
     try:
@@ -155,7 +155,7 @@ def read_location(access: NamespaceAccess, path: str) -> Iterator[pa.RecordBatch
                 return
             yield page
     finally:
-        loop.run_until_complete(pages.aclose())  # type: ignore[attr-defined]  # it is a generator
+        loop.run_until_complete(pages.aclose())  # type: ignore[attr-defined]  # an async generator
         loop.close()
 
 
@@ -163,15 +163,15 @@ async def _peek_pages(access: NamespaceAccess, path: str) -> AsyncIterator[pa.Re
     start = 1
     async with access.create_factory() as factory:
         while True:
-            ask = partial(factory.request, path, _PEEK_OPERATION, _peek_request(start), timeout_s=TIMEOUT_S)
-            answer = await factory.run_with_retries(f"a look at '{path}'", ask, timeout_s=None)
-            silent = answer.body.get("twinbus:unavailable-fragments")
-            if silent:
-                yield _failure_batch(path, f"fragments {silent} do not answer")
+            request = partial(factory.request, path, _PEEK_OPERATION, _peek_request(start), timeout_s=TIMEOUT_S)
+            answer = await factory.run_with_retries(f"peeking '{path}'", request, timeout_s=None)
+            unavailable = answer.body.get("twinbus:unavailable-fragments")
+            if unavailable:
+                yield _failure_batch(path, f"fragments {unavailable} are unavailable")
                 return
-            found = answer.body.get("messages")
-            entries = found if isinstance(found, list) else []
-            messages = [BrokeredMessage.decode(bytes(one["message"]), is_peeked=True) for one in entries]
+            values = answer.body.get("messages")
+            entries = values if isinstance(values, list) else []
+            messages = [BrokeredMessage.decode(bytes(entry["message"]), is_peeked=True) for entry in entries]
             if not messages:
                 return
             start = messages[-1].sequence_number + 1

@@ -1,8 +1,8 @@
-"""What is found by asking: which entities there are, and what is in them and in the backlog now.
+"""Inspection of the namespaces: entities, and the messages that are now in entities and in the backlog.
 
-Owns: the order of looks. The backlog comes first, then entities, then dead-letter queues: the way that messages go, so
-that one that moves meanwhile is seen before it does, or after. At last journals that are still written to are waited
-for: what was settled before the look is in them then.
+Owns the order of inspection: first the backlog, then entities, then dead-letter queues. Messages move in the same
+direction, so a message that moves during the inspection is seen before or after its move. Finally, the inspection waits
+until live journals contain everything that was settled before the inspection.
 """
 
 from __future__ import annotations
@@ -39,59 +39,62 @@ _NO_SECONDARY: Final = "no connection string of the secondary was given"
 
 @dataclass(frozen=True, slots=True)
 class JournalScope:
-    """What journals are about."""
+    """Entities and backlog queues that appear in journals."""
 
     entities: frozenset[str]
-    """That something was sent to."""
+    """Entities that messages were sent to."""
     settled_entities: frozenset[str]
-    """That something was received from."""
+    """Entities that messages were received from."""
     backlog_queues: frozenset[str]
     """Backlog queues that were used."""
 
 
 @dataclass(frozen=True)
 class ContentsSnapshot:
-    """What is in a namespace now."""
+    """Messages in a namespace at the time of the inspection."""
 
     contents: DataFrame
     taken_at: dt.datetime | None = None
-    """When it was over; None: nobody looked."""
+    """Time at which the inspection finished; None if nothing was inspected."""
     failures: dict[str, str] = field(default_factory=dict)
-    """Places that could not be looked at, and why."""
+    """Locations that could not be inspected, with the reasons."""
 
     def incomplete_reason(self, locations: Sequence[str], not_taken_reason: str) -> str | None:
-        """Why it is not known what is at these places; None if it is."""
+        """Return why the contents of these locations are unknown, or None if they are known."""
         if self.taken_at is None:
             return not_taken_reason
-        return "; ".join(f"{place}: {self.failures[place]}" for place in locations if place in self.failures) or None
+        return (
+            "; ".join(f"{location}: {self.failures[location]}" for location in locations if location in self.failures)
+            or None
+        )
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """All that was found by asking."""
+    """The result of inspecting both namespaces."""
 
     started_at: dt.datetime
-    """Before the first look."""
+    """Time before the first request."""
     scope: JournalScope
     topology: Topology
     backlog: ContentsSnapshot
     primary: ContentsSnapshot
     journals_complete_until: dict[str, dt.datetime] = field(default_factory=dict)
-    """Journals that go on, each with the time before which it has written all."""
+    """Live journals, each with the time up to which all its rows are written."""
 
     def backlog_incomplete_reason(self) -> str | None:
-        """Why it is not known what is in the backlog; None if it is, or if there is none."""
+        """Return why the contents of the backlog are unknown; None if they are known, or if there is no backlog."""
         if not self.scope.backlog_queues:
             return None
         return self.backlog.incomplete_reason(backlog_locations(self.scope), _NO_SECONDARY)
 
     def primary_incomplete_reason(self, locations: Sequence[str]) -> str | None:
-        """Why it is not known what is at some places of the primary; None if it is."""
+        """Return why the contents of locations in the primary are unknown, or None if they are known."""
         return self.primary.incomplete_reason(locations, _NO_PRIMARY)
 
 
 async def check_access(settings: AuditSettings) -> None:
-    """Ask each namespace that is named once: a ServiceBusError where one does not answer, or does not take the key."""
+    """Connect to each given namespace. Raise ServiceBusError if one is unreachable or rejects the key."""
     for access in (settings.primary, settings.secondary):
         if access is not None:
             async with access.create_factory() as factory:
@@ -104,33 +107,33 @@ async def check_access(settings: AuditSettings) -> None:
 
 
 def inspect(spark: SparkSession, settings: AuditSettings, rows: DataFrame, on_progress: OnProgress) -> Inspection:
-    """Ask, and look. `rows` are those of the journals as they are now."""
+    """Inspect the namespaces. `rows` are the journal rows written so far."""
     on_progress("reading which entities the journals are about")
     scope = read_scope(rows)
     topology = _read_topology(settings, scope, on_progress)
-    began = dt.datetime.now(dt.UTC)
+    started_at = dt.datetime.now(dt.UTC)
     backlog = _take_snapshot(spark, settings.secondary, backlog_locations(scope), "the backlog", on_progress)
     primary = _take_snapshot(spark, settings.primary, topology.inspection_order(), "entities", on_progress)
-    patience_s = settings.live_journal_timeout_s if primary.taken_at is not None else 0.0
-    up_to_date = wait_for_live_journals(
-        settings.journals, patience_s, lambda count: on_progress(f"waiting for {count} journals that are written to")
+    timeout_s = settings.live_journal_timeout_s if primary.taken_at is not None else 0.0
+    complete_until = wait_for_live_journals(
+        settings.journals, timeout_s, lambda count: on_progress(f"waiting for {count} live journals")
     )
-    return Inspection(began, scope, topology, backlog, primary, up_to_date)
+    return Inspection(started_at, scope, topology, backlog, primary, complete_until)
 
 
 def read_scope(rows: DataFrame) -> JournalScope:
-    """What journals are about, in one pass."""
+    """Return the entities and backlog queues that appear in journals, in one pass."""
     keys = (f.lower("entity").alias("key"), f.lower("backlog_queue").alias("queue"))
-    found = rows.select("kind", *keys).distinct().collect()
+    rows_found = rows.select("kind", *keys).distinct().collect()
     return JournalScope(
-        frozenset(one.key for one in found if one.kind == "send" and one.key is not None),
-        frozenset(one.key for one in found if one.kind == "settlement" and one.key is not None),
-        frozenset(one.queue for one in found if one.queue is not None),
+        frozenset(row.key for row in rows_found if row.kind == "send" and row.key is not None),
+        frozenset(row.key for row in rows_found if row.kind == "settlement" and row.key is not None),
+        frozenset(row.queue for row in rows_found if row.queue is not None),
     )
 
 
 def backlog_locations(scope: JournalScope) -> list[str]:
-    """Backlog queues, and behind them their dead-letter queues."""
+    """Return the backlog queues, followed by their dead-letter queues."""
     queues = sorted(scope.backlog_queues)
     return [*queues, *[queue + _DEAD_LETTER_SUFFIX for queue in queues]]
 
@@ -141,12 +144,12 @@ def _read_topology(settings: AuditSettings, scope: JournalScope, on_progress: On
         return topology_from_journals(scope.entities, scope.settled_entities)
     on_progress("asking the primary for its entities")
 
-    async def ask() -> Topology:
+    async def request() -> Topology:
         options = access.client_options()
         async with NamespaceManager.from_connection_string(access.connection_string, **options) as manager:
             return topology_of_namespace(await read_namespace(manager, scope.entities), scope.entities)
 
-    return asyncio.run(ask())
+    return asyncio.run(request())
 
 
 def _take_snapshot(
@@ -156,8 +159,8 @@ def _take_snapshot(
         return ContentsSnapshot(empty_contents(spark))
     contents = empty_contents(spark)
     for is_dead, name in ((False, label), (True, f"dead letters of {label}")):
-        some = [place for place in locations if ("/$" in place) is is_dead]
-        on_progress(f"looking into {name}: {len(some)} places")
-        contents = contents.unionByName(read_contents(spark, access, some))
+        paths = [path for path in locations if ("/$" in path) is is_dead]
+        on_progress(f"inspecting {name}: {len(paths)} locations")
+        contents = contents.unionByName(read_contents(spark, access, paths))
     failed = contents.where("error is not null").select("place", "error").collect()
-    return ContentsSnapshot(contents, dt.datetime.now(dt.UTC), {one.place: one.error for one in failed})
+    return ContentsSnapshot(contents, dt.datetime.now(dt.UTC), {row.place: row.error for row in failed})

@@ -1,10 +1,10 @@
-"""An audit from end to end.
+"""The audit job, from inputs to result.
 
     with session("twinbus audit") as spark:
-        outcome = audit(spark, AuditSettings(journals=["audit"], primary=..., covered=["*"]))
+        result = run_audit(spark, AuditSettings(journals=["audit"], primary=..., covered_entities=["*"]))
 
-Owns: that the look comes first (`looking`), and journals and captures are read after it: what was settled before the
-look is in them. Sends that were made after the look began are not asked about.
+Owns the order of steps: the inspection comes first. Journals and captures are read after the inspection, so that they
+contain everything settled before the inspection. Sends made after the inspection began are not audited.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ from twinbus.pipeline.errors import PipelineError
 from twinbus.pipeline.journals import find_journal_files, read_journal_files, read_journals
 
 if TYPE_CHECKING:
-    # REMOVEPASS
     from collections.abc import Sequence
 
     from pyspark.sql import DataFrame, SparkSession
@@ -52,35 +51,35 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditSettings:
-    """Of one audit."""
+    """Settings of an audit."""
 
     journals: Sequence[Path | str]
-    """Folders of journals: of senders, of receivers, of syphons."""
+    """Journal folders written by senders, receivers and syphons."""
     captures: Sequence[str] = ()
     capture_names: Sequence[str] = ()
-    """Names of the primary in captures. None: the one that a capture gives it if it is not told another."""
+    """Names of the primary in captures (default: the name that captures use by default)."""
     primary: NamespaceAccess | None = None
-    """Without it nobody looks into entities."""
+    """Access to the primary. Without this access, entities are not inspected."""
     primary_admin: NamespaceAccess | None = None
-    """For what entities are: without it they are taken for what journals let them seem."""
+    """Administrative access to the primary. Without this access, entities are inferred from journals."""
     secondary: NamespaceAccess | None = None
-    """Without it nobody looks into the backlog."""
+    """Access to the secondary. Without this access, the backlog is not inspected."""
     covered_entities: Sequence[str] = ()
-    """Entities, with * for any letters, all of whose receivers write journals, or are captures, that are given here."""
+    """Patterns for entities whose receivers are all covered by the given journals and captures."""
     namespaces: Sequence[str] = ()
-    """How clients address the primary; rows of other namespaces are left out. None: all rows count."""
+    """Addresses of the primary in journals; rows from other namespaces are ignored (default: all rows count)."""
     since: dt.datetime | None = None
     until: dt.datetime | None = None
-    """When the sends were made that are asked about; at most up to when the look begins."""
+    """Period in which the audited sends were made, which ends no later than the inspection begins."""
     max_clock_skew_s: float = 5.0
-    """How far apart the clocks of all machines may be."""
+    """Maximum difference between the clocks of all machines."""
     live_journal_timeout_s: float = LIVE_JOURNAL_TIMEOUT_S
-    """How long to wait for journals that are written to."""
+    """Maximum time to wait for live journals."""
     report_folder: str | None = None
-    """Where each message with its verdict is written."""
+    """Folder to which all messages and their verdicts are written."""
 
     def capture_namespaces(self) -> Sequence[str]:
-        """Of the namespace that is audited; none where nobody said."""
+        """Return the names of the audited namespace in captures; empty if unknown."""
         if self.capture_names or self.primary is None:
             return self.capture_names
         return [
@@ -90,7 +89,7 @@ class AuditSettings:
         ]
 
     def covers(self, key: str) -> bool:
-        """Nobody receives from there unseen."""
+        """Return whether all receivers of an entity are covered by the inputs."""
         return any(fnmatch.fnmatchcase(key, canonical_key(pattern)) for pattern in self.covered_entities)
 
 
@@ -101,37 +100,37 @@ DESTINATION_SCHEMA: Final = (
     " gap_why string, is_backlog_looked_at boolean, why_no_backlog string"
 )
 _NOT_REQUIRED: Final = "is_filtered or (is_subscription and coalesce(made_at > last_sent, false))"
-"""A message need not be at a subscription that is filtered, or that was made later."""
+"""Condition for a message that may be absent from a subscription, because of filters or a later creation."""
 
 
 def run_audit(spark: SparkSession, settings: AuditSettings, on_progress: OnProgress = ignore) -> AuditResult:
-    """Judge every message. PipelineError, or a ServiceBusError, where an input that was named cannot be read."""
+    """Run an audit. Raise PipelineError or ServiceBusError if a given input cannot be read."""
     if (
         settings.report_folder is not None
         and "://" not in settings.report_folder
         and Path(settings.report_folder).exists()
     ):
-        raise PipelineError(f"{settings.report_folder} is there already: a report is written to a new folder")
-    found = inspect(spark, settings, read_journals(spark, *settings.journals), on_progress)
-    return judge_all(spark, settings, found, on_progress)
+        raise PipelineError(f"{settings.report_folder} already exists: name a new folder for the report")
+    inspection = inspect(spark, settings, read_journals(spark, *settings.journals), on_progress)
+    return judge_all(spark, settings, inspection, on_progress)
 
 
 def judge_all(
     spark: SparkSession, settings: AuditSettings, inspection: Inspection, on_progress: OnProgress = ignore
 ) -> AuditResult:
-    """Join what was found with what was written down."""
-    on_progress("reading what is missing in journals and captures")
+    """Join the inspection with journals and captures, and judge every message."""
+    on_progress("finding gaps in journals and captures")
     files = find_journal_files(settings.journals)
     rows = read_journal_files(spark, files)
     captured = captures.find_captured_files(settings.captures, settings.capture_namespaces())
     file_facts = read_file_facts(rows)
     gaps = find_gaps(group_by_run(files, file_facts), dt.datetime.now(dt.UTC), inspection.journals_complete_until)
     gaps += [*bulk_gaps(file_facts.values()), *captured.gaps]
-    on_progress("joining what was sent with what was found")
+    on_progress("joining sends with evidence")
     until = min(
         settings.until or inspection.started_at, inspection.started_at - dt.timedelta(seconds=settings.max_clock_skew_s)
     )
-    asked = JournalFilter(
+    journal_filter = JournalFilter(
         since=settings.since,
         until=until,
         namespaces=settings.namespaces,
@@ -139,31 +138,35 @@ def judge_all(
         has_cancellations=any(facts.has_cancellations for facts in file_facts.values()),
     )
     evidence = Evidence(spark, inspection.topology)
-    frame = (
-        evidence.from_journals(rows, asked)
+    evidence_rows = (
+        evidence.from_journals(rows, journal_filter)
         .unionByName(evidence.from_contents(inspection.primary.contents))
         .unionByName(evidence.from_backlog(inspection.backlog.contents))
         .unionByName(evidence.from_captures(captures.read_rows(spark, captured)))
     )
     destinations = spark.createDataFrame(_destination_rows(settings, inspection, gaps), DESTINATION_SCHEMA)
-    judged = _persist(spark, settings, judge(frame, destinations))
+    judged = _persist(spark, settings, judge(evidence_rows, destinations))
     on_progress("counting")
-    outcome = summarize(judged, sorted({gap.reason for gap in gaps}), until)
+    result = summarize(judged, sorted({gap.reason for gap in gaps}), until)
     judged.unpersist()
-    return outcome
+    return result
 
 
 def judge(evidence: DataFrame, destinations: DataFrame) -> DataFrame:
-    """Every message, with its verdict. Where it need not be, and is not, it is not told of, if it is told of at all."""
+    """Return every message with its verdict.
+
+    A message is left out at a destination where it may be absent and was not found. If this is true at all
+    destinations, the message is returned once.
+    """
     facts = compute_facts(evidence, destinations).withColumn(
         "is_told", f.expr(f"found > 0 or seen_and_gone > 0 or not ({_NOT_REQUIRED})")
     )
-    if destinations.where("is_filtered or is_subscription").isEmpty():  # else there is more to sort
+    if destinations.where("is_filtered or is_subscription").isEmpty():  # otherwise the window needs a sort
         facts = facts.withColumn("is_due_nowhere", f.lit(False))  # noqa: FBT003
     else:
-        same = Window.partitionBy(f.lower("entity"), "message_id", "session_id")
-        is_first = f.min("destination").over(same) == f.col("destination")
-        facts = facts.withColumn("is_due_nowhere", ~f.max("is_told").over(same) & is_first)
+        same_message = Window.partitionBy(f.lower("entity"), "message_id", "session_id")
+        is_first = f.min("destination").over(same_message) == f.col("destination")
+        facts = facts.withColumn("is_due_nowhere", ~f.max("is_told").over(same_message) & is_first)
     facts = facts.where("is_told or is_due_nowhere")
     return facts.withColumn("verdict", verdict_column()).withColumn("reason", reason_column()).select(*REPORT_COLUMNS)
 
@@ -171,29 +174,33 @@ def judge(evidence: DataFrame, destinations: DataFrame) -> DataFrame:
 def _destination_rows(
     settings: AuditSettings, inspection: Inspection, gaps: list[EvidenceGap]
 ) -> list[tuple[object, ...]]:
-    """What is known of each, for the facts of its messages."""
+    """Return a row for each destination, to be joined with the facts about its messages."""
     skew = dt.timedelta(seconds=settings.max_clock_skew_s)
     no_backlog = inspection.backlog_incomplete_reason()
     rows: list[tuple[object, ...]] = []
-    for key, one in inspection.topology.destinations.items():
-        places = [place.path for place in inspection.topology.locations if place.destination == key]
-        trouble = inspection.primary_incomplete_reason(places)
-        gap = find_latest_gap(gaps, places, inspection.primary.taken_at)
-        made_at = None if one.created_ms is None else dt.datetime.fromtimestamp(one.created_ms / 1000, dt.UTC) - skew
+    for key, destination in inspection.topology.destinations.items():
+        locations = [location.path for location in inspection.topology.locations if location.destination == key]
+        incomplete_reason = inspection.primary_incomplete_reason(locations)
+        gap = find_latest_gap(gaps, locations, inspection.primary.taken_at)
+        made_at = (
+            None
+            if destination.created_ms is None
+            else dt.datetime.fromtimestamp(destination.created_ms / 1000, dt.UTC) - skew
+        )
         rows.append(
             (
                 key,
-                one.exists,
-                trouble is None,
-                trouble,
+                destination.exists,
+                incomplete_reason is None,
+                incomplete_reason,
                 inspection.primary.taken_at,
                 settings.covers(key),
-                one.is_filtered,
-                one.is_subscription,
-                one.detects_duplicates,
-                one.duplicate_window_ms,
-                one.dead_letters_expired,
-                one.time_to_live_ms,
+                destination.is_filtered,
+                destination.is_subscription,
+                destination.detects_duplicates,
+                destination.duplicate_window_ms,
+                destination.dead_letters_expired,
+                destination.time_to_live_ms,
                 made_at,
                 None if gap is None else gap.until + skew,
                 None if gap is None else gap.reason,
@@ -205,7 +212,7 @@ def _destination_rows(
 
 
 def _persist(spark: SparkSession, settings: AuditSettings, judged: DataFrame) -> DataFrame:
-    """So that it is worked out once."""
+    """Write or persist the judged messages, so that they are computed once."""
     if settings.report_folder is None:
         return judged.persist(StorageLevel.MEMORY_AND_DISK)
     judged.write.parquet(settings.report_folder)

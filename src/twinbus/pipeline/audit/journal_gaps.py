@@ -1,15 +1,15 @@
-"""What journals do not tell: where one was cut off, is still written to, has lost rows, or a file of it is missing.
+"""Gaps in journals: a journal was cut off, is still being written, lost rows, or lacks a file.
 
-Owns: the *gaps*. A *life* is what one journal wrote, in files that are numbered from 1 on; its first row says that it
-began, its last that it ended. Settlements that a gap may hide are of the entities that the life had receivers for,
-where all of its rows that announce these are there; else of any entity.
+Owns the detection of gaps. A *run* is everything that one journal wrote, in files numbered from 1; the first row says
+that the run began, and the last row that it ended. A gap may hide settlements at the entities that the run had
+receivers for. If rows that announce receivers may be missing too, the gap may hide settlements at any entity.
 
-| what is found | what is not known |
+| finding | unknown |
 |---|---|
-| its last row is not `ended` | what it settled after that row, for as long as it may have lived |
-| a row `rows lost` | what it settled before that row |
-| a file of it is missing | what it settled before the first row of the next |
-| rows `deleted in bulk`, `completed in bulk` | which messages of the entity these were |
+| the last row is not `ended` | settlements after that row, for as long as the process may have run |
+| a `rows lost` row | settlements before that row |
+| a missing file | settlements before the first row of the next file |
+| a `deleted in bulk` or `completed in bulk` row | which of the entity's messages were settled |
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 ANY_ENTITY: Final = "*"
-"""Instead of an entity: it may be any."""
+"""Entity of a gap that may affect any entity."""
 MAX_SILENCE: Final = dt.timedelta(minutes=5)
-"""A journal that said nothing for so long, although it says each half minute that it is alive, was over before."""
+"""A journal without a new row for this time has stopped, because a live journal writes a row every half minute."""
 LIVE_JOURNAL_TIMEOUT_S: Final = ALIVE_INTERVAL_S + 5.0
-"""So long after its last row, one that goes on has certainly written another."""
+"""Time within which a live journal has definitely written another row."""
 POLL_INTERVAL_S: Final = 0.2
 MIN_TIME: Final = dt.datetime.min.replace(tzinfo=dt.UTC)
 BULK_OUTCOMES: Final = ("deleted in bulk", "completed in bulk")
@@ -44,10 +44,10 @@ BULK_OUTCOMES: Final = ("deleted in bulk", "completed in bulk")
 
 @dataclass(frozen=True, slots=True)
 class EvidenceGap:
-    """Settlements that may have happened without a row."""
+    """A period in which settlements may have happened without a row."""
 
     entity: str
-    """Its key, or ANY."""
+    """Key of the entity, or ANY_ENTITY."""
     since: dt.datetime
     until: dt.datetime
     reason: str
@@ -55,7 +55,7 @@ class EvidenceGap:
 
 @dataclass(frozen=True, slots=True)
 class JournalFileFacts:
-    """What the rows of one file come to."""
+    """Facts from the rows in one file."""
 
     first_time: dt.datetime
     last_time: dt.datetime
@@ -68,7 +68,7 @@ class JournalFileFacts:
     has_cancellations: bool
     received_from: frozenset[str]
     bulk_settlements: frozenset[tuple[str, dt.datetime]]
-    """Entities of which something was deleted or completed in bulk, and when that was last."""
+    """Entities with bulk deletions or completions, and the time of the last one."""
 
 
 @dataclass
@@ -78,16 +78,19 @@ class JournalRun:
     name: str
     files: list[JournalFile] = field(default_factory=list)
     facts: dict[int, JournalFileFacts] = field(default_factory=dict)
-    """By the number of the file."""
+    """Facts by file number."""
 
     @property
     def last_file_facts(self) -> JournalFileFacts | None:
-        """The last file that has rows."""
+        """Facts about the last file that has rows."""
         return self.facts[max(self.facts)] if self.facts else None
 
     @property
     def has_ended(self) -> bool:
-        """It has written its last row; one of version 1, its last file. Its first file says which version it is."""
+        """Whether the journal has ended: it has its last row or, in version 1, a complete last file.
+
+        The first file shows the version.
+        """
         last = self.last_file_facts
         if last is None:
             return False
@@ -96,36 +99,36 @@ class JournalRun:
 
     @property
     def has_lifecycle_rows(self) -> bool:
-        """It is of version 2: it says that it is alive, and where it receives."""
-        return any(one.has_start_row or one.has_end_row for one in self.facts.values())
+        """Whether the journal has version 2, which records that it is alive and where it receives."""
+        return any(facts.has_start_row or facts.has_end_row for facts in self.facts.values())
 
     @property
     def has_all_files(self) -> bool:
-        """No file is missing."""
-        return [one.file_number for one in self.files] == list(
+        """Whether no file is missing."""
+        return [file.file_number for file in self.files] == list(
             range(1, len(self.files) + 1)
         ) and not self.lacks_next_file
 
     @property
     def lacks_next_file(self) -> bool:
-        """Its last file was closed for another one, which is not there."""
+        """Whether the last file was closed for a next file that is missing."""
         return not self.has_ended and self.files[-1].is_complete
 
     def settled_entities(self) -> frozenset[str]:
-        """Entities whose messages it may have settled."""
+        """Return the entities whose messages the journal may have settled."""
         if not (self.has_lifecycle_rows and self.has_all_files):
             return frozenset({ANY_ENTITY})
-        return frozenset().union(*[one.received_from for one in self.facts.values()])
+        return frozenset().union(*[facts.received_from for facts in self.facts.values()])
 
 
 def read_file_facts(rows: DataFrame) -> dict[str, JournalFileFacts]:
-    """Those of each file that has rows, by its name."""
+    """Return facts about each file that has rows, by file name."""
     is_own = f.col("kind") == "journal"
     is_lost = is_own & (f.col("outcome") == "rows lost")
     is_bulk = f.col("outcome").isin(*BULK_OUTCOMES) & (f.col("count") > 0)
     entry = f.struct(f.lower("entity").alias("key"), f.unix_millis("time").alias("until"))
     is_of_receiver = f.col("kind").isin("receiver", "settlement")
-    found = rows.groupBy("file").agg(
+    sums = rows.groupBy("file").agg(
         f.unix_millis(f.min("time")).alias("first"),
         f.unix_millis(f.max("time")).alias("last"),
         f.unix_millis(f.max(f.when(is_lost, f.col("time")))).alias("lost_at"),
@@ -139,51 +142,51 @@ def read_file_facts(rows: DataFrame) -> dict[str, JournalFileFacts]:
         f.collect_set(f.when(is_of_receiver, f.lower("entity"))).alias("received_from"),
     )
     return {
-        one.file: JournalFileFacts(
-            to_datetime(one["first"]),
-            to_datetime(one["last"]),
-            None if one.lost_at is None else to_datetime(one.lost_at),
-            one.lost or 0,
-            one.says_began,
-            one.says_ended,
-            one.has_sends,
-            one.has_transactions,
-            one.has_cancelled,
-            frozenset(one.received_from),
-            _latest_by_entity((entry.key, to_datetime(entry.until)) for entry in one.bulk),
+        row.file: JournalFileFacts(
+            to_datetime(row["first"]),
+            to_datetime(row["last"]),
+            None if row.lost_at is None else to_datetime(row.lost_at),
+            row.lost or 0,
+            row.says_began,
+            row.says_ended,
+            row.has_sends,
+            row.has_transactions,
+            row.has_cancelled,
+            frozenset(row.received_from),
+            _latest_by_entity((entry.key, to_datetime(entry.until)) for entry in row.bulk),
         )
-        for one in found.collect()
+        for row in sums.collect()
     }
 
 
 def _latest_by_entity(entries: Iterable[tuple[str, dt.datetime]]) -> frozenset[tuple[str, dt.datetime]]:
-    """Of each entity the last."""
+    """Return the latest time for each entity."""
     return frozenset(dict(sorted(entries)).items())
 
 
 def group_by_run(files: Sequence[JournalFile], facts: dict[str, JournalFileFacts]) -> list[JournalRun]:
-    """Files, by who wrote them."""
-    lives: dict[str, JournalRun] = {}
-    for file in sorted(files, key=lambda one: (one.run_id, one.file_number)):
-        life = lives.setdefault(file.run_id, JournalRun(file.run_id))
-        life.files.append(file)
+    """Group files by the journal that wrote them."""
+    runs: dict[str, JournalRun] = {}
+    for file in sorted(files, key=lambda file: (file.run_id, file.file_number)):
+        run = runs.setdefault(file.run_id, JournalRun(file.run_id))
+        run.files.append(file)
         if file.path.name in facts:
-            life.facts[file.file_number] = facts[file.path.name]
-    return list(lives.values())
+            run.facts[file.file_number] = facts[file.path.name]
+    return list(runs.values())
 
 
 def find_gaps(
     runs: Iterable[JournalRun], now: dt.datetime, complete_until: dict[str, dt.datetime]
 ) -> list[EvidenceGap]:
-    """All that is not known, as of the time when the journals were read.
+    """Return all gaps, as of the time when the journals were read.
 
-    `up_to_date`: lives that go on, each with a time before which it has written all there was.
+    `complete_until` has the live journals, each with the time up to which all its rows are written.
     """
     return [
-        EvidenceGap(entity, *about)
-        for life in runs
-        for entity in sorted(life.settled_entities())
-        for about in _gaps_of_run(life, now, complete_until.get(life.name, MIN_TIME))
+        EvidenceGap(entity, *gap)
+        for run in runs
+        for entity in sorted(run.settled_entities())
+        for gap in _gaps_of_run(run, now, complete_until.get(run.name, MIN_TIME))
     ]
 
 
@@ -192,12 +195,12 @@ def _gaps_of_run(
 ) -> Iterator[tuple[dt.datetime, dt.datetime, str]]:
     last = run.last_file_facts
     if last is None:
-        yield MIN_TIME, now, f"{run.files[0].path.name} has not one whole row"
+        yield MIN_TIME, now, f"{run.files[0].path.name} has no complete row"
         return
-    parts = {file.file_number for file in run.files}
-    for part in sorted(run.facts):
-        if part > 1 and part - 1 not in parts:
-            yield MIN_TIME, run.facts[part].first_time, f"file {part - 1} of journal {run.name} is missing"
+    numbers = {file.file_number for file in run.files}
+    for number in sorted(run.facts):
+        if number > 1 and number - 1 not in numbers:
+            yield MIN_TIME, run.facts[number].first_time, f"file {number - 1} of journal {run.name} is missing"
     for facts in run.facts.values():
         if facts.last_loss_time is not None:
             yield (
@@ -212,38 +215,38 @@ def _gaps_of_run(
         yield (
             max(last.last_time, complete_until),
             until,
-            f"journal {run.name} has no end: its last row is of {_format_time(last.last_time)}",
+            f"journal {run.name} did not end: its last row is from {_format_time(last.last_time)}",
         )
 
 
 def bulk_gaps(facts: Iterable[JournalFileFacts]) -> list[EvidenceGap]:
-    """Messages that were deleted, or completed, without a word which."""
+    """Return gaps for bulk deletions and completions, whose messages are unknown."""
     return [
         EvidenceGap(
             key, MIN_TIME, until, f"messages of '{key}' were deleted or completed in bulk until {_format_time(until)}"
         )
-        for key, until in sorted({one for some in facts for one in some.bulk_settlements})
+        for key, until in sorted({settlement for file_facts in facts for settlement in file_facts.bulk_settlements})
     ]
 
 
 def wait_for_live_journals(
     folders: Sequence[Path | str], timeout_s: float, on_progress: Callable[[int], None]
 ) -> dict[str, dt.datetime]:
-    """Wait until every journal that is written to now has written more: it says then what was settled before now.
+    """Wait until every live journal has written more rows, which then include all settlements before the call.
 
-    One that has no end and says nothing for `patience_s` is not written to any more. `tell` hears how many are left.
-    Those that went on, each with the time before which it has written all.
+    A journal that has not ended and writes nothing for `timeout_s` is not live. `on_progress` is called with the number
+    of journals still to wait for. Return the live journals, each with the time up to which all its rows are written.
     """
     now = dt.datetime.now(dt.UTC)
     deadline_s = time.monotonic() + timeout_s
-    newest = {one.run_id: one for one in sorted(find_journal_files(folders), key=lambda one: one.file_number)}
-    waiting = {life: one for life, one in newest.items() if not one.is_complete and _is_recent(one, timeout_s)}
-    living = set(waiting)
+    newest = {file.run_id: file for file in sorted(find_journal_files(folders), key=lambda file: file.file_number)}
+    waiting = {run_id: file for run_id, file in newest.items() if not file.is_complete and _is_recent(file, timeout_s)}
+    live = set(waiting)
     while waiting and time.monotonic() < deadline_s:
         on_progress(len(waiting))
         time.sleep(POLL_INTERVAL_S)
-        waiting = {life: one for life, one in waiting.items() if one.path.stat().st_size == one.size}
-    return dict.fromkeys(living - waiting.keys(), now)
+        waiting = {run_id: file for run_id, file in waiting.items() if file.path.stat().st_size == file.size}
+    return dict.fromkeys(live - waiting.keys(), now)
 
 
 def _is_recent(file: JournalFile, max_age_s: float) -> bool:
@@ -251,7 +254,7 @@ def _is_recent(file: JournalFile, max_age_s: float) -> bool:
 
 
 def to_datetime(milliseconds: int) -> dt.datetime:
-    """A time in UTC."""
+    """Convert milliseconds since 1970 to a time in UTC."""
     return dt.datetime.fromtimestamp(milliseconds / 1000, dt.UTC)
 
 
@@ -262,7 +265,7 @@ def _format_time(time_utc: dt.datetime) -> str:
 def find_latest_gap(
     gaps: Iterable[EvidenceGap], entities: Iterable[str], inspected_at: dt.datetime | None
 ) -> EvidenceGap | None:
-    """The gap that hides most of what happened at some entities; one that began after the look hides nothing."""
-    keys = {canonical_key(one) for one in entities} | {ANY_ENTITY}
-    found = [gap for gap in gaps if gap.entity in keys and (inspected_at is None or gap.since < inspected_at)]
-    return max(found, key=lambda gap: gap.until, default=None)
+    """Return the gap at `entities` that ends last. Gaps that began after the inspection are ignored."""
+    keys = {canonical_key(entity) for entity in entities} | {ANY_ENTITY}
+    matching = [gap for gap in gaps if gap.entity in keys and (inspected_at is None or gap.since < inspected_at)]
+    return max(matching, key=lambda gap: gap.until, default=None)

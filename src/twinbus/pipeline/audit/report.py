@@ -1,6 +1,6 @@
-"""What an audit tells: counts, how long messages were parked, and the messages that need somebody's attention.
+"""The result of an audit: counts, parked durations, and messages that need attention.
 
-Owns: the figures. How they are shown is the command's affair.
+Owns the figures. Knows nothing about how commands display the figures.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
 
 MAX_NAMED: Final = 20
-"""Messages of a kind that are named; the report has all."""
+"""Maximum number of listed messages per kind; the written report has all messages."""
 EXIT_LOST: Final = 3
 EXIT_UNKNOWN: Final = 4
-"""Exit codes."""
+"""Exit codes of the command."""
 REPORT_COLUMNS: Final = (
     "destination",
     "message_id",
@@ -44,12 +44,12 @@ REPORT_COLUMNS: Final = (
     "arrived",
     "dead_here",
 )
-"""Of the report."""
+"""Columns of the written report."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamedMessage:
-    """A message that is told by name."""
+    """A message that is listed in the result."""
 
     destination: str
     message_id: str
@@ -64,89 +64,89 @@ class NamedMessage:
 
 @dataclass(frozen=True, slots=True)
 class ParkedDurations:
-    """How long the messages for a destination were parked."""
+    """Statistics on how long messages for a destination were parked."""
 
     destination: str
     count: int
     median_ms: int
     percentile_95_ms: int
-    """Of 95 in 100."""
+    """95th percentile."""
     max_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class AuditResult:
-    """Of an audit."""
+    """The result of an audit."""
 
     counts: dict[tuple[str, str], int] = field(default_factory=dict)
-    """By destination and verdict."""
+    """Number of messages by destination and verdict."""
     parked_durations: list[ParkedDurations] = field(default_factory=list)
     lost: list[NamedMessage] = field(default_factory=list)
     duplicated: list[NamedMessage] = field(default_factory=list)
-    """Came more often than they were sent."""
+    """Messages that arrived more often than they were sent."""
     duplicated_count: int = 0
     sent_repeatedly: list[NamedMessage] = field(default_factory=list)
-    """Sent several times, by the application."""
+    """Messages that the application sent several times."""
     sent_repeatedly_count: int = 0
     unknown_reasons: list[tuple[str, int]] = field(default_factory=list)
-    """Why, and how many."""
+    """Reasons for the verdict `unknown`, with the number of messages."""
     missing_inputs: list[str] = field(default_factory=list)
-    """What is not known of the inputs, whether it matters to a message or not."""
+    """Gaps in the inputs, whether or not they affect a message."""
     until: dt.datetime | None = None
-    """Later sends were not asked about."""
+    """End of the audited period."""
 
     def count(self, verdict: Verdict) -> int:
-        """Messages, each at each destination."""
-        return sum(count for (_, found), count in self.counts.items() if found == verdict.value)
+        """Return the number of messages with a verdict, counted once per destination."""
+        return sum(count for (_, verdict_name), count in self.counts.items() if verdict_name == verdict.value)
 
     @property
     def exit_code(self) -> int:
-        """0: nothing is lost."""
+        """Exit code of the command: 0 if no message is lost or unknown."""
         if self.count(Verdict.LOST):
             return EXIT_LOST
         return EXIT_UNKNOWN if self.count(Verdict.UNKNOWN) else 0
 
 
 def summarize(judged: DataFrame, missing_inputs: list[str], until: dt.datetime) -> AuditResult:
-    """The figures of all messages."""
+    """Compute the figures from all judged messages."""
     counts = judged.groupBy("destination", "verdict").agg(
         f.count("*").alias("count"),
         f.count_if("is_doubled").alias("doubled"),
         f.count_if("is_sent_again").alias("again"),
     )
-    found = counts.collect()
+    rows = counts.collect()
     is_unknown = f.col("verdict") == Verdict.UNKNOWN.value
     reasons = judged.where(is_unknown).groupBy("reason").count().orderBy(f.desc("count")).limit(MAX_NAMED)
     return AuditResult(
-        counts={(one.destination, one.verdict): one["count"] for one in found},
+        counts={(row.destination, row.verdict): row["count"] for row in rows},
         parked_durations=_parked_durations(judged),
         lost=_named_messages(judged, f.col("verdict") == Verdict.LOST.value),
         duplicated=_named_messages(judged, f.col("is_doubled")),
-        duplicated_count=sum(one.doubled for one in found),
+        duplicated_count=sum(row.doubled for row in rows),
         sent_repeatedly=_named_messages(judged, f.col("is_sent_again")),
-        sent_repeatedly_count=sum(one.again for one in found),
-        unknown_reasons=[(one.reason, one["count"]) for one in reasons.collect()],
+        sent_repeatedly_count=sum(row.again for row in rows),
+        unknown_reasons=[(row.reason, row["count"]) for row in reasons.collect()],
         missing_inputs=missing_inputs,
         until=until,
     )
 
 
 def _parked_durations(judged: DataFrame) -> list[ParkedDurations]:
-    found = judged.where("parked_for_ms is not null").groupBy("destination")
-    told = found.agg(
+    parked = judged.where("parked_for_ms is not null").groupBy("destination")
+    durations = parked.agg(
         f.count("*").alias("count"),
         f.percentile_approx("parked_for_ms", [0.5, 0.95], 10_000).alias("shares"),
         f.max("parked_for_ms").alias("longest"),
     )
     return [
-        ParkedDurations(one.destination, one["count"], one.shares[0], one.shares[1], one.longest)
-        for one in told.orderBy("destination").collect()
+        ParkedDurations(row.destination, row["count"], row.shares[0], row.shares[1], row.longest)
+        for row in durations.orderBy("destination").collect()
     ]
 
 
 def _named_messages(judged: DataFrame, condition: Column) -> list[NamedMessage]:
     first = judged.where(condition).orderBy("first_sent", "destination", "message_id").limit(MAX_NAMED)
-    return [_to_named_message(one) for one in first.collect()]
+    return [_to_named_message(row) for row in first.collect()]
 
 
 def _to_named_message(row: Row) -> NamedMessage:

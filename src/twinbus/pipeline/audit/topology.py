@@ -1,8 +1,9 @@
-"""Where a message that was sent to an entity has to be: in the queue, in each subscription, or where these forward to.
+"""Topology: the queues and subscriptions where a message sent to an entity must be, after forwarding.
 
-Owns: the way from an entity to its *destinations*, and the *places* where a message for a destination can be found: the
-destination itself, entities on the way to it, and dead-letter queues. A namespace is asked for all that (`described`);
-of one that nobody may ask, no more is known than what journals name (`supposed`).
+Owns the routes from entities to their *destinations*, and the *locations* where a message for a destination can be: the
+destination itself, entities on the route, and dead-letter queues. The namespace lists its entities
+(`topology_of_namespace`). Without administrative access, the topology is inferred from journals
+(`topology_from_journals`).
 """
 
 from __future__ import annotations
@@ -23,23 +24,23 @@ if TYPE_CHECKING:
     from twinbus.model.rule import Filter
 
 MAX_HOPS: Final = 16
-"""Whoever forwards in a circle is not followed for ever."""
+"""Maximum number of forwards on a route, which breaks cycles."""
 
 
 class LocationRole(Enum):
-    """What it means that a message is at a place."""
+    """What the presence of a message at a location means."""
 
     MAIN = "main"
-    """It is at its destination."""
+    """The message is at its destination."""
     TRANSIT = "transit"
-    """It is on its way there."""
+    """The message is in transit to its destination."""
     DEAD_LETTER = "dead"
-    """It was dead-lettered there, or on its way."""
+    """The message was dead-lettered at its destination or on the route."""
 
 
 @dataclass(frozen=True, slots=True)
 class MessageLocation:
-    """Somewhere that a message for a destination can be."""
+    """A location where a message for a destination can be."""
 
     path: str
     destination: str
@@ -48,87 +49,88 @@ class MessageLocation:
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where messages come to rest until they are received. What is None is not known."""
+    """A queue or subscription that keeps messages until they are received. None means unknown."""
 
     path: str
     exists: bool = True
     is_filtered: bool = False
-    """A subscription whose rules need not match every message."""
+    """Whether this is a subscription whose rules may not match every message."""
     is_subscription: bool = False
     detects_duplicates: bool | None = None
     duplicate_window_ms: int | None = None
     dead_letters_expired: bool | None = None
-    """What expires there is dead-lettered."""
+    """Whether expired messages are dead-lettered."""
     time_to_live_ms: int | None = None
-    """The longest that a message lives there."""
+    """Maximum time to live of messages."""
     created_ms: int | None = None
-    """When it was created."""
+    """Time of creation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Of one namespace."""
+    """Routes and locations of one namespace."""
 
     routes: list[tuple[str, str]] = field(default_factory=list)
-    """From an entity that messages are sent to, to a destination. A pair that is there twice is two copies."""
+    """Pairs of an entity and a destination. A pair that occurs twice means two copies."""
     locations: list[MessageLocation] = field(default_factory=list)
     destinations: dict[str, Destination] = field(default_factory=dict)
-    """By the key of their path, as everything here."""
+    """Destinations by path key. All paths here are keys."""
 
     def inspection_order(self) -> list[str]:
-        """Each once: messages go from main to dead-letter queues, so these come last."""
+        """Return each existing location once. Dead-letter queues come last, because messages move there."""
         order = sorted(
-            self.locations, key=lambda place: (place.role is LocationRole.DEAD_LETTER, place.role is LocationRole.MAIN)
+            self.locations,
+            key=lambda location: (location.role is LocationRole.DEAD_LETTER, location.role is LocationRole.MAIN),
         )
-        there = [place.path for place in order if self.destinations[place.destination].exists]
-        return list(dict.fromkeys(there))
+        existing = [location.path for location in order if self.destinations[location.destination].exists]
+        return list(dict.fromkeys(existing))
 
 
 @dataclass(frozen=True, slots=True)
 class NamespaceEntities:
-    """All entities of one, by key."""
+    """Entities of a namespace by key."""
 
     queues: dict[str, QueueInfo]
     topics: dict[str, TopicInfo]
     subscriptions: dict[str, list[tuple[SubscriptionInfo, bool]]]
-    """Of each topic, each with whether it takes all messages."""
+    """Subscriptions of each topic, and whether each subscription matches all messages."""
 
 
 async def read_namespace(manager: NamespaceManager, entities: Iterable[str]) -> NamespaceEntities:
-    """Ask a namespace for all that can matter to messages sent to `entities`."""
-    queues = {canonical_key(one.path): one async for one in manager.get_queues()}
-    topics = {canonical_key(one.path): one async for one in manager.get_topics()}
-    wanted = {canonical_key(one) for one in entities} | {
-        canonical_key(target) for one in queues.values() if (target := one.description.forward_to) is not None
+    """Ask a namespace for all entities that can matter to messages sent to `entities`."""
+    queues = {canonical_key(info.path): info async for info in manager.get_queues()}
+    topics = {canonical_key(info.path): info async for info in manager.get_topics()}
+    wanted = {canonical_key(info) for info in entities} | {
+        canonical_key(target) for info in queues.values() if (target := info.description.forward_to) is not None
     }
     subscriptions: dict[str, list[tuple[SubscriptionInfo, bool]]] = {}
-    waiting = [key for key in topics if key in wanted]
-    while waiting:
-        key = waiting.pop()
-        found = subscriptions[key] = []
-        async for one in manager.get_subscriptions(topics[key].path):
-            rules = [rule async for rule in manager.get_rules(topics[key].path, one.name)]
-            found.append((one, any(_matches_all(rule.filter) for rule in rules)))
-            target = one.description.forward_to
+    pending = [key for key in topics if key in wanted]
+    while pending:
+        key = pending.pop()
+        matching = subscriptions[key] = []
+        async for info in manager.get_subscriptions(topics[key].path):
+            rules = [rule async for rule in manager.get_rules(topics[key].path, info.name)]
+            matching.append((info, any(_matches_all(rule.filter) for rule in rules)))
+            target = info.description.forward_to
             if target is not None and canonical_key(target) in topics and canonical_key(target) not in subscriptions:
-                waiting.append(canonical_key(target))
+                pending.append(canonical_key(target))
     return NamespaceEntities(queues, topics, subscriptions)
 
 
 def _matches_all(filter_: Filter) -> bool:
-    """`1=1` is what Service Bus itself writes for the true filter."""
+    """Return whether a filter matches all messages. Service Bus writes the true filter as `1=1`."""
     return isinstance(filter_, TrueFilter) or (
         isinstance(filter_, SqlFilter) and "".join(filter_.expression.split()) == "1=1"
     )
 
 
 def topology_of_namespace(namespace: NamespaceEntities, entities: Iterable[str]) -> Topology:
-    """What a namespace says of itself."""
+    """Build the topology of a namespace from its entities."""
     return _RouteBuilder(namespace).build(entities)
 
 
 def topology_from_journals(entities: Iterable[str], settled_entities: Iterable[str]) -> Topology:
-    """What is likely where nobody can be asked: a queue, unless somebody has received from subscriptions of it."""
+    """Infer the topology from journals: an entity is a queue unless messages were received from its subscriptions."""
     topology = Topology()
     subscriptions: dict[str, list[str]] = {}
     for path in settled_entities:
@@ -146,7 +148,7 @@ def topology_from_journals(entities: Iterable[str], settled_entities: Iterable[s
 
 
 class _RouteBuilder:
-    """The ways through a namespace."""
+    """Builder for the routes through a namespace."""
 
     def __init__(self, namespace: NamespaceEntities) -> None:
         self._namespace = namespace
@@ -158,7 +160,7 @@ class _RouteBuilder:
         return self._topology
 
     def _follow_from(self, start: str, key: str, route: _RouteState) -> None:
-        """Go on from an entity that messages come to."""
+        """Follow the route of messages that arrive at an entity."""
         namespace = self._namespace
         if key in namespace.queues:
             info = namespace.queues[key]
@@ -172,9 +174,9 @@ class _RouteBuilder:
                 topic.description.requires_duplicate_detection, topic.description.duplicate_window_ms
             )
             route = route.with_time_to_live(topic.description.default_time_to_live_ms)
-            for one, takes_all in namespace.subscriptions.get(key, []):
-                path = subscription_path(topic.path, one.name)
-                self._end_or_forward(start, path, one, route, is_filtered=route.is_filtered or not takes_all)
+            for subscription, takes_all in namespace.subscriptions.get(key, []):
+                path = subscription_path(topic.path, subscription.name)
+                self._end_or_forward(start, path, subscription, route, is_filtered=route.is_filtered or not takes_all)
             if not namespace.subscriptions.get(key):
                 self._topology.routes.append((start, key))
                 _add_destination(self._topology, Destination(key, exists=False))
@@ -217,7 +219,7 @@ class _RouteBuilder:
 
 @dataclass(frozen=True, slots=True)
 class _RouteState:
-    """What is known of a message that has come so far."""
+    """State of a route at an entity."""
 
     hops: tuple[str, ...] = ()
     detects_duplicates: bool = False
@@ -246,7 +248,7 @@ class _RouteState:
 
 
 def _add_destination(topology: Topology, destination: Destination, hops: tuple[str, ...] = ()) -> None:
-    """A destination, if it is new, and what belongs to it."""
+    """Add a destination, if it is new, and its locations."""
     key = destination.path
     if key not in topology.destinations:
         topology.destinations[key] = destination
@@ -256,9 +258,9 @@ def _add_destination(topology: Topology, destination: Destination, hops: tuple[s
                 MessageLocation(_dead_letter_path(key), key, LocationRole.DEAD_LETTER),
             ]
         )
-    known = {(place.path, place.destination) for place in topology.locations}
+    known_locations = {(location.path, location.destination) for location in topology.locations}
     for hop in hops:
-        if (hop, key) not in known:
+        if (hop, key) not in known_locations:
             topology.locations.extend(
                 [
                     MessageLocation(hop, key, LocationRole.TRANSIT),

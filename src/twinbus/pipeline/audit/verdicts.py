@@ -1,8 +1,9 @@
-"""The verdicts: a table. The first line that is true of a message, at a destination, is the verdict on it there.
+"""The table of verdicts: the first rule that applies to a message at a destination gives the verdict.
 
-Owns: the lines, their order, and what each says. The names in `when` are facts (`facts`, `docs/pipeline-audit.md`):
-`wanted` copies are due, at least one; `delivered` have arrived. Nothing is called lost that any input, had it been
-there, might have shown: all lines that say unknown come before the last.
+Owns the rules, their order and their reasons. The names in conditions are facts (`compute_facts`,
+`docs/pipeline-audit.md`): `wanted` is the number of copies that must be found, at least one, and `delivered` is the
+number of copies that have arrived. A message is called lost only if no missing input could have shown otherwise: all
+rules with the verdict `unknown` come before the last rule.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ FACT_KEY: Final = ("destination", "message_id", "session_id")
 
 
 def compute_facts(evidence: DataFrame, destinations: DataFrame) -> DataFrame:
-    """One row for each message that somebody has sent, or may have."""
-    found = evidence.groupBy(*FACT_KEY).agg(
+    """Return one row of facts for each message that was or may have been sent."""
+    facts = evidence.groupBy(*FACT_KEY).agg(
         _count_of("sent").alias("sent"),
         _count_of("perhaps").alias("perhaps"),
         _count_of("not sent").alias("not_sent"),
@@ -53,22 +54,23 @@ def compute_facts(evidence: DataFrame, destinations: DataFrame) -> DataFrame:
         _count_of("refused here").alias("refused_here"),
         _count_of("cancelled").alias("cancelled"),
     )
-    sent = found.where("sent + perhaps + not_sent > 0")
+    sent = facts.where("sent + perhaps + not_sent > 0")
     return _with_derived_facts(sent.join(f.broadcast(destinations), "destination"))
 
 
 def _with_derived_facts(facts: DataFrame) -> DataFrame:
-    """What follows from the counts and sets."""
+    """Add the facts that follow from the counts and sets."""
     expressions = {
-        # Copies that only a capture had: of those that are dead, and of which nobody said what their numbers were, each
-        # may be one of these. It is not counted twice.
+        # Copies found only in a capture. A dead letter with an unknown original number may be one of these copies, so
+        # it is not counted twice.
         "dead_there": "array_union(dead_here, dead_had)",
         "unnamed_dead": "greatest(0, size(dead_there) - size(dead_said))",
         "settled": "array_union(array_union(completed, tried), array_union(here, dead_said))",
         "only_captured": "array_sort(array_except(captured, settled))",
         "perhaps_dead": "least(unnamed_dead, size(only_captured))",
         "kept": "slice(only_captured, perhaps_dead + 1, size(only_captured))",
-        # Copies that have come to the destination; what somebody tried to complete, and is not here, is gone.
+        # Copies that have arrived at the destination. If a receiver tried to complete a copy that is no longer there,
+        # the copy counts as arrived.
         "handled": "array_union(completed, kept)",
         "present": "array_union(handled, here)",
         "arrived": "if(is_looked_at, array_union(present, tried), present)",
@@ -81,7 +83,7 @@ def _with_derived_facts(facts: DataFrame) -> DataFrame:
         "seen_and_gone": "size(array_except(array_except(seen, arrived), array_union(dead_said, dead_had)))",
         "expired": "if(is_over and not coalesce(keeps_expired, false), seen_and_gone, 0)",
         "calls": "cast(sent / greatest(routes, 1) as bigint)",
-        # Duplicates that the entity drops are not due.
+        # Duplicates that the entity drops are not expected to arrive.
         "span_ms": "unix_millis(last_sent) - unix_millis(first_sent)",
         "drops": "coalesce(detects_duplicates and span_ms <= duplicate_window, false)",
         "due": "if(drops, least(sent, 1), sent)",
@@ -112,7 +114,7 @@ def _time_of(*evidence_kinds: str) -> Column:
 
 
 class Verdict(Enum):
-    """What became of a message."""
+    """The outcome of a message."""
 
     DELIVERED = "delivered"
     PARKED = "parked"
@@ -126,13 +128,13 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class VerdictRule:
-    """Of the table."""
+    """A rule of the table."""
 
     verdict: Verdict
     condition: str
-    """An expression of Spark's SQL over facts."""
+    """Spark SQL expression over facts."""
     reason: str
-    """What is told; a fact in braces is put in its place."""
+    """Text in the report; a fact in braces is replaced by its value."""
 
 
 _D, _P, _X, _E, _C = (
@@ -145,76 +147,74 @@ _D, _P, _X, _E, _C = (
 _N, _U, _L = Verdict.NOT_SENT, Verdict.UNKNOWN, Verdict.LOST
 
 TABLE: Final = (
-    VerdictRule(_U, "message_id is null", "it has no id by which it could be found"),
+    VerdictRule(_U, "message_id is null", "the message has no id to search for"),
     VerdictRule(
         _U,
         "outside > 0 and found >= wanted and found < wanted + outside",
-        "sent outside the time asked about as well: what was found may be of those sends",
+        "also sent outside the audited period: the copies found may be from those sends",
     ),
-    # What was found.
-    VerdictRule(_D, "size(handled) + again >= wanted", "a receiver or a capture had it"),
+    # The message was found.
+    VerdictRule(_D, "size(handled) + again >= wanted", "a receiver or a capture received it"),
     VerdictRule(_D, "size(present) + again >= wanted", "it is in its entity"),
-    VerdictRule(_D, "delivered >= wanted", "a receiver wanted to complete it, and it is gone"),
+    VerdictRule(_D, "delivered >= wanted", "a receiver tried to complete it, and it is gone"),
     VerdictRule(_P, "delivered + parked_here >= wanted", "it is in {backlog_queue}"),
-    VerdictRule(_X, "delivered + parked_here + dead >= wanted", "it is in a dead-letter queue, or was"),
+    VerdictRule(_X, "delivered + parked_here + dead >= wanted", "it is or was in a dead-letter queue"),
     VerdictRule(
-        _E, "delivered + parked_here + dead + expired >= wanted", "it was seen there, and its time to live is over"
+        _E, "delivered + parked_here + dead + expired >= wanted", "it was seen there, and its time to live has expired"
     ),
-    VerdictRule(_C, "found >= wanted", "it was scheduled, and taken back"),
-    # What was not to be found.
-    VerdictRule(_N, "sent = 0 and perhaps = 0", "its send failed, or was rolled back"),
-    # What cannot be told.
+    VerdictRule(_C, "found >= wanted", "it was scheduled and then cancelled"),
+    # The message was not expected.
+    VerdictRule(_N, "sent = 0 and perhaps = 0", "its send failed or was rolled back"),
+    # The outcome cannot be determined.
     VerdictRule(
         _U,
         "is_due_nowhere",
-        "no subscription had to take it, and none is known to have: filters may have kept it out, or it is lost",
+        "no subscription must have it, and none is known to: filters may have rejected it, or it is lost",
     ),
-    VerdictRule(_U, "spooled_here > 0", "it went to the spool of its sender, where nobody has looked"),
-    VerdictRule(_U, "not is_there", "the entity is not there, or nobody has a subscription to it"),
-    VerdictRule(_U, "not is_looked_at", "nobody has looked whether it is there: {why_not_looked_at}"),
+    VerdictRule(_U, "spooled_here > 0", "it is in the spool of its sender, which was not inspected"),
+    VerdictRule(_U, "not is_there", "the entity does not exist, or has no subscriptions"),
+    VerdictRule(_U, "not is_looked_at", "the entity was not inspected: {why_not_looked_at}"),
     VerdictRule(
         _U,
         "(parked_at is not null or sent = 0) and not is_backlog_looked_at",
-        "nobody has looked into the backlog: {why_no_backlog}",
+        "the backlog was not inspected: {why_no_backlog}",
     ),
-    VerdictRule(_U, "not is_covered", "receivers that write no journal may have had it"),
-    VerdictRule(_U, "made_at > first_sent", "the entity was made after it was sent"),
+    VerdictRule(_U, "not is_covered", "receivers without a journal may have received it"),
+    VerdictRule(_U, "made_at > first_sent", "the entity was created after the send"),
     VerdictRule(_U, "gap_until >= first_sent", "{gap_why}"),
-    VerdictRule(_U, "is_over and not coalesce(keeps_expired, false)", "it may have expired before anybody saw it"),
+    VerdictRule(_U, "is_over and not coalesce(keeps_expired, false)", "it may have expired before a receiver saw it"),
     VerdictRule(
         _U,
         "found > 0 and (coalesce(detects_duplicates, true) or is_filtered)",
         "sent {sent} times, found {found} times: the entity may have dropped the others",
     ),
-    VerdictRule(
-        _U, "found + perhaps_dead >= wanted", "a copy that was captured may be one that was dead-lettered, or another"
-    ),
-    VerdictRule(_N, "sent = 0", "its send had no answer, and it is nowhere"),
-    VerdictRule(_L, "true", "it is nowhere: sent {sent} times, found {found} times"),
+    VerdictRule(_U, "found + perhaps_dead >= wanted", "a captured copy may be the dead-lettered one or another"),
+    VerdictRule(_N, "sent = 0", "its send had no answer, and it was not found"),
+    VerdictRule(_L, "true", "copies are missing: sent {sent} times, found {found} times"),
 )
 
 
 def verdict_column() -> Column:
-    """The verdict of the first line that is true."""
-    return _first_match([(line, f.lit(line.verdict.value)) for line in TABLE])
+    """Return the verdict of the first rule that is true."""
+    return _first_match([(rule, f.lit(rule.verdict.value)) for rule in TABLE])
 
 
 def reason_column() -> Column:
-    """What that line says."""
-    return _first_match([(line, _formatted_reason(line.reason)) for line in TABLE])
+    """Return the reason of the first rule that is true."""
+    return _first_match([(rule, _formatted_reason(rule.reason)) for rule in TABLE])
 
 
 def _first_match(rules: list[tuple[VerdictRule, Column]]) -> Column:
     (last, value), *others = reversed(rules)
-    assert last.condition == "true", "the last line is for all that is left"
+    assert last.condition == "true", "the last rule applies to all remaining messages"
     chosen = value
-    for line, value in others:
-        chosen = f.when(f.coalesce(f.expr(line.condition), f.lit(False)), value).otherwise(chosen)  # noqa: FBT003
+    for rule, value in others:
+        chosen = f.when(f.coalesce(f.expr(rule.condition), f.lit(False)), value).otherwise(chosen)  # noqa: FBT003
     return chosen
 
 
 def _formatted_reason(template: str) -> Column:
-    """A text with the values of facts in it."""
+    """Return the template with the values of facts filled in."""
     parts = []
     for part in template.split("{"):
         name, brace, rest = part.partition("}")

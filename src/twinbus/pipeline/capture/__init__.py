@@ -1,6 +1,6 @@
-"""Capture and replay: what goes through an entity, as Parquet files; and back from these into an entity.
+"""Capture and replay: write an entity's messages to Parquet files, and send messages from these files to an entity.
 
-Owns: the files, their manifests, and that nothing is in them twice and nothing missing, whatever is killed when. A
-window of a fragment's log is read by a task and written to a temporary file; the driver alone gives it its name and its
-manifest. The manifests are all that is remembered. `docs/pipeline-capture.md` says what holds.
+Owns the files, their manifests, and the guarantee that no message is missing or captured twice, even if processes are
+killed. A task reads a window of a fragment's log and writes a temporary file; only the driver gives the file its final
+name and its manifest. All state is in the manifests. `docs/pipeline-capture.md` describes the guarantees.
 """

@@ -1,7 +1,7 @@
-"""Captured files as rows of Spark: the data source behind a replay.
+"""Captured files as Spark rows: the data source behind a replay.
 
-Owns: how tasks read the files that they are told of. The files of a fragment are read one after the other by one task,
-so that what was in order stays in order. They are read where they lie, by pyarrow, as they were written.
+Owns the reading of files in tasks. One task reads all files of a fragment in sequence, so that messages stay in order.
+Tasks read the files with pyarrow from their original location.
 """
 
 from __future__ import annotations
@@ -37,42 +37,44 @@ BATCH_ROWS: Final = 4_000
 def read_captured_files(
     spark: SparkSession, uri: str, files: Sequence[Manifest], since: dt.datetime | None, until: dt.datetime | None
 ) -> DataFrame:
-    """What is in the files, a partition for each fragment: all, or what was enqueued from a time on, or before one."""
+    """Read files as rows, one partition per fragment, limited to messages enqueued between `since` and `until`."""
     register_data_source(spark, CapturedDataSource)
     times = {name: time.isoformat() for name, time in (("since", since), ("until", until)) if time is not None}
-    listed = json.dumps([(one.fragment, one.file, one.eventCount, source_name_of(one)) for one in files])
-    return spark.read.format(SOURCE_NAME).options(uri=uri, files=listed, **times).load()
+    file_list = json.dumps(
+        [(manifest.fragment, manifest.file, manifest.eventCount, source_name_of(manifest)) for manifest in files]
+    )
+    return spark.read.format(SOURCE_NAME).options(uri=uri, files=file_list, **times).load()
 
 
 @dataclass
 class FilePartition(InputPartition):
-    """Of one fragment, in order, each with the number of its messages and the entity that these were read from."""
+    """Files of one fragment in order, each with its message count and the first part of its source ids."""
 
     files: list[tuple[str, int, str]]
 
 
 class CapturedDataSource(DataSource):
-    """Some captured files."""
+    """Data source for captured files."""
 
     @classmethod
     def name(cls) -> str:
-        """What Spark knows it by."""
+        """Return the name for `format(...)`."""
         return SOURCE_NAME
 
     def schema(self) -> str:
-        """The columns of messages that were read."""
+        """Return the message columns."""
         return DDL
 
     def reader(self, schema: StructType) -> CapturedReader:  # noqa: ARG002
-        """For all files."""
+        """Return a reader for the files in the option `files`."""
         return CapturedReader(dict(self.options))
 
 
 class CapturedReader(DataSourceReader):
-    """Reads files in tasks: of each no more than a row group is in memory."""
+    """A reader that holds no more than one row group of a file in memory."""
 
     def __init__(self, options: dict[str, str]) -> None:
-        """As `read_files` gives them."""
+        """Create a reader from the options that `read_captured_files` sets."""
         self._uri = options["uri"]
         self._files = [
             (int(fragment), str(file), int(count), str(source))
@@ -82,12 +84,12 @@ class CapturedReader(DataSourceReader):
         self._until = _parse_time(options.get("until"))
 
     def partitions(self) -> list[InputPartition]:
-        """One for each fragment."""
-        by_fragment = groupby(self._files, lambda one: one[0])
-        return [FilePartition([(file, count, source) for _, file, count, source in some]) for _, some in by_fragment]
+        """Return one partition per fragment."""
+        by_fragment = groupby(self._files, lambda file: file[0])
+        return [FilePartition([(file, count, source) for _, file, count, source in files]) for _, files in by_fragment]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """In a task: PipelineError if a file is not what its manifest says."""
+        """Read a partition, in a task. Raise PipelineError if a file does not match its manifest."""
         assert isinstance(partition, FilePartition)
         folder = Folder(self._uri)
         for file, count, source in partition.files:
@@ -102,7 +104,7 @@ def _parse_time(text: str | None) -> dt.datetime | None:
 
 
 def source_name_of(manifest: Manifest) -> str:
-    """What the messages of a captured file were read from: the first part of their source ids."""
+    """Return the first part of the source ids of a captured file's messages."""
     return source_name(manifest.namespace, manifest.entity, manifest.entityId)
 
 
@@ -111,8 +113,8 @@ def _read_file(folder: Folder, file: str, count: int, source: str) -> Iterator[p
         with folder.open_input(file) as stream:
             parquet = pq.ParquetFile(stream)
             if parquet.metadata.num_rows != count:
-                found = f"{parquet.metadata.num_rows} messages, and its manifest says {count}"
-                raise PipelineError(f"{folder.uri_of(file)} has {found}: it was changed")
+                counts = f"{parquet.metadata.num_rows} messages, but {count} according to its manifest"
+                raise PipelineError(f"{folder.uri_of(file)} has {counts}: the file was changed")
             for batch in parquet.iter_batches(BATCH_ROWS):
                 yield _with_source_ids(batch, source)
     except (OSError, KeyError, pa.ArrowException) as error:
@@ -120,7 +122,7 @@ def _read_file(folder: Folder, file: str, count: int, source: str) -> Iterator[p
 
 
 def _with_source_ids(batch: pa.RecordBatch, source: str) -> pa.RecordBatch:
-    """The columns of messages. Files of earlier versions have no source ids: they are made of what the files have."""
+    """Return the message columns. Compute the source ids for files from earlier versions, which have none."""
     columns = {
         field.name: batch.column(field.name).cast(field.type) for field in SCHEMA if field.name in batch.schema.names
     }

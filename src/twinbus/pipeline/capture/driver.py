@@ -1,10 +1,10 @@
-"""The driver of a capture: it looks, has windows written that are due, and makes their files count.
+"""The driver of a capture: finds due windows, runs the tasks that write windows to files, and commits the files.
 
     with session("twinbus capture") as spark:
-        asyncio.run(Capture(spark, settings, told).run(stop))
+        asyncio.run(Capture(spark, settings, observer).run(stop))
 
-Owns: the turn of each second, the jobs, and what is done when one fails: a namespace that is down is waited for, unless
-only what is available now was asked for. What is done to one entity is in `entity`, what a task does in `task`.
+Owns the polling loop, the Spark jobs, and the handling of failures: if a namespace is down, the driver retries, unless
+the run is limited to the available messages. `entity` handles one entity, `task` runs in executors.
 """
 
 from __future__ import annotations
@@ -34,36 +34,36 @@ log: Final = logging.getLogger(__name__)
 
 POLL_INTERVAL_S: Final = 1.0
 RETRY_DELAY_S: Final = 5.0
-"""After a failure that may pass."""
+"""Delay after a temporary failure."""
 
 
 class CaptureObserver(Protocol):
-    """Who is told how it goes on."""
+    """Observer of the progress of a capture."""
 
     def on_captured(self, manifest: Manifest) -> None:
-        """There is one more file."""
+        """Handle a new captured file."""
 
     def on_retry(self, entity: str, reason: str) -> None:
-        """An entity cannot be captured now; it is tried again."""
+        """Handle a temporary failure at an entity. The driver will retry."""
 
 
 class Capture:
-    """Of some entities of one namespace, to one place."""
+    """Capture of some entities in one namespace to one folder."""
 
     def __init__(self, spark: SparkSession, settings: CaptureSettings, observer: CaptureObserver) -> None:
-        """`run` does it."""
+        """Create a capture. `run` starts it."""
         self._spark = spark
         self._settings = settings
         self._observer = observer
         self._folder = Folder(settings.target_uri)
         self._entities: dict[str, CapturedEntity] = {}
         self._retry_at_s: dict[str, float] = {}
-        """When an entity that failed is looked at again."""
+        """Time of the next attempt for each entity that failed."""
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Capture until stopped, or what is available now. What is under way when it is stopped is finished.
+        """Capture messages until stopped, or only the messages available now.
 
-        What is in windows that are still open is left for the next time.
+        When the capture is stopped, it finishes running jobs. Messages in open windows are left for the next run.
         """
         async with contextlib.AsyncExitStack() as stack:
             for path in self._settings.entities:
@@ -79,16 +79,18 @@ class Capture:
                 await self._run_until_stopped(stop)
 
     async def _capture_available(self) -> None:
-        """All windows at once, and those again that fail for a reason that may pass."""
-        orders = [
-            order for entity in self._entities.values() for order in await entity.find_due_windows(0.0, force=True)
-        ]
+        """Write all windows at once, and retry windows that fail temporarily."""
+        tasks = [task for entity in self._entities.values() for task in await entity.find_due_windows(0.0, force=True)]
         for last_try in (False, False, True):
-            again = {(one.entity, one.fragment): one.failure for one in await self._run_tasks(orders)} if orders else {}
-            if again and last_try:
-                (path, fragment), reason = next(iter(again.items()))
+            failed = (
+                {(report.entity, report.fragment): report.failure for report in await self._run_tasks(tasks)}
+                if tasks
+                else {}
+            )
+            if failed and last_try:
+                (path, fragment), reason = next(iter(failed.items()))
                 raise PipelineError(f"fragment {fragment} of '{path}' was not captured: {reason}")
-            orders = [order for order in orders if (order.entity, order.window.fragment) in again]
+            tasks = [task for task in tasks if (task.entity, task.window.fragment) in failed]
         for entity in self._entities.values():
             await entity.complete_captured()
 
@@ -97,16 +99,16 @@ class Capture:
         stopped = asyncio.ensure_future(stop.wait())
         try:
             while not stop.is_set():
-                looking = asyncio.ensure_future(self._find_due_windows())
-                await asyncio.wait((looking, stopped), return_when=asyncio.FIRST_COMPLETED)
-                if not looking.done():  # a namespace that does not answer is not waited for
-                    looking.cancel()
+                search = asyncio.ensure_future(self._find_due_windows())
+                await asyncio.wait((search, stopped), return_when=asyncio.FIRST_COMPLETED)
+                if not search.done():  # do not wait for a namespace that does not respond
+                    search.cancel()
                     break
-                if orders := looking.result():
-                    jobs.add(asyncio.ensure_future(self._run_tasks(orders)))
+                if tasks := search.result():
+                    jobs.add(asyncio.ensure_future(self._run_tasks(tasks)))
                 for job in [job for job in jobs if job.done()]:
                     jobs.discard(job)
-                    job.result()  # raises what will not pass
+                    job.result()  # raises permanent errors
                 await asyncio.wait((stopped,), timeout=POLL_INTERVAL_S)
         finally:
             stopped.cancel()
@@ -116,30 +118,30 @@ class Capture:
                 raise result
 
     async def _find_due_windows(self) -> list[CaptureTask]:
-        """The windows of all entities that are to be written now."""
-        now_s, orders = asyncio.get_running_loop().time(), []
+        """Return tasks for the due windows of all entities."""
+        now_s, tasks = asyncio.get_running_loop().time(), []
         for entity in self._entities.values():
             if self._retry_at_s.get(entity.path, now_s) > now_s:
                 continue
             try:
-                orders += await entity.find_due_windows(now_s, force=False)
+                tasks += await entity.find_due_windows(now_s, force=False)
             except CallerError:
-                raise  # it was deleted, or nobody may read it: that will not pass
+                raise  # permanent: the entity was deleted, or access is denied
             except ServiceBusError as error:
                 self._retry_later(entity.path, str(error))
-        return orders
+        return tasks
 
     def _retry_later(self, path: str, reason: str) -> None:
         self._retry_at_s[path] = asyncio.get_running_loop().time() + RETRY_DELAY_S
         self._observer.on_retry(path, reason)
 
     async def _run_tasks(self, tasks: Sequence[CaptureTask]) -> list[TaskReport]:
-        """Have windows written, a task for each, and make their files count; what has failed and may pass."""
+        """Write each window in its own task, and commit the files. Return the reports of temporary failures."""
         try:
             reports = await asyncio.to_thread(self._write_windows, tasks)
-        except Exception as error:  # noqa: BLE001  # whatever Spark says: the next job may succeed
-            reports = [failure_report(order, f"Spark's job failed: {first_line(error)}") for order in tasks]
-        again = []
+        except Exception as error:  # noqa: BLE001  # any error of Spark: the next job may succeed
+            reports = [failure_report(task, f"Spark's job failed: {first_line(error)}") for task in tasks]
+        temporary_failures = []
         for report in reports:
             entity = self._entities[report.entity]
             if report.failure is None:
@@ -148,24 +150,24 @@ class Capture:
                 await self._complete(entity)
                 continue
             if report.is_permanent:
-                with contextlib.suppress(ServiceBusError):  # then the failure itself is what is said
+                with contextlib.suppress(ServiceBusError):  # the task's failure is reported instead
                     await entity.check_for_losses()
             if not entity.reopen_window(report):
-                continue  # what it was to write is gone, and that may be
+                continue  # the window's messages are gone, and data loss is allowed
             if report.is_permanent:
                 raise PipelineError(report.failure)
             self._retry_later(report.entity, report.failure)
-            again.append(report)
-        return again
+            temporary_failures.append(report)
+        return temporary_failures
 
     async def _complete(self, entity: CapturedEntity) -> None:
-        """What fails for a reason that may pass is done with the next window."""
+        """Complete captured messages. A temporary failure is retried with the next window."""
         try:
             await entity.complete_captured()
         except CallerError:
             raise
         except ServiceBusError as error:
-            self._retry_later(entity.path, f"what was captured is not completed yet: {error}")
+            self._retry_later(entity.path, f"captured messages are not completed yet: {error}")
 
     def _write_windows(self, tasks: Sequence[CaptureTask]) -> list[TaskReport]:
         reports: list[TaskReport] = (

@@ -1,8 +1,8 @@
-"""The manifest of a captured file: what is in it, and which part of the log it covers.
+"""The manifest of a captured file: the file's contents and the part of the log that it covers.
 
-Owns: its fields, how they are written as JSON, the names of captured files, and where a fragment's capture goes on. The
-first eight are those of Event Hubs Capture. A file counts once its manifest is there: the manifests of a fragment,
-taken together, are what was captured of it.
+Owns the fields, their JSON format, the names of captured files, and the search for a fragment's last file. The first
+eight fields are the same as in Event Hubs Capture. A file counts only if it has a manifest: a fragment's manifests
+describe everything that was captured from the fragment.
 """
 
 from __future__ import annotations
@@ -25,92 +25,92 @@ MANIFEST_SUFFIX: Final = ".manifest.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """Of one file."""
+    """Manifest of one file."""
 
     file: str
-    """Relative to the folder that was captured to."""
+    """Path of the file, relative to the capture folder."""
     fragment: int
     sizeInBytes: int  # noqa: N815  # as in the file, here and below
     eventCount: int  # noqa: N815
     firstSequenceNumber: int  # noqa: N815
     lastSequenceNumber: int  # noqa: N815
     firstEnqueueTime: str  # noqa: N815
-    """In UTC, as ISO 8601 has it; the earliest in the file."""
+    """Enqueued time of the earliest message, in UTC as ISO 8601."""
     lastEnqueueTime: str  # noqa: N815
     version: int = VERSION
     namespace: str
     entity: str
     entityId: int  # noqa: N815
-    """Another one after the entity was deleted and created again."""
+    """Id of the entity, which changes when the entity is deleted and created again."""
     fromSequenceNumber: int  # noqa: N815
     toSequenceNumber: int  # noqa: N815
-    """The file has all that there was from the one to the other, both included: the next file goes on behind it."""
+    """Last sequence number covered. The file has all messages from `fromSequenceNumber` to this number (inclusive)."""
 
     @property
     def path(self) -> str:
-        """Where it lies itself."""
+        """Path of the manifest itself."""
         return self.file.removesuffix(DATA_SUFFIX) + MANIFEST_SUFFIX
 
     @property
     def first_enqueued(self) -> dt.datetime:
-        """The time of its earliest message."""
+        """Enqueued time of the earliest message."""
         return dt.datetime.fromisoformat(self.firstEnqueueTime)
 
     @property
     def last_enqueued(self) -> dt.datetime:
-        """The time of its latest message."""
+        """Enqueued time of the latest message."""
         return dt.datetime.fromisoformat(self.lastEnqueueTime)
 
     def encode(self) -> bytes:
-        """As it is written."""
+        """Return the manifest as JSON."""
         return (json.dumps(asdict(self), indent=2) + "\n").encode()
 
     @classmethod
     def decode(cls, path: str, content: bytes) -> Manifest:
-        """What was read from `path`; PipelineError where it is none, or one of a later twinbus."""
+        """Parse a manifest read from `path`. Raise PipelineError if the manifest is invalid or too new."""
         try:
-            found = json.loads(content)
-            version = found["version"]
+            document = json.loads(content)
+            version = document["version"]
             known = {field.name for field in fields(cls)}
             if version == VERSION:
-                return cls(**{name: value for name, value in found.items() if name in known})
+                return cls(**{name: value for name, value in document.items() if name in known})
         except (ValueError, TypeError, KeyError) as error:
-            raise PipelineError(f"{path} is no manifest of a captured file: {error!r:.200}") from error
+            raise PipelineError(f"{path} is not the manifest of a captured file: {error!r:.200}") from error
         raise PipelineError(f"{path} has version {version!r:.20}; this twinbus reads {VERSION}: use a newer one")
 
 
 def to_iso(microseconds: int) -> str:
-    """A moment, given in microseconds since 1970."""
+    """Convert microseconds since 1970 to ISO 8601."""
     return (dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=microseconds)).isoformat()
 
 
 # --- the history of a fragment ----------------------------------------------------------------------------------------
 
 _FOLDER_LEVELS: Final = 5
-"""Folders below a fragment's: year, month, day, hour, minute."""
+"""Levels of folders below a fragment's folder: year, month, day, hour, minute."""
 _PATH_TIME_FORMAT: Final = "%Y/%m/%d/%H/%M/%S"
 
 
 class FragmentHistory:
-    """What was captured of one fragment so far, read from its folder.
+    """The captured files of one fragment, read from its folder.
 
         {namespace}/{entity}/{fragment}/{year}/{month}/{day}/{hour}/{minute}/{second}-{entity id}-{first number}.parquet
 
-    The time in a path is that of the file's first message, but never earlier than that of the file before, and later
-    where numbers begin anew: so the last file of a fragment is found without looking at all of them, and no name is
-    given twice. A file without a manifest is one that was not finished: it is removed, and captured again. Only the
-    driver of a capture has a history: nobody else names files there.
+    The time in a path is the enqueued time of the file's first message, but never earlier than the time in the previous
+    path. If sequence numbers are reused, the time is later than in the previous path. So names are unique, and the last
+    file of a fragment can be found without listing all files. A file without a manifest is unfinished: it is deleted
+    and captured again. Only the driver of a capture uses this class, so no other process creates files in the folder.
     """
 
     def __init__(self, folder: Folder, fragment_path: str) -> None:
-        """`place` is the fragment's folder."""
+        """Create a history for the fragment with the folder `fragment_path`."""
         self._folder = folder
         self._fragment_path = fragment_path
         self._last_file_time: dt.datetime | None = None
-        """The time in the path of the last file."""
+        """Time in the path of the last file."""
 
     def find_last(self) -> Manifest | None:
-        """The manifest of the last file; what lies behind it without one is removed."""
+        """Return the manifest of the last file, or None. Delete later files without a manifest."""
         return self._find_last(self._fragment_path, _FOLDER_LEVELS)
 
     def _find_last(self, path: str, levels: int) -> Manifest | None:
@@ -118,18 +118,18 @@ class FragmentHistory:
         if levels == 0:
             return self._last_of_minute(path, names)
         for name in reversed([name for name in names if name.isdecimal()]):
-            found = self._find_last(posixpath.join(path, name), levels - 1)
-            if found is not None:
-                return found
+            last = self._find_last(posixpath.join(path, name), levels - 1)
+            if last is not None:
+                return last
         return None
 
     def _last_of_minute(self, path: str, file_names: list[str]) -> Manifest | None:
-        """Of the files of one minute; one that was begun anew counts more, whatever its numbers."""
-        whole = {name.removesuffix(MANIFEST_SUFFIX) for name in file_names if name.endswith(MANIFEST_SUFFIX)}
+        """Return the last manifest in a minute. A file from a recreated entity sorts after earlier files."""
+        finished = {name.removesuffix(MANIFEST_SUFFIX) for name in file_names if name.endswith(MANIFEST_SUFFIX)}
         for name in file_names:
-            if name.endswith(DATA_SUFFIX) and name.removesuffix(DATA_SUFFIX) not in whole:
+            if name.endswith(DATA_SUFFIX) and name.removesuffix(DATA_SUFFIX) not in finished:
                 self._folder.delete(posixpath.join(path, name))
-        manifests = [self._read(posixpath.join(path, name + MANIFEST_SUFFIX)) for name in whole]
+        manifests = [self._read(posixpath.join(path, name + MANIFEST_SUFFIX)) for name in finished]
         last = max(manifests, key=sort_key, default=None)
         if last is not None:
             self._last_file_time = self._time_in(last.file)
@@ -143,12 +143,12 @@ class FragmentHistory:
         return dt.datetime.strptime(text, _PATH_TIME_FORMAT).replace(tzinfo=dt.UTC)
 
     def allow_number_reuse(self) -> None:
-        """Numbers of files that there are come again: what is named from now on is of a later second than these."""
+        """Use a later second for the next file, because sequence numbers in existing files are assigned again."""
         if self._last_file_time is not None:
             self._last_file_time += dt.timedelta(seconds=1)
 
     def next_file_path(self, first_enqueued: dt.datetime, entity_id: int, from_sequence_number: int) -> str:
-        """The path of a file whose first message is of that time."""
+        """Return the path of the next file, whose first message was enqueued at `first_enqueued`."""
         time = first_enqueued.replace(microsecond=0)
         self._last_file_time = time = time if self._last_file_time is None else max(time, self._last_file_time)
         return posixpath.join(
@@ -157,10 +157,10 @@ class FragmentHistory:
 
 
 def sort_key(manifest: Manifest) -> tuple[str, int, int]:
-    """What the files of a fragment are sorted by: as they were captured, also where numbers began anew."""
+    """Return the sort key for a fragment's files: the order of capture, even if sequence numbers were reused."""
     return manifest.file.rsplit("-", 2)[0], manifest.entityId, manifest.toSequenceNumber
 
 
 def folder_path(namespace: str, entity: str, fragment: int | None = None) -> str:
-    """The folder of an entity, or of one of its fragments. Paths of entities compare without regard to case."""
+    """Return the folder of an entity or of one of its fragments. Entity paths are case-insensitive."""
     return posixpath.join(namespace.lower(), entity.lower(), *([] if fragment is None else [str(fragment)]))

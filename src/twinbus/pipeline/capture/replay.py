@@ -1,10 +1,10 @@
-"""Replay: captured files back into an entity, through the data source's writing half.
+"""Replay of captured files into an entity, through the sink of the data source.
 
-    files = find_files(folder, place, "orders", since=since, until=until)
-    rows = rows_of(spark, folder, files, since, until, "label = 'order'")
+    files = find_files(folder, entity_folder, "orders", since=since, until=until)
+    rows = read_rows(spark, folder, files, since=since, until=until, where="label = 'order'")
 
-Owns: which files are read: only those that have a manifest, and only those whose times are wanted. What a task does
-with them is in `reading`.
+Owns the selection of files: only files with a manifest, and only files within the requested period. `data_source` reads
+the files in tasks.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from twinbus.pipeline.capture.folder import Folder
 
 MAX_CONCURRENT_READS: Final = 16
-"""Manifests: small files, and often far away."""
+"""Maximum number of manifests read at the same time. Manifests are small, and often on remote storage."""
 
 
 def find_entity_folder(folder: Folder, entity: str, namespace: str | None) -> str:
-    """The folder of a captured entity; PipelineError says what there is instead."""
+    """Return the folder of a captured entity. Raise PipelineError if not exactly one folder matches."""
     names = [namespace] if namespace else [name for name in folder.list_names("") if not name.startswith(("_", "."))]
-    found = [name for name in names if folder.list_names(folder_path(name, entity))]
-    if len(found) == 1:
-        return folder_path(found[0], entity)
-    if found:
-        raise PipelineError(f"'{entity}' was captured from {', '.join(found)}: say which, by --namespace")
-    raise PipelineError(f"nothing of '{entity}' is in {folder.uri}; it has {', '.join(names) or 'nothing'}")
+    matching = [name for name in names if folder.list_names(folder_path(name, entity))]
+    if len(matching) == 1:
+        return folder_path(matching[0], entity)
+    if matching:
+        raise PipelineError(f"'{entity}' was captured from {', '.join(matching)}: choose one with --namespace")
+    raise PipelineError(f"'{entity}' was not captured to {folder.uri}; namespaces there: {', '.join(names) or 'none'}")
 
 
 def find_files(
@@ -47,25 +47,25 @@ def find_files(
     since: dt.datetime | None = None,
     until: dt.datetime | None = None,
 ) -> list[Manifest]:
-    """The manifests below a place of files that have messages from `since` on and before `until`, in order.
+    """Return the manifests below a folder whose files have messages from `since` to `until` (exclusive), in order.
 
-    Below the folder of an entity are those of others too: dead letters, subscriptions, longer paths. With `entity`
-    there are none of these.
+    An entity's folder also contains the folders of other entities: dead-letter queues, subscriptions, longer paths. If
+    `entity` is given, manifests of other entities are left out.
     """
     key = None if entity is None else canonical_key(entity)
     with ThreadPoolExecutor(MAX_CONCURRENT_READS) as threads:
-        read = threads.map(
+        manifests = threads.map(
             lambda path: Manifest.decode(folder.uri_of(path), folder.read(path)),
             folder.walk(entity_folder, MANIFEST_SUFFIX),
         )
-        wanted = [
-            one
-            for one in read
-            if (key is None or canonical_key(one.entity) == key)
-            and (since is None or one.last_enqueued >= since)
-            and (until is None or one.first_enqueued < until)
+        selected = [
+            manifest
+            for manifest in manifests
+            if (key is None or canonical_key(manifest.entity) == key)
+            and (since is None or manifest.last_enqueued >= since)
+            and (until is None or manifest.first_enqueued < until)
         ]
-    return sorted(wanted, key=lambda one: (one.fragment, *sort_key(one)))
+    return sorted(selected, key=lambda manifest: (manifest.fragment, *sort_key(manifest)))
 
 
 def read_rows(
@@ -77,8 +77,8 @@ def read_rows(
     until: dt.datetime | None = None,
     where: str | None = None,
 ) -> DataFrame:
-    """What is in the files, a partition for each fragment. PipelineError if `where` is no expression of Spark's."""
-    from pyspark.errors import PySparkException  # noqa: PLC0415  # whoever only looks for files does without
+    """Read files as rows, one partition per fragment. Raise PipelineError if `where` is not a Spark expression."""
+    from pyspark.errors import PySparkException  # noqa: PLC0415  # not needed to find files
 
     from twinbus.pipeline.capture.data_source import read_captured_files  # noqa: PLC0415
     from twinbus.pipeline.spark import first_line  # noqa: PLC0415
@@ -89,11 +89,11 @@ def read_rows(
     try:
         return rows.where(where)
     except PySparkException as error:
-        raise PipelineError(f"the filter {where!r:.200} cannot be used: {first_line(error)}") from error
+        raise PipelineError(f"the filter {where!r:.200} is not valid: {first_line(error)}") from error
 
 
 def send_rows(rows: DataFrame, options: Mapping[str, str]) -> None:
-    """Send them. PipelineError says what is in the way."""
+    """Send rows to an entity. Raise PipelineError if the job fails."""
     from pyspark.errors import PySparkException  # noqa: PLC0415
 
     from twinbus.pipeline.spark import failure_reason  # noqa: PLC0415

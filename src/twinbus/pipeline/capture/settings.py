@@ -1,6 +1,6 @@
-"""What a capture is told.
+"""Settings for a capture.
 
-Owns: the settings, their ranges, and what is wrong with one that cannot be.
+Owns the settings, their ranges and their validation.
 """
 
 from __future__ import annotations
@@ -26,38 +26,38 @@ DEFAULT_LIMITS: Final = WindowLimits(300.0, 300 * MEGABYTE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureSettings:
-    """All of it."""
+    """The settings for a capture."""
 
     connection_string: str = field(repr=False)
     entities: Sequence[str]
     target_uri: str
-    """Where files go: a folder, or an address of one."""
+    """Folder or URL to which files are written."""
     limits: WindowLimits = DEFAULT_LIMITS
     namespace: str | None = None
-    """What paths begin with; None: what the host is called."""
+    """First folder of all paths (default: derived from the host name)."""
     ca_file: str | None = None
     completes_captured: bool = False
-    """What was captured is completed: nobody else may receive meanwhile."""
+    """Whether captured messages are completed. If so, the capture is the exclusive receiver."""
     allows_data_loss: bool = False
-    """Go on where messages were lost before they could be captured."""
+    """Whether to continue if messages were lost before they were captured."""
     available_now: bool = False
-    """End when all is captured that was there at the start."""
+    """Whether to stop once all messages present at startup are captured."""
 
     def namespace_name(self) -> str:
-        """The first folder of all paths."""
-        where = ConnectionString.parse(self.connection_string)
-        return self.namespace or where.namespace or f"{where.host}-{where.amqp_port}"
+        """Return the first folder of all paths."""
+        endpoint = ConnectionString.parse(self.connection_string)
+        return self.namespace or endpoint.namespace or f"{endpoint.host}-{endpoint.amqp_port}"
 
     def source_options(self, path: str) -> SourceOptions:
-        """How one of the entities is read."""
-        given = {"connectionString": self.connection_string, "entity": path, "caFile": self.ca_file or ""}
-        return read_options(given)
+        """Return the options for reading one of the entities."""
+        options = {"connectionString": self.connection_string, "entity": path, "caFile": self.ca_file or ""}
+        return read_options(options)
 
 
 def make_limits(window_s: float, size_mb: int) -> WindowLimits:
-    """PipelineError where they are out of range."""
+    """Create limits. Raise PipelineError if a value is out of range."""
     if not WINDOW_RANGE_S[0] <= window_s <= WINDOW_RANGE_S[1]:
-        raise PipelineError(f"a window of {window_s:g} s; it can be {WINDOW_RANGE_S[0]:g} to {WINDOW_RANGE_S[1]:g} s")
+        raise PipelineError(f"a window of {window_s:g} s; use {WINDOW_RANGE_S[0]:g} to {WINDOW_RANGE_S[1]:g} s")
     if not SIZE_RANGE_MB[0] <= size_mb <= SIZE_RANGE_MB[1]:
-        raise PipelineError(f"a size of {size_mb} MB; it can be {SIZE_RANGE_MB[0]} to {SIZE_RANGE_MB[1]} MB")
+        raise PipelineError(f"a size of {size_mb} MB; use {SIZE_RANGE_MB[0]} to {SIZE_RANGE_MB[1]} MB")
     return WindowLimits(window_s, size_mb * MEGABYTE)

@@ -1,7 +1,7 @@
-"""What a task of a capture does: it reads one window of one fragment, and writes it as Parquet files.
+"""A task of a capture: reads one window of one fragment and writes it as Parquet files.
 
-Owns: the writing of files of the right size, under temporary names. The driver gives them their own, and with them
-their manifests: so a task may be run twice, also at the same time, without a trace.
+Owns writing files of the right size under temporary names. The driver gives the files their final names and manifests,
+so a task may run twice, even concurrently, without affecting the result.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from twinbus.pipeline.source import SourceOptions
 
 ROW_GROUP_BYTES: Final = 16 * 1024 * 1024
-"""Of one row group: what is in memory at a time, and what a reader of the file takes at once."""
+"""Size of a row group, which is buffered in memory by the writer and read as a unit by readers."""
 _PIECES_PER_FILE: Final = 20
-"""A file is at most this part larger than the limit."""
+"""A file exceeds its limit by at most this fraction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureTask:
-    """What one task is to do."""
+    """The work of one task."""
 
     entity: str
     source_options: SourceOptions
@@ -39,17 +39,17 @@ class CaptureTask:
     window: DueWindow
     folder_uri: str
     temporary_folder: str
-    """The folder, below `uri`, for what is not whole yet."""
+    """Folder for unfinished files, relative to `folder_uri`."""
     max_file_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenFile:
-    """A file that was written."""
+    """A Parquet file under its temporary name."""
 
     temporary_path: str
     to_sequence_number: int
-    """It has all up to here that is not in the file before."""
+    """Last sequence number that the file covers. The first number follows the last number of the previous file."""
     message_count: int
     first_sequence_number: int
     last_sequence_number: int
@@ -59,27 +59,30 @@ class WrittenFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskReport:
-    """What became of an order."""
+    """Report on a finished or failed task."""
 
     entity: str
     entity_id: int
     fragment: int
     first_sequence_number: int
-    """Where the window begins."""
+    """First sequence number of the window."""
     files: tuple[WrittenFile, ...] = ()
     captured_up_to: int = -1
-    """All numbers up to this one are in the files, or are not there at all."""
+    """Last sequence number that the files cover."""
     number_count: int = 0
     message_bytes: int = 0
-    """How many numbers were looked at, and how many bytes of messages they were."""
+    """Number of sequence numbers in the window, and total message size."""
     failure: str | None = None
-    """Why it was given up."""
+    """Reason for the failure, or None."""
     is_permanent: bool = False
-    """The same order would fail again."""
+    """Whether a retry would fail again."""
 
 
 def capture_window(task: CaptureTask) -> TaskReport:
-    """Do it, in an executor. What can be said is reported; an exception is Spark's, which runs the task again."""
+    """Capture a window, in an executor.
+
+    Known errors are returned in the report. Any other exception makes Spark retry the task.
+    """
     try:
         return _write_window(task)
     except (PipelineError, ServiceBusError, OSError) as error:
@@ -87,7 +90,7 @@ def capture_window(task: CaptureTask) -> TaskReport:
 
 
 def failure_report(task: CaptureTask, reason: str, *, is_permanent: bool = False) -> TaskReport:
-    """It was given up."""
+    """Return the report on a failed task."""
     return TaskReport(
         entity=task.entity,
         entity_id=task.entity_id,
@@ -99,44 +102,44 @@ def failure_report(task: CaptureTask, reason: str, *, is_permanent: bool = False
 
 
 def _write_window(task: CaptureTask) -> TaskReport:
-    from twinbus.pipeline.source import read_range  # noqa: PLC0415  # brings the client: the driver's part does without
+    from twinbus.pipeline.source import read_range  # noqa: PLC0415  # imports the client, which the driver does not need here
 
-    closing = task.window
+    window = task.window
     batches = read_range(
         task.source_options,
-        closing.fragment,
-        closing.first_sequence_number,
-        closing.last_sequence_number,
+        window.fragment,
+        window.first_sequence_number,
+        window.last_sequence_number,
         entity_id=task.entity_id,
     )
-    folder, done, size = Folder(task.folder_uri), [], 0
+    folder, files, size = Folder(task.folder_uri), [], 0
     file = _ParquetFile(folder, task.temporary_folder)
     try:
         for piece in _split_batches(batches, task.max_file_bytes // _PIECES_PER_FILE):
             file.add(piece)
             size += piece.nbytes
             if file.message_bytes >= task.max_file_bytes:
-                done.append(file.finish(file.last_sequence_number))
+                files.append(file.finish(file.last_sequence_number))
                 file = _ParquetFile(folder, task.temporary_folder)
-        if file.message_count and not closing.only_full_files:
-            done.append(file.finish(closing.last_sequence_number))
+        if file.message_count and not window.only_full_files:
+            files.append(file.finish(window.last_sequence_number))
     finally:
         file.discard()
-    up_to = done[-1].to_sequence_number if closing.only_full_files and done else closing.last_sequence_number
+    up_to = files[-1].to_sequence_number if window.only_full_files and files else window.last_sequence_number
     return TaskReport(
         entity=task.entity,
         entity_id=task.entity_id,
-        fragment=closing.fragment,
-        first_sequence_number=closing.first_sequence_number,
-        files=tuple(done),
-        captured_up_to=-1 if closing.only_full_files and not done else up_to,
-        number_count=closing.last_sequence_number - closing.first_sequence_number + 1,
+        fragment=window.fragment,
+        first_sequence_number=window.first_sequence_number,
+        files=tuple(files),
+        captured_up_to=-1 if window.only_full_files and not files else up_to,
+        number_count=window.last_sequence_number - window.first_sequence_number + 1,
         message_bytes=size,
     )
 
 
 def _split_batches(batches: Iterator[pa.RecordBatch], max_bytes: int) -> Iterator[pa.RecordBatch]:
-    """The same rows, in batches of so many bytes at most, or of one row."""
+    """Split record batches into slices of about `max_bytes`, each with at least one row."""
     for batch in batches:
         if not batch.num_rows:
             continue
@@ -146,10 +149,10 @@ def _split_batches(batches: Iterator[pa.RecordBatch], max_bytes: int) -> Iterato
 
 
 class _ParquetFile:
-    """One Parquet file, from its first row to its last."""
+    """A Parquet file that is being written."""
 
     def __init__(self, folder: Folder, temporary_folder: str) -> None:
-        """Nothing is made before there is a row."""
+        """Create a writer. The file is created with its first row group."""
         self._folder = folder
         self._path = f"{temporary_folder}/{uuid.uuid4().hex}{DATA_SUFFIX}"
         self._stream: pa.NativeFile | None = None
@@ -157,7 +160,7 @@ class _ParquetFile:
         self._pending: list[pa.RecordBatch] = []
         self._pending_bytes = 0
         self.message_bytes = 0
-        """Bytes of messages, before they are compressed."""
+        """Uncompressed size of the messages."""
         self.message_count = 0
         self.first_sequence_number = -1
         self.last_sequence_number = -1
@@ -166,16 +169,16 @@ class _ParquetFile:
         self._is_finished = False
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Some more."""
+        """Append rows."""
         import pyarrow.compute as pc  # noqa: PLC0415
 
-        numbers, moments = rows.column("sequenceNumber"), pc.min_max(rows.column("enqueuedTime"))
+        numbers, times = rows.column("sequenceNumber"), pc.min_max(rows.column("enqueuedTime"))
         if self.message_count == 0:
             self.first_sequence_number = numbers[0].as_py()
         self.last_sequence_number = numbers[-1].as_py()
         self.message_count += rows.num_rows
         self.message_bytes += rows.nbytes
-        earliest, latest = moments["min"].value, moments["max"].value
+        earliest, latest = times["min"].value, times["max"].value
         if earliest is not None:
             self._first_enqueued_us = (
                 earliest if self._first_enqueued_us is None else min(earliest, self._first_enqueued_us)
@@ -198,7 +201,7 @@ class _ParquetFile:
         self._writer.write_table(table, row_group_size=max(1, table.num_rows))  # type: ignore[attr-defined]
 
     def finish(self, to_sequence_number: int) -> WrittenFile:
-        """It is whole, and covers all up to a number."""
+        """Close and sync the file, which covers all messages up to `to_sequence_number`."""
         if self._pending:
             self._write_row_group()
         self._close()
@@ -220,7 +223,7 @@ class _ParquetFile:
             self._stream.close()
 
     def discard(self) -> None:
-        """If it is not whole, nothing of it is left."""
+        """Delete the file unless it is finished."""
         if not self._is_finished and self._writer is not None:
             self._close()
             self._folder.delete(self._path)

@@ -1,7 +1,8 @@
-"""Windows: which part of a fragment's log becomes the next file, and when.
+"""Windows: the part of a fragment's log that becomes the next file.
 
-Owns: when a window closes: some time after its first message was seen, or when it is likely to be large enough,
-whichever comes first; each fragment by itself. Pure: positions and times are handed in.
+Owns the decision when to close a window, for each fragment separately. A window closes some time after its first
+message was seen, or once it has probably reached the size limit, whichever comes first. Pure: positions and times are
+parameters.
 """
 
 from __future__ import annotations
@@ -10,50 +11,50 @@ from dataclasses import dataclass
 from typing import Final
 
 INITIAL_MESSAGE_BYTES: Final = 262_144.0
-"""Bytes of a message, before any was seen: as many as it can have, so that one looks soon."""
+"""Assumed message size before any message was read: the maximum, so that the first window is checked early."""
 
 
 @dataclass(frozen=True, slots=True)
 class WindowLimits:
-    """When a window closes."""
+    """Limits at which a window closes."""
 
     max_seconds: float
     max_bytes: int
-    """Bytes of messages, before they are compressed."""
+    """Uncompressed size of the messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class DueWindow:
-    """A window that is to be written now."""
+    """A window that has to be written now."""
 
     fragment: int
     first_sequence_number: int
     last_sequence_number: int
-    """The numbers it has, both included; not all of them need be there."""
+    """Last sequence number of the window (inclusive). Some numbers in the window may have no message."""
     only_full_files: bool
-    """Only files of the full size: what is left goes on waiting."""
+    """Whether to write only full-size files and leave the remaining messages in the window."""
 
 
 class Window:
-    """The open one of a fragment."""
+    """The open window of a fragment."""
 
     def __init__(
         self, fragment: int, first_sequence_number: int, limits: WindowLimits, *, closes_at_once: bool = False
     ) -> None:
-        """`first` is the first number that is not captured yet."""
+        """Create a window. `first_sequence_number` is the first number that is not captured yet."""
         self.fragment = fragment
         self.first_sequence_number = first_sequence_number
         self.is_being_written = False
-        """A job writes it now."""
+        """Whether a job is writing the window."""
         self.closes_at_once = closes_at_once
-        """It closes as soon as there is something: until there is a file, nothing tells that numbers began anew."""
+        """Whether the window closes with its first message. Only a file can record that sequence numbers are reused."""
         self._limits = limits
         self._opened_s: float | None = None
         self._bytes_per_number = INITIAL_MESSAGE_BYTES
-        """How much a number stood for where it was last looked."""
+        """Average message size per sequence number in the last window read."""
 
     def close_if_due(self, next_sequence_number: int, now_s: float, *, force: bool = False) -> DueWindow | None:
-        """What has to be written, if its time has come; `next_number` is what the next message will have."""
+        """Return the window if it is due. `next_sequence_number` is the number of the next message to be enqueued."""
         if self.is_being_written or next_sequence_number <= self.first_sequence_number:
             return None
         if self._opened_s is None:
@@ -70,13 +71,13 @@ class Window:
         )
 
     def mark_written(self, up_to: int) -> None:
-        """All up to a number is in files."""
+        """Advance the start of the window past `up_to`, which is now captured."""
         if up_to >= self.first_sequence_number:
             self.first_sequence_number = up_to + 1
             self._opened_s = None
 
     def mark_closed(self, number_count: int = 0, message_bytes: int = 0) -> None:
-        """The job is over. Of so many numbers that were read, there were so many bytes."""
+        """Mark the window as no longer being written, and update the average size from the numbers and bytes read."""
         self.is_being_written = False
         if number_count:
             self._bytes_per_number = message_bytes / number_count

@@ -1,5 +1,5 @@
-"""What messages cost: a bill explained afterwards, from what servers counted, and one predicted before.
+"""Messaging costs: explanations of bills, from the usage that servers counted, and predictions of bills.
 
-Owns: tariffs, the two ways to count charges, the join of usage with the clients' journals, and what is shown of it all.
-Prices are in dated files, never in code. A prediction (`what_if`) needs neither Spark nor Java.
+Owns tariffs, both charge models, the join of usage with client journals, and the presentation. Prices are in dated
+files, never in code. A prediction (`what_if`) needs neither Spark nor Java.
 """

@@ -1,9 +1,9 @@
-"""Everything that is charged, as rows in Spark: what servers counted, joined with what clients tell.
+"""A billing account: all charges as rows in Spark, from server usage and client journals.
 
-    account = open_account(usage, Terms(tariff=read_tariff()), journals=["audit"])
+    account = read_billing_account(usage, BillingTerms(tariff=read_tariff()), journals=["audit"])
 
-Owns: the one pass over usage, and the months with their rates. Rows stay in Spark, on its disks; what they sum up to by
-day, which is little, is here.
+Owns the single pass over usage, and the months with their rates. Rows stay in Spark, persisted on disk; only the small
+daily sums are in memory.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
     from twinbus.pipeline.costs.tariff import Tariff
 
 _RATE_TYPE: Final = "decimal(19,18)"
-"""Times a number of 18 digits that is as much as Spark counts exactly: all of a month is off by less than a cent."""
+"""Widest rate type that Spark multiplies exactly by 18-digit counts: the monthly error is below a cent."""
 _RATE_STEP: Final = Decimal(1).scaleb(-18)
 
 
 class DailyCharges(NamedTuple):
-    """What came of one kind of operation in a day."""
+    """Charges for one kind of operation on one day."""
 
     day: dt.date
     stage: Stage
@@ -55,27 +55,29 @@ class DailyCharges(NamedTuple):
     messages: int
     egress_bytes: int
     parked: tuple[float, float, float]
-    """What of it is due to parked messages: both counts of charges, and messages."""
+    """The part due to parked messages: charges in both models, and number of messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BillingAccount:
-    """All of it."""
+    """All charges to an account."""
 
     terms: BillingTerms
     rows: DataFrame
-    """period, month, namespace, entity, root, client, is_backlog, is_subqueue, kind, stage, source; document,
-    operation, messages, bytes, egress_bytes; parked (0 to 1: how much of it is due to parked messages); document_cost,
-    operation_cost."""
+    """Rows with these columns.
+
+    period, month, namespace, entity, root, client, is_backlog, is_subqueue, kind, stage, source; document, operation,
+    messages, bytes, egress_bytes; parked (0 to 1: the share due to parked messages); document_cost, operation_cost.
+    """
     days: tuple[DailyCharges, ...]
     months: tuple[MonthlyUsage, ...]
     server_activity: ServerActivity
     client_events: ClientEvents | None
     parked_source: str
-    """Where it is known from which messages were parked: moved back, parked, or backlog."""
+    """Source of the parked message counts: moved back, parked, or backlog."""
 
     def month(self, first_day: dt.date) -> MonthlyUsage:
-        """The one that begins so."""
+        """Return the usage in the month that begins on `first_day`."""
         return next((month for month in self.months if month.first_day == first_day), MonthlyUsage(first_day=first_day))
 
 
@@ -86,39 +88,44 @@ def read_billing_account(
     journals: Sequence[str | Path] = (),
     on_progress: Callable[[str], None] = ignore,
 ) -> BillingAccount:
-    """Read and join it all. PipelineError where nothing was counted. `tell` is called with what is done next."""
+    """Read and join usage and journals. Call `on_progress` before each step.
+
+    Raise PipelineError if there is no usage.
+    """
     on_progress("adding up what servers counted")
-    passed = sum_usage(usage, terms.period).persist(StorageLevel.DISK_ONLY)
-    namespaces = [row.namespace for row in passed.select("namespace").distinct().collect()]
+    usage_sums = sum_usage(usage, terms.period).persist(StorageLevel.DISK_ONLY)
+    namespaces = [row.namespace for row in usage_sums.select("namespace").distinct().collect()]
     if not namespaces:
-        raise PipelineError("nothing was counted in that time")
+        raise PipelineError("no usage was counted in this period")
     clients = None
     if journals:
         on_progress("reading the clients' journals")
         clients = read_client_events(usage.sparkSession, journals, namespaces, since=terms.since, until=terms.until)
-    on_progress("joining both")
-    summed = sum_by_period(passed, terms.period).persist(StorageLevel.DISK_ONLY)
-    parked_by, rows = _with_parked_share(split_by_kind(summed, bills_failed=terms.bills_failed), clients, terms)
+    on_progress("joining usage and journals")
+    period_sums = sum_by_period(usage_sums, terms.period).persist(StorageLevel.DISK_ONLY)
+    parked_source, rows = _with_parked_share(
+        split_by_kind(period_sums, bills_failed=terms.bills_failed), clients, terms
+    )
     rows = rows.withColumn("egress_bytes", _egress_column(terms)).persist(StorageLevel.DISK_ONLY)
     days = _daily_charges(rows)
     on_progress("looking for connections and missing minutes")
-    pulse = read_server_activity(passed, dt.datetime.now(dt.UTC))
-    months = _monthly_usage(days, pulse)
+    activity = read_server_activity(usage_sums, dt.datetime.now(dt.UTC))
+    months = _monthly_usage(days, activity)
     return BillingAccount(
         terms=terms,
         rows=_with_costs(rows, months, terms.tariff),
         days=days,
         months=months,
-        server_activity=pulse,
+        server_activity=activity,
         client_events=clients,
-        parked_source=parked_by,
+        parked_source=parked_source,
     )
 
 
 def _with_parked_share(
     rows: DataFrame, client_events: ClientEvents | None, terms: BillingTerms
 ) -> tuple[str, DataFrame]:
-    """Rows with their source, pings that no server counted, and `parked`."""
+    """Add `source`, the pings that no server counted, and `parked` to rows."""
     rows = rows.withColumn("source", functions.lit("servers"))
     shares = None
     if client_events is not None:
@@ -134,8 +141,8 @@ def _egress_column(terms: BillingTerms) -> Column:
 
 
 def _daily_charges(rows: DataFrame) -> tuple[DailyCharges, ...]:
-    """The one look at all rows."""
-    found = rows.groupBy(functions.to_date("period").alias("day"), "stage", "kind", "source").agg(
+    """Sum the charges of all rows by day, in one pass."""
+    sums = rows.groupBy(functions.to_date("period").alias("day"), "stage", "kind", "source").agg(
         *(functions.sum(name).alias(name) for name in ("document", "operation", "messages", "egress_bytes")),
         *(functions.expr(f"sum({name} * parked) AS parked_{name}") for name in ("document", "operation", "messages")),
     )
@@ -150,7 +157,7 @@ def _daily_charges(rows: DataFrame) -> tuple[DailyCharges, ...]:
             row.egress_bytes,
             (row.parked_document, row.parked_operation, row.parked_messages),
         )
-        for row in found.collect()
+        for row in sums.collect()
     ]
     return tuple(sorted(days, key=lambda day: (day.day, day.stage.value, day.kind, day.source)))
 
@@ -159,17 +166,17 @@ def _monthly_usage(days: tuple[DailyCharges, ...], server_activity: ServerActivi
     charges: dict[dt.date, Charges] = {}
     egress: dict[dt.date, int] = {}
     for day in days:
-        begins = day.day.replace(day=1)
-        charges[begins] = charges.get(begins, NO_CHARGES) + day.charges
-        egress[begins] = egress.get(begins, 0) + day.egress_bytes
+        first_day = day.day.replace(day=1)
+        charges[first_day] = charges.get(first_day, NO_CHARGES) + day.charges
+        egress[first_day] = egress.get(first_day, 0) + day.egress_bytes
     return tuple(
         MonthlyUsage(
-            first_day=begins,
-            charges=charges.get(begins, NO_CHARGES),
-            hourly_connection_peaks=server_activity.hourly_connection_peaks.get(begins, 0),
-            egress_bytes=egress.get(begins, 0),
+            first_day=first_day,
+            charges=charges.get(first_day, NO_CHARGES),
+            hourly_connection_peaks=server_activity.hourly_connection_peaks.get(first_day, 0),
+            egress_bytes=egress.get(first_day, 0),
         )
-        for begins in sorted({*charges, *server_activity.hourly_connection_peaks})
+        for first_day in sorted({*charges, *server_activity.hourly_connection_peaks})
     )
 
 

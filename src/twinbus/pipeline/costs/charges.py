@@ -1,9 +1,9 @@
-"""The two ways to count what is charged.
+"""The two charge models.
 
-*Document's model*: each message is charged when it is sent and when it is received, and so is a receive that finds
-nothing. *Operation model*: every call is charged, so that completing, renewing, peeking and managing count, too.
+*Document's model*: sends, receives and receives that find nothing are charged. *Operation model*: every call is
+charged, including completing, renewing, peeking and managing.
 
-Owns: both counts side by side, what one message costs in them, and the names of what they are for.
+Owns counts in both models, the charges for one message, and the names of the stages.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 class Model(Enum):
-    """Which of the two a bill is made by."""
+    """The model that a bill is based on."""
 
     OPERATION = "operation"
     DOCUMENT = "document"
 
 
 class Stage(Enum):
-    """What charges are for. The first four are the way of a parked message."""
+    """The purpose of a charge. The first four values are the stages of a parked message."""
 
     SEND_TO_BACKLOG = "send to backlog"
     RECEIVE_FROM_BACKLOG = "receive from backlog"
@@ -41,7 +41,7 @@ class Stage(Enum):
 
 
 RETURNED_BYTES = 94
-"""A message that is back says when it was parked, and for how long."""
+"""Additional size of a returned message: the properties that record when the message was parked and for how long."""
 PARKED_STAGES = (
     Stage.SEND_TO_BACKLOG,
     Stage.RECEIVE_FROM_BACKLOG,
@@ -52,7 +52,7 @@ PARKED_STAGES = (
 
 @dataclass(frozen=True, slots=True)
 class Charges:
-    """The same thing, counted both ways."""
+    """Charges in both models."""
 
     document: int = 0
     operation: int = 0
@@ -67,7 +67,7 @@ class Charges:
         return Charges(self.document * times, self.operation * times)
 
     def for_model(self, model: Model) -> int:
-        """In one of them."""
+        """Return the charges in one model."""
         return self.operation if model is Model.OPERATION else self.document
 
 
@@ -75,24 +75,24 @@ NO_CHARGES = Charges()
 
 
 def sum_charges(charges: Mapping[Stage, Charges]) -> Charges:
-    """Of all stages."""
+    """Return the sum of all stages."""
     return sum(charges.values(), NO_CHARGES)
 
 
 def send_charges(size_bytes: int) -> Charges:
-    """One message."""
+    """Return the charges for sending one message."""
     units = units_of(size_bytes)
     return Charges(units, units)
 
 
 def receive_charges(size_bytes: int, *, is_peek_lock: bool = True) -> Charges:
-    """One message; with peek-lock it has to be completed, which is an operation (C03)."""
+    """Return the charges for receiving one message. With peek-lock, completion is another operation (C03)."""
     units = units_of(size_bytes)
     return Charges(units, units + is_peek_lock)
 
 
 def direct_message_charges(size_bytes: int, *, subscriptions: int | None = None, is_peek_lock: bool = True) -> Charges:
-    """One message to a queue, or to a topic with so many subscriptions that want it."""
+    """Return the charges for one message to a queue, or to a topic with `subscriptions` matching subscriptions."""
     receives = 1 if subscriptions is None else subscriptions
     return send_charges(size_bytes) + receive_charges(size_bytes, is_peek_lock=is_peek_lock) * receives
 
@@ -105,10 +105,10 @@ def parked_message_charges(
     subscriptions: int | None = None,
     is_peek_lock: bool = True,
 ) -> dict[Stage, Charges]:
-    """One message that went through the backlog (C07).
+    """Return the charges for one parked message by stage (C07).
 
-    `parking_bytes` are those that it grows by when it is parked, `returned_bytes` those that it still has more when it
-    is back. The syphon always receives with peek-lock; `is_peek_lock` is how the application receives.
+    `parking_bytes` is the additional size of the parked message, `returned_bytes` the additional size of the message
+    returned to the primary. The syphon always receives with peek-lock; `is_peek_lock` applies to the application.
     """
     receives = 1 if subscriptions is None else subscriptions
     return {
@@ -120,22 +120,22 @@ def parked_message_charges(
 
 
 def idle_syphon_charges(queues: int, hosts: int, poll_minutes: int, days: int) -> Charges:
-    """Receives that find nothing (C05)."""
+    """Return the charges for receives that find nothing (C05)."""
     polls = queues * hosts * (days * 1_440 // poll_minutes)
     return Charges(polls, polls)
 
 
 def ping_charges(outage_seconds: int, interval_seconds: int, *, entities: int, clients: int, factories: int) -> Charges:
-    """Of one outage, all of which fail (C06)."""
+    """Return the charges for the pings during one outage, all of which fail (C06)."""
     count = outage_seconds // interval_seconds * entities * clients * factories
     return Charges(count, count)
 
 
 def syphon_start_charges(queues: int, hosts: int, starts: int) -> Charges:
-    """Peeks for deferred messages: a pump looks for them before it receives, at each of its starts."""
+    """Return the charges for peeking for deferred messages, which each pump does on startup."""
     return Charges(0, queues * hosts * starts)
 
 
 def pairing_start_charges(processes: int, missing_queues: int) -> Charges:
-    """Each process lists the backlog queues once; each missing one is created once (C08). No message is in it."""
+    """Return the charges for listing backlog queues once per process and creating missing queues (C08)."""
     return Charges(0, processes + missing_queues)

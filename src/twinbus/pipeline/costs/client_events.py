@@ -1,7 +1,7 @@
-"""What clients' journals add to what servers counted: outages, pings that reached nobody, who messages were parked for.
+"""Events from client journals that usage does not contain: outages, unreceived pings, destinations of parked messages.
 
-Owns: the rows of journals that matter for costs, which of them make an outage, and which namespace a journal's address
-is. A journal has a row for each message: they are summed by the minute, in one pass, before anything is asked of them.
+Owns the journal rows that matter for costs, the detection of outages, and the mapping of addresses to namespaces. A
+journal has a row for each message, so rows are first summed by minute, in one pass.
 """
 
 from __future__ import annotations
@@ -26,25 +26,28 @@ if TYPE_CHECKING:
     from twinbus.pipeline.costs.operation_kinds import Period
 
 ROOT_KEY: Final = ("month", "namespace", "root")
-"""What messages were sent to, by month."""
+"""Columns that identify a queue or topic in a month."""
 MAX_CLIENT_NAME_LENGTH: Final = 128
-"""Of a client's name, as servers count under it."""
+"""Maximum length of a client name in usage rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParkedShares:
-    """How much of sends and receives is due to parked messages."""
+    """Shares of sends and receives that are due to parked messages."""
 
     source_outcome: str
-    """The events of clients' journals that tell: `moved back`, or `parked` where no syphon has a journal."""
+    """Outcome that the shares are based on: `moved back`, or `parked` if no syphon has a journal."""
     by_root: DataFrame
-    """month, namespace, root; received_share, sent_share, movers_are_known: every mover's sends were counted."""
+    """Shares by queue or topic: month, namespace, root; received_share, sent_share, movers_are_known.
+
+    `movers_are_known` says whether servers counted the sends of all clients that moved messages back.
+    """
     by_mover: DataFrame
-    """month, namespace, root, client, moved_share: how much of a client's sends it moved back."""
+    """Shares by client: month, namespace, root, client, moved_share (the share of sends that moved messages back)."""
 
 
 def unreceived_pings(rows: DataFrame, client_events: ClientEvents, period: Period) -> DataFrame:
-    """Those that clients sent and no server heard of: of an entity that is down, that is nearly all of them (C09)."""
+    """Return pings that clients sent and no server counted: nearly all pings to an unavailable entity (C09)."""
     by = ["period", "namespace", "root"]
     sent = (
         client_events.counted.where("outcome = 'pinged'")
@@ -53,13 +56,13 @@ def unreceived_pings(rows: DataFrame, client_events: ClientEvents, period: Perio
         .groupBy(*by, "client")
         .agg(functions.sum("messages").alias("sent"), functions.first("entity").alias("entity"))
     )
-    # A server knows a client by another name where it gives none: what was heard is compared for all of them together.
-    everybody = sent.groupBy(*by).agg(functions.sum("sent").alias("all_sent"))
-    heard = rows.where("kind = 'ping'").groupBy(*by).agg(functions.sum("messages").alias("heard"))
-    unseen = sent.join(everybody, by).join(heard, by, "left")
+    # A server uses another name for a client that gives no name, so pings are compared for all clients together.
+    all_clients = sent.groupBy(*by).agg(functions.sum("sent").alias("all_sent"))
+    received = rows.where("kind = 'ping'").groupBy(*by).agg(functions.sum("messages").alias("heard"))
+    unreceived = sent.join(all_clients, by).join(received, by, "left")
     count = "round(sent * greatest(0, all_sent - coalesce(heard, 0)) / all_sent)"
-    unseen = unseen.withColumn("messages", functions.expr(f"CAST({count} AS bigint)")).where("messages > 0")
-    return unseen.selectExpr(
+    unreceived = unreceived.withColumn("messages", functions.expr(f"CAST({count} AS bigint)")).where("messages > 0")
+    return unreceived.selectExpr(
         *by,
         "entity",
         "client",
@@ -77,16 +80,16 @@ def unreceived_pings(rows: DataFrame, client_events: ClientEvents, period: Perio
 
 
 def compute_parked_shares(rows: DataFrame, client_events: ClientEvents) -> ParkedShares | None:
-    """How much of the sends to, and of the receives from, each queue or topic is due to parked messages.
+    """Compute, for each queue or topic, the share of sends and receives caused by parked messages.
 
-    None where no journal tells of parked messages.
+    Return None if no journal contains parked messages.
     """
-    known_by = next((one for one in ("moved back", "parked") if client_events.totals.get(one)), None)
-    if known_by is None:
+    source_outcome = next((outcome for outcome in ("moved back", "parked") if client_events.totals.get(outcome)), None)
+    if source_outcome is None:
         return None
-    by_client = _sends_by_client(rows, client_events, known_by)
-    # A killed server lost what it counted last, and a client's journal may be of a part of the month: of a client's two
-    # numbers, the larger one is right.
+    by_client = _sends_by_client(rows, client_events, source_outcome)
+    # A killed server lost its last counts, and a client's journal may cover only part of the month: the larger of the
+    # two counts for a client is right.
     by_root = by_client.groupBy(*ROOT_KEY).agg(
         functions.sum("parked").alias("parked"),
         functions.sum("counted").alias("counted"),
@@ -102,29 +105,29 @@ def compute_parked_shares(rows: DataFrame, client_events: ClientEvents) -> Parke
     movers = by_client.where("parked > 0 AND counted > 0").selectExpr(
         *ROOT_KEY, "client", "least(1D, CAST(parked AS double) / counted) AS moved_share"
     )
-    return ParkedShares(known_by, by_root, movers)
+    return ParkedShares(source_outcome, by_root, movers)
 
 
 def add_parked_share(rows: DataFrame, shares: ParkedShares | None) -> DataFrame:
-    """Rows with `parked`: 1 for the backlog's sends and receives, and a share of those of other entities."""
+    """Add `parked` to rows: 1 for sends to and receives from the backlog, and a share for other entities."""
     if shares is None:
-        nothing = functions.lit(0.0)
-        rows = rows.withColumn("sent_share", nothing).withColumn("received_share", nothing)
+        zero = functions.lit(0.0)
+        rows = rows.withColumn("sent_share", zero).withColumn("received_share", zero)
     else:
         rows = rows.join(functions.broadcast(shares.by_root), list(ROOT_KEY), "left")
         rows = rows.join(functions.broadcast(shares.by_mover), [*ROOT_KEY, "client"], "left")
-        own = functions.expr("IF(movers_are_known, moved_share, sent_share)")
-        rows = rows.withColumn("sent_share", own).drop("movers_are_known", "moved_share")
+        known_share = functions.expr("IF(movers_are_known, moved_share, sent_share)")
+        rows = rows.withColumn("sent_share", known_share).drop("movers_are_known", "moved_share")
     share = "CASE kind WHEN 'send' THEN coalesce(sent_share, 0D) WHEN 'receive' THEN coalesce(received_share, 0D) END"
     parked = f"IF(kind IN ('send', 'receive'), IF(is_backlog, 1D, IF(is_subqueue, 0D, {share})), 0D)"
     return rows.withColumn("parked", functions.expr(parked)).drop("sent_share", "received_share")
 
 
 def _sends_by_client(rows: DataFrame, client_events: ClientEvents, source_outcome: str) -> DataFrame:
-    """Messages that each client sent to each queue or topic, by month.
+    """Return the number of messages that each client sent to each queue or topic, by month.
 
-    `counted` by servers, `told` by the client's journal, and `parked`: those that the client moved back from the
-    backlog (`is_mover`); where no syphon has a journal, those that it parked.
+    `counted` is the number in usage, and `told` is the number in the client's journal. `parked` is the number of
+    messages that the client moved back (`is_mover`), or parked if no syphon has a journal.
     """
     server = rows.where("kind = 'send' AND NOT is_backlog AND lower(entity) = root").selectExpr(
         *ROOT_KEY, "client", "messages AS counted", "0L AS told", "0L AS parked"
@@ -150,25 +153,28 @@ _UP_OUTCOME: Final = "restored"
 _COUNTED_OUTCOMES: Final = ("sent", "parked", "moved back", "pinged")
 _LOST_OUTCOME: Final = "rows lost"
 _MAX_ADDRESSES: Final = 10_000
-"""Namespaces in one set of journals."""
+"""Maximum number of namespaces in one set of journals."""
 _CLIENT_KEY: Final = ("address", "client", "entity")
 _PRIMARY_EXPRESSION: Final = "lower(substring_index(backlog_queue, '/', 1))"
 
 
 @dataclass(frozen=True, slots=True)
 class ClientEvents:
-    """What the journals say. Each DataFrame has a column `namespace`, by the name that servers count under."""
+    """Events from client journals. Each DataFrame has a column `namespace` with the same names as in usage."""
 
     counted: DataFrame
-    """minute, namespace, entity, client, outcome, has_failed, messages."""
+    """Columns: minute, namespace, entity, client, outcome, has_failed, messages."""
     outages: DataFrame
-    """namespace, entity, client, since, until; `until` is null where nobody saw the end, `seen` is when it last was."""
+    """Columns: namespace, entity, client, since, until, seen.
+
+    `until` is null if the client did not see the end of the outage; `seen` is the time of the client's last event.
+    """
     totals: dict[str, int]
-    """Messages, by outcome."""
+    """Number of messages by outcome."""
 
     @property
     def lost_rows(self) -> int:
-        """Rows that clients could not write: their disk was slower than they were."""
+        """Number of rows that clients could not write because their disk was too slow."""
         return self.totals.get(_LOST_OUTCOME, 0)
 
 
@@ -180,18 +186,18 @@ def read_client_events(
     since: dt.datetime | None = None,
     until: dt.datetime | None = None,
 ) -> ClientEvents:
-    """Of the folders that clients were given as `journal_dir`. PipelineError where there is none."""
-    found = read_journals(spark, *folders)
+    """Read the journals in folders. Raise PipelineError if the folders contain no journals."""
+    journal_rows = read_journals(spark, *folders)
     if since is not None:
-        found = found.where(found.time >= since)
+        journal_rows = journal_rows.where(journal_rows.time >= since)
     if until is not None:
-        found = found.where(found.time < until)
-    rows = _events_by_minute(found).persist(StorageLevel.DISK_ONLY)
-    found_totals = rows.groupBy("address", "primary", "outcome").sum("messages").limit(_MAX_ADDRESSES).collect()
+        journal_rows = journal_rows.where(journal_rows.time < until)
+    rows = _events_by_minute(journal_rows).persist(StorageLevel.DISK_ONLY)
+    sums = rows.groupBy("address", "primary", "outcome").sum("messages").limit(_MAX_ADDRESSES).collect()
     totals: Counter[str] = Counter()
-    for row in found_totals:
+    for row in sums:
         totals[row.outcome] += row["sum(messages)"]
-    rows = _with_namespace(rows, [(row.address, row.primary) for row in found_totals], namespaces)
+    rows = _with_namespace(rows, [(row.address, row.primary) for row in sums], namespaces)
     counted = rows.where(functions.col("outcome").isin(*_COUNTED_OUTCOMES)).selectExpr(
         "time AS minute", "namespace", "entity", "client", "outcome", "has_failed", "messages"
     )
@@ -199,7 +205,7 @@ def read_client_events(
 
 
 def _events_by_minute(journal_rows: DataFrame) -> DataFrame:
-    """A row for each change of state; for all else, one for each minute."""
+    """Return one row per change of state, and for all other events one row per minute."""
     wanted = (*_DOWN_OUTCOMES, _UP_OUTCOME, *_COUNTED_OUTCOMES, _LOST_OUTCOME)
     return (
         journal_rows.where(functions.col("outcome").isin(*wanted))
@@ -220,16 +226,17 @@ def _events_by_minute(journal_rows: DataFrame) -> DataFrame:
 
 
 def _with_namespace(rows: DataFrame, addresses: list[tuple[str, str | None]], namespaces: Collection[str]) -> DataFrame:
-    """The path of a backlog queue begins with the primary's name; addresses that never parked are guessed."""
-    known = {address: primary for address, primary in addresses if primary is not None}
-    named = {name.lower(): name for name in namespaces}
-    primaries = set(known.values()) & set(named)
+    """Add `namespace`. Paths of backlog queues begin with the primary's name; other addresses are guessed."""
+    known_primaries = {address: primary for address, primary in addresses if primary is not None}
+    names_by_key = {name.lower(): name for name in namespaces}
+    primaries = set(known_primaries.values()) & set(names_by_key)
     names = {
-        address: known.get(address) or _guess_namespace(address, set(named), primaries) for address, _ in addresses
+        address: known_primaries.get(address) or _guess_namespace(address, set(names_by_key), primaries)
+        for address, _ in addresses
     }
     if not names:
         return rows.withColumn("namespace", functions.lit(""))
-    pairs = [functions.lit(text) for address, name in names.items() for text in (address, named.get(name, name))]
+    pairs = [functions.lit(text) for address, name in names.items() for text in (address, names_by_key.get(name, name))]
     return rows.withColumn("namespace", functions.create_map(*pairs)[functions.col("address")])
 
 
@@ -243,30 +250,30 @@ def _guess_namespace(address: str, namespaces: set[str], primaries: set[str]) ->
 
 
 def _outages_by_client(rows: DataFrame) -> DataFrame:
-    """From the first word that an entity is down to the next that it is not, for each client."""
-    who = Window.partitionBy("namespace", *_CLIENT_KEY)
-    in_order = who.orderBy("time")
+    """Return the outages each client saw, from the first event that an entity is down until the entity's recovery."""
+    by_client = Window.partitionBy("namespace", *_CLIENT_KEY)
+    in_order = by_client.orderBy("time")
     last_seen = Window.partitionBy("address", "client")
     states = (
         rows.withColumn("seen", functions.max("seen").over(last_seen))
         .where(functions.col("outcome").isin(*_DOWN_OUTCOMES, _UP_OUTCOME))
         .withColumn("is_down", functions.col("outcome") != _UP_OUTCOME)
     )
-    before = functions.lag("is_down").over(in_order)
-    changes = states.withColumn("was_down", functions.coalesce(before, functions.expr("false")))
+    was_down = functions.lag("is_down").over(in_order)
+    changes = states.withColumn("was_down", functions.coalesce(was_down, functions.expr("false")))
     changes = changes.where("is_down != was_down").withColumn("until", functions.lead("time").over(in_order))
     return changes.where("is_down").selectExpr("namespace", "entity", "client", "time AS since", "until", "seen")
 
 
 def merge_outages(outages: DataFrame) -> DataFrame:
-    """As an operator counts them: what several clients saw of an entity at a time is one outage.
+    """Merge overlapping outages of an entity that several clients saw into one.
 
-    namespace, entity, since, until, clients, is_over.
+    Columns: namespace, entity, number, since, until, clients, is_over.
     """
     in_order = Window.partitionBy("namespace", "entity").orderBy("since")
-    before = in_order.rowsBetween(Window.unboundedPreceding, -1)
+    previous_rows = in_order.rowsBetween(Window.unboundedPreceding, -1)
     ends = outages.withColumn("end", functions.coalesce("until", "seen"))
-    is_new = functions.col("since") > functions.max("end").over(before)
+    is_new = functions.col("since") > functions.max("end").over(previous_rows)
     numbered = ends.withColumn("is_new", functions.coalesce(is_new, functions.expr("true")).cast("int"))
     numbered = numbered.withColumn("number", functions.sum("is_new").over(in_order))
     return numbered.groupBy("namespace", "entity", "number").agg(

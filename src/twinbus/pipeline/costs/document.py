@@ -1,6 +1,6 @@
-"""What is shown, before it is known where: on a screen, or on a page.
+"""The parts of a report, independent of the output: paragraphs, tables and charts.
 
-Owns: the parts of a report: paragraphs, tables, charts. Knows nothing of costs, nor of HTML.
+Owns these data classes. Knows nothing of costs, HTML or terminals.
 """
 
 from __future__ import annotations
@@ -14,48 +14,48 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of texts. Names of columns that begin with `>` are of numbers, which stand at the right."""
+    """Rows of text. A column name that begins with `>` marks a column of numbers, which is right-aligned."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     caption: str = ""
     has_total: bool = False
-    """The last row is the sum of the others."""
+    """Whether the last row is the sum of the other rows."""
 
     def is_numeric(self, column: int) -> bool:
-        """It stands at the right."""
+        """Return whether a column is right-aligned."""
         return self.columns[column].startswith(">")
 
     @property
     def headers(self) -> list[str]:
-        """What is written above the columns."""
+        """Column names without the alignment mark."""
         return [name.removeprefix(">") for name in self.columns]
 
 
 @dataclass(frozen=True, slots=True)
 class BarChart:
-    """A chart: one bar for each thing."""
+    """A bar chart."""
 
     title: str
     bars: Sequence[tuple[str, float, str]]
-    """What it is, how long its bar is, and what is written at its end."""
+    """Name, length and label of each bar."""
 
 
 @dataclass(frozen=True, slots=True)
 class StackedChart:
-    """A chart over time: parts on top of each other."""
+    """A stacked chart over time."""
 
     title: str
     unit: str
     labels: Sequence[str]
-    """Along the time."""
+    """Labels of the time axis."""
     series: Sequence[tuple[str, Sequence[float]]]
-    """What it is, and its part at each place."""
+    """Name and values of each series, with one value per label."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """Something under a heading."""
+    """A section with a heading."""
 
     title: str
     paragraphs: Sequence[str] = ()
@@ -65,10 +65,10 @@ class Section:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """All of it."""
+    """A complete report."""
 
     title: str
     facts: Sequence[tuple[str, str]] = ()
-    """What has to be known first: a name, and what it is."""
+    """Names and values of the facts at the top."""
     warnings: Sequence[str] = ()
     sections: Sequence[Section] = ()

@@ -1,7 +1,7 @@
-"""Charges as FOCUS rows, the form that tools for cloud bills read (FinOps Open Cost and Usage Specification, 1.2).
+"""Charges as FOCUS rows, the format that cloud cost tools read (FinOps Open Cost and Usage Specification, 1.2).
 
-Owns: the columns and what is in them; our own begin with `x_`. A row is what one client did at one entity in a period,
-by kind of operation; and beside these, for each month: its base charge and connections, and what left the region.
+Owns the columns and their values; custom columns begin with `x_`. A row is the charge for one client at one entity in a
+period, by kind of operation. Each month has other rows for the base charge, connections, and data that left the region.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ SCHEMA: Final = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
 
 
 def focus_rows(account: BillingAccount) -> DataFrame:
-    """All charges of an account. Costs of a month sum up to its bill."""
+    """Return all charges to an account. The costs in a month add up to the month's bill."""
     spark = account.rows.sparkSession
     return _operation_rows(account).unionByName(_egress_rows(account)).unionByName(_monthly_rows(spark, account))
 
@@ -114,11 +114,11 @@ def _operation_rows(account: BillingAccount) -> DataFrame:
         "x_Source": functions.col("source"),
         "x_Stage": functions.col("stage"),
     }
-    return _select_columns(account.rows, values)  # those of the other model, too: its costs are in columns of their own
+    return _select_columns(account.rows, values)  # also rows that only the other model charges
 
 
 def _egress_rows(account: BillingAccount) -> DataFrame:
-    """What left the region."""
+    """Return rows for data that left the region."""
     tariff = account.terms.tariff
     rate = (tariff.egress_per_gb / tariff.bytes_per_gb).quantize(_COST_STEP)
     cost = functions.expr(f"CAST(egress_bytes AS decimal(18,0)) * CAST('{rate:f}' AS decimal(19,18))")
@@ -151,11 +151,11 @@ def _egress_rows(account: BillingAccount) -> DataFrame:
 
 def _monthly_rows(spark: SparkSession, account: BillingAccount) -> DataFrame:
     tariff = account.terms.tariff
-    found = [row for month in account.months for row in _charges_of_month(month, tariff)]
+    charges = [row for month in account.months for row in _charges_of_month(month, tariff)]
     columns = (
         "month date, until date, sku string, what string, category string, cost decimal(38,18), quantity decimal(38,12)"
     )
-    rows = spark.createDataFrame(found, columns)
+    rows = spark.createDataFrame(charges, columns)
     cost = functions.col("cost")
     is_base = functions.expr("sku = 'standard-base'")
     values = {
@@ -183,14 +183,14 @@ def _monthly_rows(spark: SparkSession, account: BillingAccount) -> DataFrame:
 
 
 def _charges_of_month(month: MonthlyUsage, tariff: Tariff) -> list[tuple[object, ...]]:
-    when = (month.first_day, month.end_day)
+    period = (month.first_day, month.end_day)
     base = (tariff.base_per_month.quantize(_COST_STEP), Decimal(1))
-    rows: list[tuple[object, ...]] = [(*when, "standard-base", "base charge of the month", "Purchase", *base)]
+    rows: list[tuple[object, ...]] = [(*period, "standard-base", "base charge of the month", "Purchase", *base)]
     if month.hourly_connection_peaks:
         average = (Decimal(month.hourly_connection_peaks) / tariff.hours_per_month).quantize(_QUANTITY_STEP)
         cost = month.connections_cost(tariff).quantize(_COST_STEP)
-        what = f"connections, by their hourly peaks; {tariff.included_connections:,} are included"
-        rows.append((*when, "standard-connections", what, "Usage", cost, average))
+        description = f"connections, by their hourly peaks; {tariff.included_connections:,} are included"
+        rows.append((*period, "standard-connections", description, "Usage", cost, average))
     return rows
 
 
@@ -212,7 +212,7 @@ def _common_columns(account: BillingAccount) -> dict[str, Column]:
 
 
 def _cost_columns(cost: Column) -> dict[str, Column]:
-    """There are neither discounts nor commitments: all are the same."""
+    """Return all cost columns with the same value, because there are no discounts or commitments."""
     return dict.fromkeys(("BilledCost", "ContractedCost", "EffectiveCost", "ListCost"), cost)
 
 
@@ -235,6 +235,6 @@ def _resource_columns() -> dict[str, Column]:
 
 
 def _select_columns(rows: DataFrame, values: dict[str, Column]) -> DataFrame:
-    """All columns, in their order; what is not said is null."""
-    nothing = functions.lit(None)
-    return rows.select(*[values.get(name, nothing).cast(kind).alias(name) for name, kind in COLUMNS.items()])
+    """Select all columns in order. Columns without a value are null."""
+    null = functions.lit(None)
+    return rows.select(*[values.get(name, null).cast(kind).alias(name) for name, kind in COLUMNS.items()])

@@ -1,8 +1,7 @@
-"""A report as one HTML page that needs nothing else: no script, no font, no picture from anywhere.
+"""Rendering of a report as a self-contained HTML page, without scripts, fonts or external images.
 
-Owns: the page's form, by day and by night, on a screen, a phone and paper. Everything from outside is escaped; a policy
-in its head forbids browsers to fetch anything even so. Charts are SVG inside the page: each can be read without seeing
-it, in the dark, and on a phone.
+Owns the layout, in light and dark mode, for screens, phones and paper. All text is escaped, and a content security
+policy forbids fetching anything. Charts are inline SVG with text descriptions for screen readers.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 _LIGHT_COLOURS: Final = ("#0b6fb8", "#c2540a", "#0a7a55", "#9b4a86", "#8a6a00", "#2f7fa6", "#a33b3b", "#5b5f66")
 _DARK_COLOURS: Final = ("#5db0f0", "#f0945a", "#3fc79a", "#d98cc4", "#e0b93a", "#7fc4e6", "#f08080", "#a9afb8")
-"""Told apart also by those who see few colours; each stands out from the page."""
+"""Colours that people with colour blindness can distinguish, with enough contrast against the background."""
 _STYLESHEET: Final = """
 *{box-sizing:border-box}
 body{margin:0 auto;max-width:62rem;padding:1rem;font:16px/1.5 system-ui,sans-serif;
@@ -49,7 +48,7 @@ footer{margin:3rem 0 1rem;color:var(--dim);font-size:.9rem}
 
 
 def render_page(document: Document, footer: str) -> str:
-    """All of it. `made` says by what and when, at its end."""
+    """Render a document as HTML. `footer` says which program created the page, and when."""
     facts = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in document.facts)
     warnings = "".join(f'<p class="warning">{escape(warning)}</p>' for warning in document.warnings)
     sections = "".join(_section(section, number) for number, section in enumerate(document.sections))
@@ -76,8 +75,8 @@ def _section(section: Section, number: int) -> str:
 
 
 def _figure(chart: BarChart | StackedChart) -> str:
-    drawn = draw_bar_chart(chart) if isinstance(chart, BarChart) else draw_stacked_chart(chart)
-    return f"<figure><h3>{escape(chart.title)}</h3>{drawn}</figure>\n"
+    svg = draw_bar_chart(chart) if isinstance(chart, BarChart) else draw_stacked_chart(chart)
+    return f"<figure><h3>{escape(chart.title)}</h3>{svg}</figure>\n"
 
 
 def _table(table: Table, title: str) -> str:
@@ -91,7 +90,7 @@ def _table(table: Table, title: str) -> str:
     if table.has_total:
         kinds[-1] = ' class="sum"'
     rows = "".join(f"<tr{kind}>{_cells(row, classes)}</tr>\n" for kind, row in zip(kinds, table.rows, strict=True))
-    # One that is wider than a phone is scrolled, which has to be possible without a mouse, too.
+    # A table wider than a phone scrolls. The tabindex makes scrolling possible with a keyboard.
     return (
         f'<div class="wide" tabindex="0" role="region" aria-label="{escape(name)}"><table>{caption}'
         f"<thead><tr>{heads}</tr></thead>\n<tbody>\n{rows}</tbody></table></div>\n"
@@ -127,7 +126,7 @@ def _colour_variables(colours: tuple[str, ...]) -> str:
 COLOUR_COUNT: Final = 8
 CHART_WIDTH: Final = 720
 _BAR_ROW_HEIGHT: Final = 50
-"""Of a bar, with what it is written above it."""
+"""Height of a bar with its name above it."""
 _BAR_HEIGHT: Final = 14
 _STACK_HEIGHT: Final = 260
 _MARGIN_LEFT: Final = 64
@@ -137,17 +136,17 @@ _MARGIN_BOTTOM: Final = 34
 _GRID_STEPS: Final = 4
 _MAX_AXIS_LABELS: Final = 4
 _MAX_LABEL_LENGTH: Final = 74
-"""Of a name; a longer one is cut, and whole in the chart's table."""
+"""Maximum length of a name; the chart's table has the full name."""
 _LONGEST_BAR_SHARE: Final = 0.78
-"""How much of the width the longest bar has: what is written at its end needs the rest."""
+"""Width of the longest bar as a share of the chart; the label at its end needs the remaining width."""
 
 
 def draw_bar_chart(chart: BarChart) -> str:
-    """As a picture that tells its numbers to who cannot see it."""
+    """Draw a bar chart as SVG, with a text description of its values."""
     longest = max((value for _, value, _ in chart.bars), default=0.0)
     height = _BAR_ROW_HEIGHT * len(chart.bars) + 4
-    told = "; ".join(f"{name}: {text}" for name, _, text in chart.bars)
-    parts = [_svg_start(chart.title, told, height)]
+    description = "; ".join(f"{name}: {text}" for name, _, text in chart.bars)
+    parts = [_svg_start(chart.title, description, height)]
     for number, (name, value, text) in enumerate(chart.bars):
         top = _BAR_ROW_HEIGHT * number
         length = max(1.0, CHART_WIDTH * _LONGEST_BAR_SHARE * value / longest) if longest > 0 else 1.0
@@ -158,12 +157,14 @@ def draw_bar_chart(chart: BarChart) -> str:
 
 
 def draw_stacked_chart(chart: StackedChart) -> str:
-    """The same, over time; what the colours mean is below it."""
+    """Draw a stacked chart over time as SVG, with a legend below it."""
     count = len(chart.labels)
-    sums = [sum(values[place] for _, values in chart.series) for place in range(count)]
+    sums = [sum(values[index] for _, values in chart.series) for index in range(count)]
     highest = _round_up(max(sums, default=0.0))
-    told = f"from {chart.labels[0]} to {chart.labels[-1]}, at most {max(sums):,.0f} {chart.unit}" if count else "empty"
-    parts = [_svg_start(chart.title, told, _STACK_HEIGHT)]
+    description = (
+        f"from {chart.labels[0]} to {chart.labels[-1]}, at most {max(sums):,.0f} {chart.unit}" if count else "empty"
+    )
+    parts = [_svg_start(chart.title, description, _STACK_HEIGHT)]
     for step in range(_GRID_STEPS + 1):
         y = _y_of(highest * step / _GRID_STEPS, highest)
         parts.append(f'<path d="M{_MARGIN_LEFT} {y:.1f}H{CHART_WIDTH - _MARGIN_RIGHT}" class="g"/>')
@@ -175,18 +176,18 @@ def draw_stacked_chart(chart: StackedChart) -> str:
     below = [0.0] * count
     for number, (_, values) in enumerate(chart.series):
         path = []
-        for place, value in enumerate(values):
+        for index, value in enumerate(values):
             if value > 0:
-                top, bottom = _y_of(below[place] + value, highest), _y_of(below[place], highest)
-                x = _MARGIN_LEFT + place * width
+                top, bottom = _y_of(below[index] + value, highest), _y_of(below[index], highest)
+                x = _MARGIN_LEFT + index * width
                 path.append(f"M{x:.1f} {bottom:.1f}V{top:.1f}h{max(0.6, width * 0.9):.1f}V{bottom:.1f}z")
-                below[place] += value
+                below[index] += value
         parts.append(f'<path d="{"".join(path)}" class="s{number % COLOUR_COUNT}"/>')
-    for place in _label_positions(count):
-        x = _MARGIN_LEFT + (place + 0.45) * width
-        anchor = "e" if count > 1 and place == count - 1 else "m" if place else "b"
+    for index in _label_positions(count):
+        x = _MARGIN_LEFT + (index + 0.45) * width
+        anchor = "e" if count > 1 and index == count - 1 else "m" if index else "b"
         parts.append(
-            f'<text x="{x:.1f}" y="{_STACK_HEIGHT - 12}" class="{anchor}">{escape(chart.labels[place])}</text>'
+            f'<text x="{x:.1f}" y="{_STACK_HEIGHT - 12}" class="{anchor}">{escape(chart.labels[index])}</text>'
         )
     keys = "".join(
         f'<li><span class="k b{number % COLOUR_COUNT}"></span>{escape(name)}</li>'
@@ -207,7 +208,7 @@ def _y_of(value: float, highest: float) -> float:
 
 
 def _label_positions(count: int) -> list[int]:
-    """Places that are written: the first, the last, and some between."""
+    """Return the indices of the labels that are drawn: the first, the last, and some in between."""
     if count <= _MAX_AXIS_LABELS:
         return list(range(count))
     return sorted({round(step * (count - 1) / (_MAX_AXIS_LABELS - 1)) for step in range(_MAX_AXIS_LABELS)})

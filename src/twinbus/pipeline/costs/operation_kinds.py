@@ -1,7 +1,7 @@
-"""Rows of usage, summed by period, and taken apart by what was done: a row for each kind of operation.
+"""Usage rows summed by period and split into one row per kind of operation.
 
-Owns: which column of usage is of which kind, what a kind counts in each of the two models, and what a path tells of an
-entity. All of it runs inside Spark; what follows `one_pass` is small.
+Owns the usage columns of each kind, the count of each kind in the two models, and the properties derived from an
+entity's path. Everything runs inside Spark. The results of `sum_usage` are small.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Period(Enum):
-    """What a row of the outcome is about."""
+    """Length of the period that a row covers."""
 
     DAY = "day"
     HOUR = "hour"
@@ -27,20 +27,20 @@ class Period(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationKind:
-    """Of operations."""
+    """A kind of operation, and the usage columns that count it."""
 
     name: str
     document_columns: tuple[str, ...] = ()
-    """Columns whose sum is charged in the document's model."""
+    """Columns charged in the document's model."""
     operation_columns: tuple[str, ...] = ()
-    """... and in the operation model."""
+    """Columns charged in the operation model."""
     failed_columns: tuple[str, ...] = ()
-    """... in both, if failed calls are charged."""
+    """Columns charged in both models if failed calls are charged."""
     messages_column: str | None = None
     bytes_column: str | None = None
     stage: Stage
     backlog_stage: Stage
-    """The same, of a backlog queue."""
+    """Stage of operations at a backlog queue; `stage` applies to operations at other entities."""
 
 
 OPERATION_KINDS: Final = (
@@ -96,23 +96,23 @@ OPERATION_KINDS: Final = (
 )
 IS_BACKLOG: Final = rf"entity RLIKE '(?i)^[^/]+/{BACKLOG_QUEUE_INFIX}/[0-9]+$'"
 ROOT_EXPRESSION: Final = r"lower(regexp_replace(entity, '(?i)/(subscriptions/|[$]).*$', ''))"
-"""The queue or topic that a subscription or a dead-letter queue is of; paths differ by more than case."""
+"""The queue or topic that a subscription or a dead-letter queue belongs to, in lower case."""
 IS_SUBQUEUE: Final = r"contains(entity, '/$')"
 IS_NAMESPACE_ROW: Final = "entity = '' AND client = ''"
-"""A row of a namespace itself: each of its processes writes one each minute."""
+"""A row for the namespace itself, which each server process writes every minute."""
 GROUP_KEY: Final = ("period", "namespace", "entity", "client")
 _PERIOD_SECONDS: Final = {Period.DAY: 86_400, Period.HOUR: 3_600}
 
 
 def sum_usage(usage: DataFrame, period: Period) -> DataFrame:
-    """The only look at all rows: sums of each period; and, of the rows of the namespaces themselves, each minute.
+    """Sum usage by period. Rows for the namespaces themselves are summed by minute.
 
-    `begun` counts periods, or minutes; `peak` is the highest number of connections, and `has_ended` and `has_lost` are
-    the marks.
+    `sum_usage` is the only pass over all rows. `begun` is the number of the period or minute since 1970, and `peak` is
+    the highest number of connections. `has_ended` and `has_lost` say whether the rows have these marks.
     """
-    from pyspark.sql import functions  # noqa: PLC0415  # a prediction does without
+    from pyspark.sql import functions  # noqa: PLC0415  # not needed for a prediction
 
-    # Whole numbers: what knows of time zones takes longer than all of the sum.
+    # Integer arithmetic is used, because functions that handle time zones take longer than the whole sum.
     length = f"IF({IS_NAMESPACE_ROW}, 60L, {_PERIOD_SECONDS[period]}L)"
     keyed = usage.selectExpr(
         f"unix_seconds(minute) div {length} AS begun",
@@ -133,10 +133,10 @@ def sum_usage(usage: DataFrame, period: Period) -> DataFrame:
 
 
 def sum_by_period(usage_sums: DataFrame, period: Period) -> DataFrame:
-    """Of each period, namespace, entity and client."""
+    """Sum by period, namespace, entity and client."""
     seconds = _PERIOD_SECONDS[period]
     begun = f"IF({IS_NAMESPACE_ROW}, begun * 60 div {seconds}, begun) AS begun"
-    # Of the namespaces' own rows there is one a minute, and next to none of them has anything to add.
+    # A namespace has its own row for each minute, and most of these rows contain only zeros.
     has_any = f"NOT ({IS_NAMESPACE_ROW}) OR greatest({', '.join(_SUMMED_COLUMNS)}) > 0"
     summed = (
         usage_sums.where(has_any)
@@ -149,7 +149,7 @@ def sum_by_period(usage_sums: DataFrame, period: Period) -> DataFrame:
 
 
 def split_by_kind(period_sums: DataFrame, *, bills_failed: bool) -> DataFrame:
-    """A row for each kind that there was: period, namespace, entity, client, and what is charged of it."""
+    """Split sums into one row per kind of operation, with the charges in both models."""
     kinds = ", ".join(_kind_struct(kind, bills_failed=bills_failed) for kind in OPERATION_KINDS)
     return period_sums.selectExpr(
         *GROUP_KEY,
@@ -164,7 +164,7 @@ def split_by_kind(period_sums: DataFrame, *, bills_failed: bool) -> DataFrame:
 def _kind_struct(kind: OperationKind, *, bills_failed: bool) -> str:
     failed = kind.failed_columns if bills_failed else ()
     stage = f"IF({IS_BACKLOG}, '{kind.backlog_stage.value}', '{kind.stage.value}')"
-    counted = (
+    message_columns = (
         (kind.messages_column, *kind.failed_columns)
         if kind.name == "ping" and kind.messages_column
         else (kind.messages_column,)
@@ -174,7 +174,7 @@ def _kind_struct(kind: OperationKind, *, bills_failed: bool) -> str:
         "stage": stage,
         "document": _sum_expression(kind.document_columns + failed),
         "operation": _sum_expression(kind.operation_columns + failed),
-        "messages": _sum_expression(tuple(name for name in counted if name is not None)),
+        "messages": _sum_expression(tuple(name for name in message_columns if name is not None)),
         "bytes": kind.bytes_column or "0L",
     }
     pairs = [f"'{name}', {value}" for name, value in fields.items()]
@@ -186,4 +186,4 @@ def _sum_expression(columns: tuple[str, ...]) -> str:
 
 
 _SUMMED_COLUMNS: Final = tuple(name for name in COUNTS if name != "connections")
-"""Connections are not summed: of them the highest number counts (`pulse`)."""
+"""Summed columns: all counts except connections, for which `server_activity` uses hourly peaks."""

@@ -1,7 +1,7 @@
-"""What each outage cost: pings, and messages that went through the backlog.
+"""The cost of each outage: pings, and messages that were parked.
 
-Owns: which pings and parked messages belong to which outage, and what a parked message of each entity costs on average.
-Of many outages, the most expensive are reported.
+Owns the assignment of pings and parked messages to outages, and the average charges for a parked message at each
+entity. If there are many outages, only the most expensive outages are returned.
 """
 
 from __future__ import annotations
@@ -30,50 +30,50 @@ _OUTAGE_KEY: Final = ("namespace", "entity", "number")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outage:
-    """Of one entity, as all clients saw it."""
+    """An outage of one entity, merged over all clients."""
 
     namespace: str
     path: str
     since: dt.datetime
     until: dt.datetime
     is_over: bool
-    """Every client saw its end."""
+    """Whether every client saw the end of the outage."""
     client_count: int
     ping_count: int
     parked_count: int
     charges: Charges
-    """Of pings and of the four stages."""
+    """Charges for pings and for the four stages of parked messages."""
     extra_charges: Charges
-    """What of that there would not have been without the outage."""
+    """Charges that the outage caused."""
     cost: Decimal
 
     @property
     def duration(self) -> dt.timedelta:
-        """From the first client that failed over to the last that came back."""
+        """Time from the first client's failover to the last client's recovery."""
         return self.until - self.since
 
 
 def read_outages(account: BillingAccount) -> tuple[tuple[Outage, ...], int, int]:
-    """The dearest, how many there were, and how many messages were parked outside of any."""
+    """Return the most expensive outages, the number of all outages, and the number of messages parked outside them."""
     assert account.client_events is not None
     outages = _with_counts(merge_outages(account.client_events.outages), account.client_events.counted).persist(
         StorageLevel.DISK_ONLY
     )
-    dearest = (
+    rows = (
         _with_charges(outages, account)
         .orderBy(functions.desc(account.terms.model.value), "since")
         .limit(MAX_OUTAGES)
         .collect()
     )
     terms = account.terms
-    found = []
-    for row in dearest:
+    result = []
+    for row in rows:
         charges = Charges(round(row.document), round(row.operation))
         since, until = to_utc(row.since), to_utc(row.until)
         assert since is not None
         assert until is not None
         month = account.month(since.date().replace(day=1))
-        found.append(
+        result.append(
             Outage(
                 namespace=row.namespace,
                 path=row.entity,
@@ -88,12 +88,12 @@ def read_outages(account: BillingAccount) -> tuple[tuple[Outage, ...], int, int]
                 cost=charges.for_model(terms.model) * month.rate(terms.tariff, terms.model),
             )
         )
-    count, parked = len(found), sum(one.parked_count for one in found)
+    count, parked = len(result), sum(outage.parked_count for outage in result)
     if count == MAX_OUTAGES:
-        whole = outages.selectExpr("count(*) AS outages", "coalesce(sum(parked), 0) AS parked").first()
-        assert whole is not None
-        count, parked = whole.outages, whole.parked
-    return tuple(found), count, max(0, account.client_events.totals.get("parked", 0) - parked)
+        totals = outages.selectExpr("count(*) AS outages", "coalesce(sum(parked), 0) AS parked").first()
+        assert totals is not None
+        count, parked = totals.outages, totals.parked
+    return tuple(result), count, max(0, account.client_events.totals.get("parked", 0) - parked)
 
 
 def _with_counts(outages: DataFrame, counted: DataFrame) -> DataFrame:
@@ -117,21 +117,23 @@ def _with_counts(outages: DataFrame, counted: DataFrame) -> DataFrame:
 
 def _with_charges(outages: DataFrame, account: BillingAccount) -> DataFrame:
     pings = "pings" if account.terms.bills_failed else "pings - failed_pings"
-    there, theirs = _backlog_averages(account.rows), _entity_averages(account.rows)
+    backlog_averages, entity_averages = _backlog_averages(account.rows), _entity_averages(account.rows)
     outages = outages.withColumn("root", functions.lower("entity")).withColumn("primary", functions.lower("namespace"))
-    joined = outages.join(functions.broadcast(there), "primary", "left").join(theirs, ["namespace", "root"], "left")
+    joined = outages.join(functions.broadcast(backlog_averages), "primary", "left").join(
+        entity_averages, ["namespace", "root"], "left"
+    )
     columns = []
-    for model, in_vain in (("document", 2), ("operation", 3)):
-        # Where sizes are not known, because nothing was counted, a message is a small one that is received once.
-        way = f"coalesce(there_{model}, {in_vain})"
-        own = f"coalesce(sent_{model} + received_{model}, {in_vain})"
-        columns.append(f"{pings} + parked * ({way} + {own}) AS {model}")
-        columns.append(f"{pings} + parked * {way} AS extra_{model}")
+    for model, default_charges in (("document", 2), ("operation", 3)):
+        # If no message sizes were counted, assume a small message that is received once.
+        backlog_charges = f"coalesce(there_{model}, {default_charges})"
+        entity_charges = f"coalesce(sent_{model} + received_{model}, {default_charges})"
+        columns.append(f"{pings} + parked * ({backlog_charges} + {entity_charges}) AS {model}")
+        columns.append(f"{pings} + parked * {backlog_charges} AS extra_{model}")
     return joined.selectExpr("*", *columns)
 
 
 def _backlog_averages(rows: DataFrame) -> DataFrame:
-    """What a parked message costs on its way there and back, by primary."""
+    """Return the average charges for a message sent to and received from the backlog, by primary."""
     backlog = rows.where("is_backlog").withColumn("primary", functions.expr("lower(substring_index(entity, '/', 1))"))
     summed = backlog.groupBy("primary").agg(*_sum_columns("send"), *_sum_columns("receive"))
     return summed.selectExpr(
@@ -142,10 +144,12 @@ def _backlog_averages(rows: DataFrame) -> DataFrame:
 
 
 def _entity_averages(rows: DataFrame) -> DataFrame:
-    """What a parked message costs that is sent to a queue or topic, with all receives that come of it."""
-    own = rows.where("NOT is_backlog AND NOT is_subqueue AND parked > 0")
+    """Return the average charges for a parked message at its destination, including all receives."""
+    entity_rows = rows.where("NOT is_backlog AND NOT is_subqueue AND parked > 0")
     weight = " * parked"
-    summed = own.groupBy("namespace", "root").agg(*_sum_columns("send", weight), *_sum_columns("receive", weight))
+    summed = entity_rows.groupBy("namespace", "root").agg(
+        *_sum_columns("send", weight), *_sum_columns("receive", weight)
+    )
     return summed.selectExpr(
         "namespace",
         "root",
@@ -158,6 +162,6 @@ def _entity_averages(rows: DataFrame) -> DataFrame:
 
 def _sum_columns(kind: str, weight: str = "") -> list[Column]:
     return [
-        functions.expr(f"nullif(sum(IF(kind = '{kind}', {what}{weight}, 0)), 0) AS {kind}_{what}")
-        for what in ("messages", "document", "operation")
+        functions.expr(f"nullif(sum(IF(kind = '{kind}', {quantity}{weight}, 0)), 0) AS {kind}_{quantity}")
+        for quantity in ("messages", "document", "operation")
     ]

@@ -1,4 +1,7 @@
-"""What is told of a prediction."""
+"""The document for a prediction: texts, tables and charts that compare the alternatives.
+
+Owns the wording and the selection of figures. Knows nothing of how a document is displayed.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ _MODELS = (Model.DOCUMENT, Model.OPERATION)
 
 
 def prediction_document(prediction: Prediction, model: Model = Model.OPERATION) -> Document:
-    """All of it; charts show the bills of one model."""
+    """Build the document for a prediction. Charts show the bills in one model."""
     setup, tariff = prediction.setup, prediction.tariff
     share = 100 * prediction.parked / prediction.messages if prediction.messages else 0.0
     facts = [
@@ -49,7 +52,7 @@ def prediction_document(prediction: Prediction, model: Model = Model.OPERATION) 
 
 
 def _outage_summary(setup: Setup) -> str:
-    minutes = [one for one in setup.outage_minutes if one]
+    minutes = [duration for duration in setup.outage_minutes if duration]
     if not minutes:
         return "none"
     count = "one" if len(minutes) == 1 else f"{len(minutes):,}"
@@ -58,19 +61,22 @@ def _outage_summary(setup: Setup) -> str:
 
 def _alternatives_section(prediction: Prediction, model: Model) -> Section:
     currency = prediction.tariff.currency
-    ways = (prediction.pair, *prediction.others)
+    alternatives = (prediction.pair, *prediction.others)
     rows = [
         (
-            way.name,
-            *(f"{way.charges.for_model(one):,}" if way.charges != NO_CHARGES else "not charged" for one in _MODELS),
-            *(money(way.bills[one].total, currency) for one in _MODELS),
-            f"{way.refused_messages:,}" if way.refused_messages else "-",
-            way.description,
+            alternative.name,
+            *(
+                f"{alternative.charges.for_model(bill_model):,}" if alternative.charges != NO_CHARGES else "not charged"
+                for bill_model in _MODELS
+            ),
+            *(money(alternative.bills[bill_model].total, currency) for bill_model in _MODELS),
+            f"{alternative.refused_messages:,}" if alternative.refused_messages else "-",
+            alternative.description,
         )
-        for way in ways
+        for alternative in alternatives
     ]
     extra = prediction.pair_extra_cost
-    said = ", ".join(f"{money(extra[one], currency)} ({_model_name(one)})" for one in _MODELS)
+    amounts = ", ".join(f"{money(extra[bill_model], currency)} ({_model_name(bill_model)})" for bill_model in _MODELS)
     columns = (
         "way",
         ">charges, document",
@@ -80,10 +86,13 @@ def _alternatives_section(prediction: Prediction, model: Model) -> Section:
         ">messages refused",
         "what it means",
     )
-    bars = [(way.name, float(way.bills[model].total), money(way.bills[model].total, currency)) for way in ways]
+    bars = [
+        (alternative.name, float(alternative.bills[model].total), money(alternative.bills[model].total, currency))
+        for alternative in alternatives
+    ]
     return Section(
         title="The alternatives",
-        paragraphs=(f"A pair costs more than no pair by {said} a month.",),
+        paragraphs=(f"A pair costs more than no pair by {amounts} per month.",),
         charts=(BarChart(f"Bill of a month, {_model_name(model)}", bars),),
         tables=(Table(columns, rows),),
     )
@@ -92,9 +101,9 @@ def _alternatives_section(prediction: Prediction, model: Model) -> Section:
 def _stages_section(prediction: Prediction) -> Section:
     charges = sum_charges(prediction.stages)
     rows = [
-        (stage.value, f"{one.document:,}", f"{one.operation:,}", _STAGE_FORMULAS[stage])
-        for stage, one in prediction.stages.items()
-        if one != NO_CHARGES
+        (stage.value, f"{stage_charges.document:,}", f"{stage_charges.operation:,}", _STAGE_FORMULAS[stage])
+        for stage, stage_charges in prediction.stages.items()
+        if stage_charges != NO_CHARGES
     ]
     rows.append(("all", f"{charges.document:,}", f"{charges.operation:,}", ""))
     columns = ("what for", ">document's model", ">operation model", "how it is counted")
@@ -102,8 +111,8 @@ def _stages_section(prediction: Prediction) -> Section:
         title="What the charges are for",
         paragraphs=(
             (
-                "The document's model charges for messages that are sent and received, and for receives that find "
-                "nothing; the operation model for every call, so that completing counts, too."
+                "The document's model charges for messages sent and received, and for receives that find "
+                "nothing; the operation model charges for every call, including completion."
             ),
         ),
         tables=(Table(columns, rows, has_total=True),),
@@ -114,10 +123,10 @@ def _messages_section(prediction: Prediction) -> Section:
     setup = prediction.setup
     rows = []
     for traffic in setup.traffic:
-        how = {"subscriptions": traffic.subscriptions, "is_peek_lock": traffic.peek_lock}
-        direct = direct_message_charges(traffic.size, **how)  # type: ignore[arg-type]
-        stages = parked_message_charges(traffic.size, parking_bytes=setup.parking_bytes, **how)  # type: ignore[arg-type]
-        way = sum_charges(stages)
+        options = {"subscriptions": traffic.subscriptions, "is_peek_lock": traffic.peek_lock}
+        direct = direct_message_charges(traffic.size, **options)  # type: ignore[arg-type]
+        stages = parked_message_charges(traffic.size, parking_bytes=setup.parking_bytes, **options)  # type: ignore[arg-type]
+        parked = sum_charges(stages)
         rows.append(
             (
                 traffic.name,
@@ -125,8 +134,8 @@ def _messages_section(prediction: Prediction) -> Section:
                 f"{traffic.size:,}",
                 f"{setup.parked_messages(traffic):,} of {traffic.messages:,}",
                 f"{direct.document:,} / {direct.operation:,}",
-                f"{way.document:,} / {way.operation:,}",
-                f"{way.document - direct.document:,} / {way.operation - direct.operation:,}",
+                f"{parked.document:,} / {parked.operation:,}",
+                f"{parked.document - direct.document:,} / {parked.operation - direct.operation:,}",
                 " + ".join(str(stages[stage].document) for stage in PARKED_STAGES),
             )
         )
@@ -171,14 +180,14 @@ def _assumptions_section(setup: Setup) -> Section:
         if field.name != "traffic"
     ]
     for traffic in setup.traffic:
-        of_it = [(field.name, _format_value(getattr(traffic, field.name))) for field in dataclasses.fields(traffic)]
-        rows += [(f"traffic: {name}", value) for name, value in of_it]
+        fields = [(field.name, _format_value(getattr(traffic, field.name))) for field in dataclasses.fields(traffic)]
+        rows += [(f"traffic: {name}", value) for name, value in fields]
     return Section(title="What was assumed", tables=(Table(("what", "as"), rows),))
 
 
 def _format_value(value: object) -> str:
     if value is None:
-        return "not said"
+        return "not given"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, tuple):
@@ -192,13 +201,13 @@ def _model_name(model: Model) -> str:
 
 _STAGE_FORMULAS = {
     Stage.SEND_TO_BACKLOG: "parked messages, by their parked size",
-    Stage.RECEIVE_FROM_BACKLOG: "the same; each is completed",
+    Stage.RECEIVE_FROM_BACKLOG: "the same messages; each is completed",
     Stage.SEND_TO_PRIMARY: "parked messages, by their size",
-    Stage.RECEIVE_FROM_PRIMARY: "the same, for each subscription that wants it",
-    Stage.NOT_PARKED: "sent once, received by each that wants it",
+    Stage.RECEIVE_FROM_PRIMARY: "the same messages, once per matching subscription",
+    Stage.NOT_PARKED: "sent once, received once per matching subscription",
     Stage.EMPTY: "",
     Stage.PING: "clients x factories x entities x whole intervals of each outage",
     Stage.IDLE_SYPHON: "backlog queues x hosts x polls in the month",
-    Stage.MANAGEMENT: "one list for each start, one creation for each missing backlog queue; a peek when a pump starts",
-    Stage.OTHER: "of the same account",
+    Stage.MANAGEMENT: "one listing per start, one creation per missing backlog queue, one peek per start of a pump",
+    Stage.OTHER: "operations of the same account",
 }

@@ -1,7 +1,7 @@
-"""The report on a bill: the little that is worth reading, out of all rows.
+"""The cost report: a small summary of all charges.
 
-Owns: what is asked of an account, and that the answers are small whatever its size is: of entities and outages the
-dearest are named and the others summed. How it is shown is in `explained`.
+Owns the queries on a billing account. Results are small for accounts of any size: the most expensive entities and
+outages are listed, all other entities and outages only summed. `report_document` presents the report.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 
 MAX_ENTITIES: Final = 100
 MAX_DAYS: Final = 400
-"""In a chart; of a longer time it has months."""
+"""Maximum number of days in a chart; longer periods are shown by month."""
 _PRIMARY_STAGES: Final = {"send": Stage.SEND_TO_PRIMARY, "receive": Stage.RECEIVE_FROM_PRIMARY}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntityCost:
-    """What an entity cost."""
+    """Costs of one entity."""
 
     namespace: str
     path: str
@@ -54,7 +54,7 @@ class EntityCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageCharges:
-    """Messages that were, or were not."""
+    """Number of messages in a group, and the charges for these messages."""
 
     messages: int = 0
     charges: Charges = NO_CHARGES
@@ -62,27 +62,27 @@ class MessageCharges:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostReport:
-    """All of it."""
+    """The cost report for an account."""
 
     account: BillingAccount
     stage_charges: dict[Stage, Charges]
     stage_costs: dict[Stage, Decimal]
-    """In the model of the bill."""
+    """Costs by stage, in the model of the bill."""
     parked: MessageCharges
     not_parked: MessageCharges
     unreceived_pings: int
     entities: tuple[EntityCost, ...]
     entity_count: int
     timeline: dict[dt.date, dict[Stage, int]]
-    """By day, or by month; in the model of the bill."""
+    """Charges by day (or by month) and stage, in the model of the bill."""
     outages: tuple[Outage, ...]
     outage_count: int
     parked_outside_outages: int
-    """Messages that were parked while their entity was not failed over: a fragment of it was down."""
+    """Messages parked while their entity was not failed over, because one of its fragments was down."""
 
     @property
     def pairing_charges(self) -> Charges:
-        """What there would not be without a pair: two of the four stages, pings, and polls that found nothing."""
+        """Charges that only a pair causes: two of the four stages, pings, and polls that found nothing."""
         return self._backlog_charges + self.stage_charges[Stage.PING] + self.stage_charges[Stage.IDLE_SYPHON]
 
     @property
@@ -91,7 +91,7 @@ class CostReport:
 
     @property
     def savings_without_pair(self) -> dict[Model, Decimal]:
-        """By how much all bills would be lower without it; of several months each has its part."""
+        """Amount by which the bills would be lower without the pair. Each month gets its share."""
         account = self.account
         everything = sum((month.charges for month in account.months), NO_CHARGES)
         saved = dict.fromkeys(Model, ZERO)
@@ -104,7 +104,7 @@ class CostReport:
 
 
 def build_report(account: BillingAccount) -> CostReport:
-    """Ask for everything."""
+    """Run all queries."""
     stages, costs, parked, not_parked = _charges_by_stage(account)
     outages = read_outages(account) if account.client_events is not None else ((), 0, 0)
     entities, count = _entity_costs(account)
@@ -129,56 +129,61 @@ def _charges_by_stage(
 ) -> tuple[dict[Stage, Charges], dict[Stage, Decimal], MessageCharges, MessageCharges]:
     terms = account.terms
     rates = {month.first_day: month.rate(terms.tariff, terms.model) for month in account.months}
-    whole: Counter[tuple[dt.date, Stage, str, Model]] = Counter()
-    theirs: dict[tuple[dt.date, Stage, str, Model], float] = {}
+    total: Counter[tuple[dt.date, Stage, str, Model]] = Counter()
+    parked: dict[tuple[dt.date, Stage, str, Model], float] = {}
     for day in account.days:
         for model, part in zip((Model.DOCUMENT, Model.OPERATION), day.parked, strict=False):
             key = (day.day.replace(day=1), day.stage, day.kind, model)
-            whole[key] += day.charges.for_model(model)
-            theirs[key] = theirs.get(key, 0.0) + part
+            total[key] += day.charges.for_model(model)
+            parked[key] = parked.get(key, 0.0) + part
     stages = {stage: dict.fromkeys(Model, 0) for stage in Stage}
     costs = dict.fromkeys(Stage, ZERO)
-    for key, count in whole.items():
-        begins, stage, kind, model = key
-        moved = round(theirs[key]) if stage is Stage.NOT_PARKED else 0
-        for where, charged in ((_PRIMARY_STAGES.get(kind, stage), moved), (stage, count - moved)):
-            stages[where][model] += charged
+    for key, count in total.items():
+        first_day, stage, kind, model = key
+        moved = round(parked[key]) if stage is Stage.NOT_PARKED else 0
+        for target_stage, charged in ((_PRIMARY_STAGES.get(kind, stage), moved), (stage, count - moved)):
+            stages[target_stage][model] += charged
             if model is terms.model:
-                costs[where] += charged * rates[begins]
-    told = {stage: Charges(counts[Model.DOCUMENT], counts[Model.OPERATION]) for stage, counts in stages.items()}
-    return _split_parked(account, told, costs)
+                costs[target_stage] += charged * rates[first_day]
+    charges = {stage: Charges(counts[Model.DOCUMENT], counts[Model.OPERATION]) for stage, counts in stages.items()}
+    return _split_parked(account, charges, costs)
 
 
 def _split_parked(
     account: BillingAccount, stages: dict[Stage, Charges], costs: dict[Stage, Decimal]
 ) -> tuple[dict[Stage, Charges], dict[Stage, Decimal], MessageCharges, MessageCharges]:
     sent = [day for day in account.days if day.stage is Stage.NOT_PARKED and day.kind == "send"]
-    moved = round(sum(day.parked[2] for day in sent))
+    parked_messages = round(sum(day.parked[2] for day in sent))
     if account.parked_source == "backlog":
-        moved = sum(day.messages for day in account.days if day.stage is Stage.RECEIVE_FROM_BACKLOG)
-        _assume_moved(stages, costs, moved)
-    four = sum_charges({stage: stages[stage] for stage in PARKED_STAGES})
-    rest = max(0, sum(day.messages for day in sent) - moved)
+        parked_messages = sum(day.messages for day in account.days if day.stage is Stage.RECEIVE_FROM_BACKLOG)
+        _assume_moved(stages, costs, parked_messages)
+    parked_charges = sum_charges({stage: stages[stage] for stage in PARKED_STAGES})
+    other_messages = max(0, sum(day.messages for day in sent) - parked_messages)
     return (
         stages,
         costs,
-        MessageCharges(messages=moved, charges=four),
-        MessageCharges(messages=rest, charges=stages[Stage.NOT_PARKED]),
+        MessageCharges(messages=parked_messages, charges=parked_charges),
+        MessageCharges(messages=other_messages, charges=stages[Stage.NOT_PARKED]),
     )
 
 
 def _assume_moved(stages: dict[Stage, Charges], costs: dict[Stage, Decimal], moved: int) -> None:
-    """Without journals: what left the backlog was sent on, and received from where it belongs, by peek-lock."""
-    back = stages[Stage.RECEIVE_FROM_BACKLOG]
+    """Estimate the stages at the primary without journals.
+
+    Messages that left the backlog are assumed to be sent to their destination and received there once with peek-lock.
+    """
+    from_backlog = stages[Stage.RECEIVE_FROM_BACKLOG]
     direct = stages[Stage.NOT_PARKED]
-    send = Charges(min(back.document, direct.document), min(back.document, direct.operation))
-    rest = direct - send
-    receive = Charges(min(back.document, rest.document), min(back.document + moved, rest.operation))
-    for stage, theirs in ((Stage.SEND_TO_PRIMARY, send), (Stage.RECEIVE_FROM_PRIMARY, receive)):
-        whole = stages[Stage.NOT_PARKED].operation
-        part = costs[Stage.NOT_PARKED] * theirs.operation / whole if whole else ZERO
-        stages[stage], costs[stage] = theirs, part
-        stages[Stage.NOT_PARKED] -= theirs
+    send = Charges(min(from_backlog.document, direct.document), min(from_backlog.document, direct.operation))
+    remaining = direct - send
+    receive = Charges(
+        min(from_backlog.document, remaining.document), min(from_backlog.document + moved, remaining.operation)
+    )
+    for stage, charges in ((Stage.SEND_TO_PRIMARY, send), (Stage.RECEIVE_FROM_PRIMARY, receive)):
+        total = stages[Stage.NOT_PARKED].operation
+        part = costs[Stage.NOT_PARKED] * charges.operation / total if total else ZERO
+        stages[stage], costs[stage] = charges, part
+        stages[Stage.NOT_PARKED] -= charges
         costs[Stage.NOT_PARKED] -= part
 
 
@@ -190,8 +195,8 @@ def _entity_costs(account: BillingAccount) -> tuple[tuple[EntityCost, ...], int]
         functions.expr("sum(IF(kind = 'send', messages, 0)) AS sent"),
         functions.expr("sum(IF(kind = 'receive', messages, 0)) AS received"),
     )
-    dearest = by_entity.orderBy(functions.desc(model), "namespace", "entity").limit(MAX_ENTITIES).collect()
-    count = by_entity.count() if len(dearest) == MAX_ENTITIES else len(dearest)
+    rows = by_entity.orderBy(functions.desc(model), "namespace", "entity").limit(MAX_ENTITIES).collect()
+    count = by_entity.count() if len(rows) == MAX_ENTITIES else len(rows)
     return (
         tuple(
             EntityCost(
@@ -202,7 +207,7 @@ def _entity_costs(account: BillingAccount) -> tuple[tuple[EntityCost, ...], int]
                 charges=Charges(row.document, row.operation),
                 cost=row.cost,
             )
-            for row in dearest
+            for row in rows
         ),
         count,
     )
@@ -224,27 +229,27 @@ _PARQUET_FILES: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostReportSettings:
-    """What is asked for."""
+    """Settings for a cost report."""
 
     usage_folders: Sequence[str]
-    """Servers' data folders."""
+    """Data folders of servers."""
     journal_folders: Sequence[str] = ()
-    """Clients' journal folders."""
+    """Journal folders of clients."""
     terms: BillingTerms
     parquet_folder: str | None = None
-    """Where FOCUS rows go: a folder that is not there yet, or a place that Spark knows."""
+    """Target for FOCUS rows: a new folder, or a location that Spark can write."""
 
 
 def explain(
     spark: SparkSession, settings: CostReportSettings, on_progress: Callable[[str], None] = ignore
 ) -> CostReport:
-    """Do all of it; `tell` is called with what is done next. PipelineError says what the user has to mend."""
+    """Build a cost report. Call `on_progress` before each step. Raise PipelineError if Spark fails."""
     if (
         settings.parquet_folder is not None
         and "://" not in settings.parquet_folder
         and Path(settings.parquet_folder).exists()
     ):
-        raise PipelineError(f"{settings.parquet_folder} is there already: name a folder that is not")
+        raise PipelineError(f"{settings.parquet_folder} already exists: name a new folder")
     try:
         return _build(spark, settings, on_progress)
     except PySparkException as error:

@@ -1,4 +1,7 @@
-"""What is told of a bill that servers' usage and clients' journals explain."""
+"""The document for a cost report: texts, tables and charts that explain a bill.
+
+Owns the wording and the selection of figures. Knows nothing of how a document is displayed.
+"""
 
 from __future__ import annotations
 
@@ -20,21 +23,21 @@ _PAIR_STAGES: Final = (Stage.SEND_TO_BACKLOG, Stage.RECEIVE_FROM_BACKLOG, Stage.
 _MAX_BARS: Final = 12
 _MAX_GAPS: Final = 20
 _PARKED_SOURCE_NOTES: Final = {
-    "moved back": "Which messages had been parked is known from the syphons' journals.",
-    "parked": "Which messages had been parked is known from the senders' journals; when they came back is not.",
-    "backlog": "No journal tells for whom messages were parked: what left the backlog is taken to have been sent on, "
-    "and to have been received once. Give the clients' journals (--journals) to know it by entity.",
+    "moved back": "The syphons' journals tell which messages were parked.",
+    "parked": "The senders' journals tell which messages were parked, but not when these were returned.",
+    "backlog": "No journal tells the destinations of parked messages: messages that left the backlog are assumed to be "
+    "sent to the primary and received once. Give the clients' journals (--journals) for counts by entity.",
 }
 
 
 def report_document(report: CostReport) -> Document:
-    """All of it."""
+    """Build the document for a cost report."""
     account = report.account
-    tariff, pulse = account.terms.tariff, account.server_activity
-    first, last = pulse.first_minute, pulse.last_minute
-    when = f"{first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} UTC" if first and last else "unknown"
+    tariff, activity = account.terms.tariff, account.server_activity
+    first, last = activity.first_minute, activity.last_minute
+    period = f"{first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} UTC" if first and last else "unknown"
     facts = [
-        ("time", when),
+        ("time", period),
         (
             "bill",
             f"{money(_total_bill(report, account.terms.model), tariff.currency)}, {_MODEL_NAMES[account.terms.model]}",
@@ -65,20 +68,20 @@ def _total_bill(report: CostReport, model: Model) -> Decimal:
 
 
 def _warnings(report: CostReport) -> list[str]:
-    pulse, clients = report.account.server_activity, report.account.client_events
+    activity, clients = report.account.server_activity, report.account.client_events
     warnings = []
-    if pulse.gap_count:
-        lives = "one life" if pulse.gap_count == 1 else f"{pulse.gap_count:,} lives"
+    if activity.gap_count:
+        lives = "one run" if activity.gap_count == 1 else f"{activity.gap_count:,} runs"
         warnings.append(
-            f"Usage may be missing: {lives} of servers' processes ended without a last word, or could not write. "
-            "Each is named at the end. The bill may be higher than this by the calls that were not written down."
+            f"Usage may be missing: {lives} of server processes ended unexpectedly or could not write usage. "
+            "Each is listed at the end. The bill may be higher by the calls that were not recorded."
         )
     if clients is None:
-        warnings.append("Without the clients' journals outages are not known, nor pings that reached no server.")
+        warnings.append("Without the clients' journals, outages and pings that reached no server are unknown.")
     elif clients.lost_rows:
         warnings.append(
-            f"{clients.lost_rows:,} rows of clients' journals were lost where a disk was slower than the application: "
-            "outages, pings and parked messages may be more than this."
+            f"{clients.lost_rows:,} rows of clients' journals were lost because a disk was too slow: "
+            "there may be more outages, pings and parked messages."
         )
     return warnings
 
@@ -94,7 +97,7 @@ def _bills_section(report: CostReport) -> Section:
             (
                 f"{month.first_day:%Y-%m}",
                 f"{month.charges.for_model(model):,}",
-                *(money(one, currency) for one in amounts),
+                *(money(amount, currency) for amount in amounts),
             )
         )
     columns = (
@@ -118,8 +121,8 @@ def _bills_section(report: CostReport) -> Section:
     charts = (BarChart(f"Bill of each month, {_MODEL_NAMES[model]}", bars),) if len(bars) > 1 else ()
     paragraphs = (
         (
-            "Operations of all namespaces are billed together, in calendar months. A month that is not over, or not "
-            "all of which is here, has its whole base charge."
+            "Operations of all namespaces are billed together by calendar month. A month that is not over, or only "
+            "partly included, has its full base charge."
         ),
     )
     return Section(title="The bills", paragraphs=paragraphs, charts=charts, tables=(Table(columns, rows),))
@@ -132,8 +135,8 @@ def _stages_section(report: CostReport) -> Section:
         for stage in Stage
         if report.stage_charges[stage] != Charges() or stage in PARKED_STAGES
     ]
-    whole = sum(report.stage_charges.values(), Charges())
-    rows.append(("all", *_count_cells(whole), money(sum(report.stage_costs.values(), ZERO), currency)))
+    total = sum(report.stage_charges.values(), Charges())
+    rows.append(("all", *_count_cells(total), money(sum(report.stage_costs.values(), ZERO), currency)))
     model = report.account.terms.model
     bars = [
         (
@@ -152,8 +155,8 @@ def _stages_section(report: CostReport) -> Section:
         title="What the charges are for",
         paragraphs=(
             (
-                "The first four are the way of parked messages. What each cost is its share of its month's operations; "
-                "those that are included cost nothing."
+                "The first four are the stages of parked messages. The cost of each stage is its share of the month's "
+                "operations; included operations are free."
             ),
             *((_PARKED_SOURCE_NOTES[report.account.parked_source],) if report.parked.messages else ()),
         ),
@@ -179,20 +182,20 @@ def _parked_row(name: str, message_charges: MessageCharges) -> tuple[str, ...]:
 def _pairing_section(report: CostReport) -> Section:
     currency, stages = report.account.terms.tariff.currency, report.stage_charges
     saved = report.savings_without_pair
-    there = stages[Stage.SEND_TO_BACKLOG] + stages[Stage.RECEIVE_FROM_BACKLOG]
+    backlog = stages[Stage.SEND_TO_BACKLOG] + stages[Stage.RECEIVE_FROM_BACKLOG]
     rows = [
-        ("parked messages, on their way there and back", *_count_cells(there)),
+        ("parked messages, sent to and received from the backlog", *_count_cells(backlog)),
         ("pings", *_count_cells(stages[Stage.PING])),
         ("idle syphon: polls of backlog queues that found nothing", *_count_cells(stages[Stage.IDLE_SYPHON])),
         ("all", *_count_cells(report.pairing_charges)),
     ]
-    unseen = f"{report.unreceived_pings:,} pings reached no server: they are known from the clients' journals alone."
+    unreceived = f"{report.unreceived_pings:,} pings reached no server: only the clients' journals contain them."
     saving = " or ".join(f"{money(saved[model], currency)} ({_MODEL_NAMES[model]})" for model in _MODELS)
     return Section(
         title="What the pair added",
         paragraphs=(
-            f"Without it the bills would be lower by {saving}, and nothing would have been taken during outages.",
-            *((unseen,) if report.unreceived_pings else ()),
+            f"Without it the bills would be lower by {saving}, but sends would have failed during outages.",
+            *((unreceived,) if report.unreceived_pings else ()),
         ),
         tables=(Table(("what for", *_COUNT_COLUMNS), rows, has_total=True),),
     )
@@ -202,25 +205,25 @@ def _outages_section(report: CostReport) -> Section | None:
     if report.account.client_events is None:
         return None
     outside = (
-        f"{report.parked_outside_outages:,} messages were parked outside of these: a fragment of their entity was down."
+        f"{report.parked_outside_outages:,} messages were parked outside these outages, while a fragment was down."
     )
     if not report.outages:
-        said = (outside,) if report.parked_outside_outages else ()
-        return Section(title="Outages", paragraphs=("No client told of one in this time.", *said))
+        notes = (outside,) if report.parked_outside_outages else ()
+        return Section(title="Outages", paragraphs=("No client reported an outage in this period.", *notes))
     currency = report.account.terms.tariff.currency
     rows = [
         (
-            f"{one.namespace}/{one.path}",
-            f"{one.since:%Y-%m-%d %H:%M:%S}",
-            _format_duration(one.duration.total_seconds(), is_over=one.is_over),
-            f"{one.client_count:,}",
-            f"{one.ping_count:,}",
-            f"{one.parked_count:,}",
-            *_count_cells(one.charges),
-            *_count_cells(one.extra_charges),
-            money(one.cost, currency),
+            f"{outage.namespace}/{outage.path}",
+            f"{outage.since:%Y-%m-%d %H:%M:%S}",
+            _format_duration(outage.duration.total_seconds(), is_over=outage.is_over),
+            f"{outage.client_count:,}",
+            f"{outage.ping_count:,}",
+            f"{outage.parked_count:,}",
+            *_count_cells(outage.charges),
+            *_count_cells(outage.extra_charges),
+            money(outage.cost, currency),
         )
-        for one in report.outages
+        for outage in report.outages
     ]
     columns = (
         "entity",
@@ -235,15 +238,15 @@ def _outages_section(report: CostReport) -> Section | None:
         ">more, operation",
         ">cost",
     )
-    told = f"The {len(rows):,} dearest of {report.outage_count:,}." if report.outage_count > len(rows) else ""
+    note = f"The {len(rows):,} most expensive of {report.outage_count:,}." if report.outage_count > len(rows) else ""
     return Section(
         title="Outages",
         paragraphs=(
             (
-                "From the first client that failed over to the last that came back. Charges are those of pings and of "
-                "the four stages of its parked messages; 'more' is what there would not have been without it."
+                "From the first client that failed over to the last that recovered. Charges are those of pings and of "
+                "the four stages of parked messages; 'more' is what would not have been charged without the outage."
             ),
-            *((told,) if told else ()),
+            *((note,) if note else ()),
             *((outside,) if report.parked_outside_outages else ()),
         ),
         tables=(Table(columns, rows),),
@@ -254,23 +257,27 @@ def _entities_section(report: CostReport) -> Section:
     currency, model = report.account.terms.tariff.currency, report.account.terms.model
     rows = [
         (
-            f"{one.namespace}/{one.path}" if one.path else f"{one.namespace} (itself)",
-            f"{one.sent:,}",
-            f"{one.received:,}",
-            *_count_cells(one.charges),
-            money(one.cost, currency),
+            f"{entity.namespace}/{entity.path}" if entity.path else f"{entity.namespace} (itself)",
+            f"{entity.sent:,}",
+            f"{entity.received:,}",
+            *_count_cells(entity.charges),
+            money(entity.cost, currency),
         )
-        for one in report.entities
+        for entity in report.entities
     ]
-    dearest = report.entities[:_MAX_BARS]
+    most_charged = report.entities[:_MAX_BARS]
     bars = [
-        (f"{one.namespace}/{one.path}", float(one.charges.for_model(model)), f"{one.charges.for_model(model):,}")
-        for one in dearest
+        (
+            f"{entity.namespace}/{entity.path}",
+            float(entity.charges.for_model(model)),
+            f"{entity.charges.for_model(model):,}",
+        )
+        for entity in most_charged
     ]
-    told = f"The {len(rows):,} with the most charges, of {report.entity_count:,}."
+    note = f"The {len(rows):,} with the most charges, of {report.entity_count:,}."
     return Section(
         title="Entities",
-        paragraphs=(told,) if report.entity_count > len(rows) else (),
+        paragraphs=(note,) if report.entity_count > len(rows) else (),
         charts=(BarChart(f"Charges, {_MODEL_NAMES[model]}", bars),),
         tables=(Table(("entity", ">sent", ">received", *_COUNT_COLUMNS, ">cost"), rows),),
     )
@@ -278,30 +285,30 @@ def _entities_section(report: CostReport) -> Section:
 
 def _timeline_section(report: CostReport) -> Section | None:
     days = list(report.timeline)
-    if len(days) < 2:  # noqa: PLR2004  # one is no line
+    if len(days) < 2:  # noqa: PLR2004  # a single day needs no chart
         return None
-    model, places = report.account.terms.model, [f"{day:%Y-%m-%d}" for day in days]
+    model, labels = report.account.terms.model, [f"{day:%Y-%m-%d}" for day in days]
     charts = []
     for title, wanted in (("Charges over time", tuple(Stage)), ("What the pair added over time", _PAIR_STAGES)):
         stages = [stage for stage in wanted if any(stage in parts for parts in report.timeline.values())]
         series = [(stage.value, [report.timeline[day].get(stage, 0) for day in days]) for stage in stages]
         if series:
-            charts.append(StackedChart(f"{title}, {_MODEL_NAMES[model]}", "charges", places, series))
-    said = "Sends to the primary by a syphon are among the messages not parked here."
-    return Section(title="Over time", paragraphs=(said,) if report.parked.messages else (), charts=charts)
+            charts.append(StackedChart(f"{title}, {_MODEL_NAMES[model]}", "charges", labels, series))
+    note = "Here, a syphon's sends to the primary count as messages not parked."
+    return Section(title="Over time", paragraphs=(note,) if report.parked.messages else (), charts=charts)
 
 
 def _missing_usage_section(report: CostReport) -> Section | None:
-    pulse = report.account.server_activity
-    if not pulse.gaps:
+    activity = report.account.server_activity
+    if not activity.gaps:
         return None
-    rows = [(gap.namespace, str(gap.process), gap.life, gap.reason) for gap in pulse.gaps[:_MAX_GAPS]]
-    more = f"The latest {_MAX_GAPS:,} of {pulse.gap_count:,}."
+    rows = [(gap.namespace, str(gap.process), gap.life, gap.reason) for gap in activity.gaps[:_MAX_GAPS]]
+    more = f"The latest {_MAX_GAPS:,} of {activity.gap_count:,}."
     return Section(
         title="Usage that may be missing",
         paragraphs=(
-            "A process writes about once a second what it counted. A kill loses less than a second of it.",
-            *((more,) if pulse.gap_count > _MAX_GAPS else ()),
+            "A process writes its counts about once a second. A killed process loses less than a second.",
+            *((more,) if activity.gap_count > _MAX_GAPS else ()),
         ),
         tables=(Table(("namespace", ">process", "life", "what happened"), rows),),
     )
@@ -316,7 +323,7 @@ def _other_model(model: Model) -> Model:
 
 
 def _format_duration(seconds: float, *, is_over: bool) -> str:
-    whole = int(seconds)
-    hours, minutes = divmod(whole // 60, 60)
-    text = f"{hours:,} h {minutes:02} min" if hours else f"{minutes} min {whole % 60:02} s"
+    total_seconds = int(seconds)
+    hours, minutes = divmod(total_seconds // 60, 60)
+    text = f"{hours:,} h {minutes:02} min" if hours else f"{minutes} min {total_seconds % 60:02} s"
     return text if is_over else f"over {text}"

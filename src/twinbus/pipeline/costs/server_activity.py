@@ -1,7 +1,7 @@
-"""What the rows of the namespace itself tell: how many connections there were, and which minutes may be missing.
+"""Activity of server processes: connections, and minutes whose usage may be missing.
 
-Each process writes such a row each minute. Owns: the peaks that are charged, and the lives of processes: one that did
-not end in good order has lost what it counted last, and a bill has to say so.
+Each process writes a row for the namespace itself every minute. Owns the hourly connection peaks, which are charged,
+and the detection of gaps. A process that exited unexpectedly lost its last counts, and the report must say so.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 MAX_NAMED_GAPS: Final = 1_000
-"""Lives that did not end well, of which each is told; of more, the latest."""
+"""Maximum number of listed process runs with gaps. If there are more, the latest runs are listed."""
 MAX_ROW_AGE: Final = dt.timedelta(minutes=3)
-"""Whose last row is no older is still running."""
+"""A process whose last row is not older than this is considered running."""
 
 
 @dataclass(frozen=True, slots=True)
 class UsageGap:
-    """Minutes of a process that may not be counted."""
+    """Minutes for which a process's usage may be missing."""
 
     namespace: str
     process: int
     life: str
     since: dt.datetime
-    """The first minute that may be missing."""
+    """First minute that may be missing."""
     reason: str
 
     def __str__(self) -> str:
@@ -40,20 +40,20 @@ class UsageGap:
 
 @dataclass(frozen=True, slots=True)
 class ServerActivity:
-    """Of all namespaces."""
+    """Activity of the servers of all namespaces."""
 
     first_minute: dt.datetime | None
     last_minute: dt.datetime | None
-    """Minutes of which there is a row; None where there is none."""
+    """First and last minute with a row, or None if there are no rows."""
     process_count: int
     gaps: tuple[UsageGap, ...]
     gap_count: int
     hourly_connection_peaks: dict[dt.date, int]
-    """By the first day of the month: the sum of the highest numbers of connections of all hours and namespaces."""
+    """Sum of the hourly connection peaks of all namespaces, by first day of the month."""
 
 
 def read_server_activity(usage_sums: DataFrame, now: dt.datetime) -> ServerActivity:
-    """Of what `one_pass` gives."""
+    """Read the activity from the result of `sum_usage`."""
     rows = usage_sums.where(IS_NAMESPACE_ROW).selectExpr(
         "timestamp_seconds(begun * 60) AS minute",
         "namespace",
@@ -71,48 +71,48 @@ def read_server_activity(usage_sums: DataFrame, now: dt.datetime) -> ServerActiv
         functions.expr("max(IF(has_lost, minute, NULL)) AS lost"),
     )
     has_gap = f"NOT has_ended AND last < timestamp'{now - MAX_ROW_AGE:%Y-%m-%d %H:%M:%S}' OR lost IS NOT NULL"
-    whole = lives.selectExpr(
+    totals = lives.selectExpr(
         "min(first) AS first",
         "max(last) AS last",
         "count(*) AS lives",
         f"count_if({has_gap}) AS gaps",
         f"max_by(struct(*), last, {MAX_NAMED_GAPS}) FILTER (WHERE {has_gap}) AS told",
     ).first()
-    assert whole is not None
+    assert totals is not None
     return ServerActivity(
-        first_minute=to_utc(whole.first),
-        last_minute=to_utc(whole.last),
-        process_count=whole.lives,
-        gaps=tuple(gap for row in whole.told or () for gap in _gaps_of_process(row, now)),
-        gap_count=whole.gaps,
+        first_minute=to_utc(totals.first),
+        last_minute=to_utc(totals.last),
+        process_count=totals.lives,
+        gaps=tuple(gap for row in totals.told or () for gap in _gaps_of_process(row, now)),
+        gap_count=totals.gaps,
         hourly_connection_peaks=_hourly_connection_peaks(rows),
     )
 
 
 def _hourly_connection_peaks(rows: DataFrame) -> dict[dt.date, int]:
-    at_once = rows.groupBy("begun", "namespace").sum("peak").withColumnRenamed("sum(peak)", "peak")
-    hours = at_once.selectExpr("begun div 60 AS hour", "namespace", "peak").groupBy("hour", "namespace").max("peak")
+    by_minute = rows.groupBy("begun", "namespace").sum("peak").withColumnRenamed("sum(peak)", "peak")
+    hours = by_minute.selectExpr("begun div 60 AS hour", "namespace", "peak").groupBy("hour", "namespace").max("peak")
     months = hours.selectExpr("trunc(timestamp_seconds(hour * 3600), 'MONTH') AS month", "`max(peak)` AS peak")
     return {row.month: row.peak for row in months.groupBy("month").sum("peak").toDF("month", "peak").collect()}
 
 
 def _gaps_of_process(row: object, now: dt.datetime) -> list[UsageGap]:
-    life = (row.namespace, row.process, row.life)  # type: ignore[attr-defined]  # a row of Spark's
+    process_run = (row.namespace, row.process, row.life)  # type: ignore[attr-defined]  # a Spark row
     last, lost = to_utc(row.last), to_utc(row.lost)  # type: ignore[attr-defined]
     assert last is not None
     gaps = []
     if not row.has_ended and last < now - MAX_ROW_AGE:  # type: ignore[attr-defined]
-        why = (
-            f"ended without a last word in the minute from {last:%Y-%m-%d %H:%M} UTC: "
-            "the last second of a killed process is missing, and up to a minute after a power cut"
+        reason = (
+            f"ended unexpectedly in the minute from {last:%Y-%m-%d %H:%M} UTC: "
+            "up to a second of usage is missing after a kill, and up to a minute after a power cut"
         )
-        gaps.append(UsageGap(*life, last, why))
+        gaps.append(UsageGap(*process_run, last, reason))
     if lost is not None:
-        why = f"could not write for a while: minutes before {lost:%Y-%m-%d %H:%M} UTC are missing"
-        gaps.append(UsageGap(*life, lost, why))
+        reason = f"could not write for a while: minutes before {lost:%Y-%m-%d %H:%M} UTC are missing"
+        gaps.append(UsageGap(*process_run, lost, reason))
     return gaps
 
 
 def to_utc(local_time: dt.datetime | None) -> dt.datetime | None:
-    """Spark gives local times without a zone."""
+    """Convert Spark's local time without a zone to UTC."""
     return None if local_time is None else local_time.astimezone(dt.UTC)

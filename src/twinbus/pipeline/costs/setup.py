@@ -1,9 +1,9 @@
-"""A pair as it is described for a prediction: in a file, by options, or both.
+"""The description of a pair for a prediction, from a file, from options, or from both.
 
-    setup = read_setup(Path("pair.toml"), {"queues": 5})        # what is given beside the file wins
+    setup = read_setup(Path("pair.toml"), {"queues": 5})        # overrides take precedence over the file
 
-Owns: what can be said of a pair and its traffic, the defaults, and what is wrong with a description. A month here has
-`days` days. What it would cost is in `what_if`.
+Owns the parameters of a pair and its traffic, their defaults and their validation. A month has `days` days. `what_if`
+computes the costs.
 """
 
 from __future__ import annotations
@@ -22,66 +22,66 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_COUNT: Final = 10**15
-"""Of anything that is counted: beyond that somebody mistyped."""
+"""Upper limit for any count; a larger value is probably a typing error."""
 MAX_MESSAGE_BYTES: Final = 100 * 1024 * 1024
 HUNDRED: Final = Decimal(100)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """Messages of one kind, in a month. In a file: `[[traffic]]`, any number of times."""
+    """Messages of one kind in a month. A file has any number of `[[traffic]]` tables."""
 
     name: str = "messages"
     messages: int = 1_000_000
     size: int = 1_024
-    """Bytes of one message, its properties included."""
+    """Size of a message in bytes, including its properties."""
     subscriptions: int | None = None
-    """How many of a topic's subscriptions want each message. None: it goes to a queue."""
+    """Number of subscriptions that match each message, or None for a queue."""
     peek_lock: bool = True
-    """Receivers complete what they receive; else they receive and delete."""
+    """Whether receivers use peek-lock and complete messages, rather than receive and delete."""
     parked: Decimal | None = None
-    """Per cent of these messages. None: as many as the outages last, of the month."""
+    """Percentage of messages that are parked (default: the share of the month in which there is an outage)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """A pair."""
+    """Parameters of a pair."""
 
     days: int = 30
     queues: int = 10
-    """Backlog queues."""
+    """Number of backlog queues."""
     hosts: int = 1
-    """Programs that run the syphon."""
+    """Number of programs that run the syphon."""
     poll_minutes: int = 15
     entities: int = 1
-    """Queues and topics that an outage makes unavailable."""
+    """Number of queues and topics that an outage makes unavailable."""
     clients: int = 1
     factories: int = 1
     outage_minutes: tuple[int | Decimal, ...] = (0,)
-    """How long each outage of the month lasts; parts of a minute, too."""
+    """Durations of the month's outages in minutes."""
     ping_seconds: int = 60
     processes: int = 1
-    """Starts of programs that pair, in a month."""
+    """Number of times per month that paired programs start."""
     missing_queues: int = 0
-    """Backlog queues that have to be created in this month."""
+    """Number of backlog queues to be created in the month."""
     parking_bytes: int = 256
-    """What a message grows by in the backlog: less than 2 KB."""
+    """Additional size of a parked message, less than 2 KB."""
     other_operations: int = 0
-    """Of the same account, in the month: they fill the cheaper and the dearer tiers, too."""
+    """The account's other operations in the month, which also count towards the tiers."""
     failed_calls: bool = True
-    """Calls that fail are charged, pings to an entity that is down among them (C09)."""
+    """Whether failed calls are charged, including pings to an unavailable entity (C09)."""
     egress: Decimal = Decimal(0)
-    """Per cent of what applications receive that leaves the region. What a syphon receives always does."""
+    """Percentage of bytes received by applications that leave the region. A syphon's received bytes always do."""
     premium_units: int = 1
     traffic: tuple[Traffic, ...] = (Traffic(),)
 
     @property
     def outage_percent(self) -> Decimal:
-        """Of the month, in per cent."""
+        """Percentage of the month in which there is an outage."""
         return min(HUNDRED, HUNDRED * sum(self.outage_minutes) / (self.days * 1_440))
 
     def parked_messages(self, traffic: Traffic) -> int:
-        """Whole ones."""
+        """Return the number of parked messages, rounded to a whole number."""
         share = traffic.parked if traffic.parked is not None else self.outage_percent
         return int((traffic.messages * share / HUNDRED).to_integral_value(ROUND_HALF_UP))
 
@@ -103,9 +103,9 @@ _SETUP_FIELDS: Final = frozenset(field.name for field in dataclasses.fields(Setu
 
 
 def read_setup(path: Path | None = None, overrides: Mapping[str, object] | None = None) -> Setup:
-    """What a file says, and what is given beside it. PipelineError says what is wrong.
+    """Read a setup from a file and overrides. Raise PipelineError if a value is invalid.
 
-    What is given of traffic holds for the one kind there is; with several kinds in the file it is refused.
+    Traffic overrides apply to a single kind of traffic, and are refused if the file has several kinds.
     """
     document: dict[str, object] = {}
     if path is not None:
@@ -121,15 +121,13 @@ def read_setup(path: Path | None = None, overrides: Mapping[str, object] | None 
 def _parse_setup(document: dict[str, object], overrides: dict[str, object]) -> Setup:
     kinds = document.pop("traffic", [{}])
     if not isinstance(kinds, list) or not kinds or not all(isinstance(kind, dict) for kind in kinds):
-        raise PipelineError("the set-up: traffic: is to be given as [[traffic]], at least once")
-    of_traffic = {name: value for name, value in overrides.items() if name in _TRAFFIC_FIELDS}
-    if of_traffic and len(kinds) > 1:
-        raise PipelineError(
-            f"the set-up has {len(kinds)} kinds of traffic: {', '.join(of_traffic)} belongs into its file"
-        )
-    traffic = tuple(Traffic(**_parse_fields({**kind, **of_traffic}, _TRAFFIC_FIELDS)) for kind in kinds)  # type: ignore[arg-type]  # checked
-    of_setup = {name: value for name, value in overrides.items() if name not in _TRAFFIC_FIELDS}
-    fields = _parse_fields({**document, **of_setup}, _SETUP_FIELDS - {"traffic"})
+        raise PipelineError("the set-up: traffic: must be given as [[traffic]], at least once")
+    overridden = {name: value for name, value in overrides.items() if name in _TRAFFIC_FIELDS}
+    if overridden and len(kinds) > 1:
+        raise PipelineError(f"the set-up has {len(kinds)} kinds of traffic: set {', '.join(overridden)} in its file")
+    traffic = tuple(Traffic(**_parse_fields({**kind, **overridden}, _TRAFFIC_FIELDS)) for kind in kinds)  # type: ignore[arg-type]  # checked
+    setup_overrides = {name: value for name, value in overrides.items() if name not in _TRAFFIC_FIELDS}
+    fields = _parse_fields({**document, **setup_overrides}, _SETUP_FIELDS - {"traffic"})
     return Setup(**fields, traffic=traffic)  # type: ignore[arg-type]  # checked
 
 
@@ -139,9 +137,9 @@ def _parse_fields(values: Mapping[str, object], known_names: frozenset[str]) -> 
 
 def _parse_value(name: str, value: object, known_names: frozenset[str]) -> object:
     if name not in known_names:
-        close = difflib.get_close_matches(name, known_names, 1)
+        matches = difflib.get_close_matches(name, known_names, 1)
         raise PipelineError(
-            f"the set-up: {name} is not known{f': {close[0]}?' if close else ''}; known are "
+            f"the set-up: {name} is unknown{f' (did you mean {matches[0]}?)' if matches else ''}; use one of "
             f"{', '.join(sorted(known_names))}"
         )
     if name == "name":
@@ -156,41 +154,41 @@ def _parse_value(name: str, value: object, known_names: frozenset[str]) -> objec
 
 
 def _parse_count(name: str, value: object) -> int:
-    least, most = _MINIMUMS.get(name, 0), _MAXIMUMS.get(name, MAX_COUNT)
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise PipelineError(f"the set-up: {name} = {value!r}: is to be a whole number from {least:,} to {most:,}")
+    minimum, maximum = _MINIMUMS.get(name, 0), _MAXIMUMS.get(name, MAX_COUNT)
+    if not isinstance(value, int) or isinstance(value, bool) or not minimum <= value <= maximum:
+        raise PipelineError(f"the set-up: {name} = {value!r}: must be a whole number from {minimum:,} to {maximum:,}")
     return value
 
 
 def _parse_outages(name: str, value: object) -> tuple[int | Decimal, ...]:
-    found = list(value) if isinstance(value, list | tuple) else [value]
-    if len(found) > _MAX_OUTAGES:
-        raise PipelineError(f"the set-up: {name}: {len(found):,} outages; at most {_MAX_OUTAGES:,}")
-    return tuple(_parse_minutes(name, one) for one in found)
+    durations = list(value) if isinstance(value, list | tuple) else [value]
+    if len(durations) > _MAX_OUTAGES:
+        raise PipelineError(f"the set-up: {name}: {len(durations):,} outages; at most {_MAX_OUTAGES:,}")
+    return tuple(_parse_minutes(name, minutes) for minutes in durations)
 
 
 def _parse_minutes(name: str, value: object) -> int | Decimal:
     if not isinstance(value, float | Decimal):
         return _parse_count(name, value)
-    if not 0 <= value <= MAX_COUNT:  # NaN is not
-        raise PipelineError(f"the set-up: {name} = {value!r}: is to be a number of minutes, 0 or more")
+    if not 0 <= value <= MAX_COUNT:  # false for NaN
+        raise PipelineError(f"the set-up: {name} = {value!r}: must be a number of minutes, 0 or more")
     return int(value) if value == int(value) else Decimal(str(value))
 
 
 def _parse_percent(name: str, value: object) -> Decimal:
     is_number = isinstance(value, int | float | Decimal) and not isinstance(value, bool)
-    if not is_number or not 0 <= value <= 100:  # type: ignore[operator]  # noqa: PLR2004  # it is a number; NaN is not
-        raise PipelineError(f"the set-up: {name} = {value!r}: is to be from 0 to 100, per cent")
+    if not is_number or not 0 <= value <= 100:  # type: ignore[operator]  # noqa: PLR2004  # a number; false for NaN
+        raise PipelineError(f"the set-up: {name} = {value!r}: must be a percentage from 0 to 100")
     return Decimal(str(value))
 
 
 def _parse_boolean(name: str, value: object) -> bool:
     if not isinstance(value, bool):
-        raise PipelineError(f"the set-up: {name} = {value!r}: is to be true or false")
+        raise PipelineError(f"the set-up: {name} = {value!r}: must be true or false")
     return value
 
 
 def _parse_text(name: str, value: object) -> str:
     if not isinstance(value, str) or not value.strip():
-        raise PipelineError(f"the set-up: {name} = {value!r}: is to be a text")
+        raise PipelineError(f"the set-up: {name} = {value!r}: must be a non-empty string")
     return value

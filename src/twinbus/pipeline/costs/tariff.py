@@ -1,10 +1,10 @@
-"""Tariffs: what a provider charges, read from a dated file.
+"""Tariffs: the prices of a provider, read from a dated file.
 
-    tariff = read_tariff()                      # the newest that comes with twinbus
+    tariff = read_tariff()                      # the newest tariff that comes with twinbus
     tariff = read_tariff(Path("ours.toml"))
 
-Owns: the form of such a file, and what is wrong with one that is not of this form. Money is a text in it ("0.80"), so
-that it is read exactly. What a tariff makes of quantities is in `bill`.
+Owns the file format and its validation. Amounts are strings ("0.80"), so that they are read exactly. `bill` applies a
+tariff to quantities.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _CURRENCY_PATTERN: Final = re.compile(r"[A-Z]{3}")
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """Operations up to a number, that of the tiers before it excluded."""
+    """A tier of operations, from the end of the previous tier up to `up_to`."""
 
     up_to: int | None
-    """None: the last one has no end."""
+    """Last operation of the tier; None for the last tier, which has no end."""
     per_million: Decimal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tariff:
-    """One file."""
+    """The prices in one file."""
 
     name: str
     source: str
@@ -53,12 +53,12 @@ class Tariff:
 
 
 def default_tariff_path() -> Path:
-    """The newest that comes with twinbus: dates sort as their names do."""
+    """Return the path of the newest tariff that comes with twinbus. File names sort by date."""
     return max(Path(__file__).parent.glob("tariff-*.toml"))
 
 
 def read_tariff(path: Path | None = None) -> Tariff:
-    """What a file says, or the one that comes with twinbus. PipelineError says what is wrong in it."""
+    """Read a tariff (default: the newest tariff in twinbus). Raise PipelineError if the file is invalid."""
     path = path if path is not None else default_tariff_path()
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -70,7 +70,7 @@ def read_tariff(path: Path | None = None) -> Tariff:
 
 
 class _TariffParser:
-    """Takes a document apart, and knows where it is while it does."""
+    """Parser for a tariff document. Errors contain the path of the key."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -103,66 +103,69 @@ class _TariffParser:
 
     def _parse_tiers(self, value: object, included_operations: int) -> tuple[Tier, ...]:
         if not isinstance(value, list) or not value:
-            raise self._error("standard.tiers", "there has to be at least one [[standard.tiers]]")
-        tiers, begins = [], included_operations
-        for number, one in enumerate(value, 1):
-            where = f"standard.tiers (number {number})"
-            if not isinstance(one, dict):
-                raise self._error(where, "is to be a table")
-            self._reject_unknown_keys(one, where, {"up_to", "per_million"})
+            raise self._error("standard.tiers", "at least one [[standard.tiers]] is required")
+        tiers, tier_start = [], included_operations
+        for number, tier in enumerate(value, 1):
+            key_path = f"standard.tiers (number {number})"
+            if not isinstance(tier, dict):
+                raise self._error(key_path, "must be a table")
+            self._reject_unknown_keys(tier, key_path, {"up_to", "per_million"})
             is_last = number == len(value)
-            if is_last == ("up_to" in one):
-                raise self._error(where, "the last one has no up_to" if is_last else "all but the last have an up_to")
-            up_to = None if is_last else self._count(one, f"{where}.up_to", min_value=begins + 1)
-            begins = begins if up_to is None else up_to
-            tiers.append(Tier(up_to, self._money(one, f"{where}.per_million")))
+            if is_last == ("up_to" in tier):
+                raise self._error(
+                    key_path,
+                    "the last tier must not have up_to" if is_last else "all tiers but the last must have up_to",
+                )
+            up_to = None if is_last else self._count(tier, f"{key_path}.up_to", min_value=tier_start + 1)
+            tier_start = tier_start if up_to is None else up_to
+            tiers.append(Tier(up_to, self._money(tier, f"{key_path}.per_million")))
         return tuple(tiers)
 
     def _table(self, parent: dict[str, object], key_path: str, known_names: set[str]) -> dict[str, object]:
-        found = parent.get(_last_key(key_path))
-        if not isinstance(found, dict):
-            raise self._error(key_path, f"there is no [{key_path}]")
-        self._reject_unknown_keys(found, key_path, known_names)
-        return found
+        table = parent.get(_last_key(key_path))
+        if not isinstance(table, dict):
+            raise self._error(key_path, f"the table [{key_path}] is missing")
+        self._reject_unknown_keys(table, key_path, known_names)
+        return table
 
     def _reject_unknown_keys(self, table: dict[str, object], key_path: str, known_names: set[str]) -> None:
         for name in table:
             if name not in known_names:
                 raise self._error(
-                    f"{key_path}.{name}".lstrip("."), f"is not known; known are {', '.join(sorted(known_names))}"
+                    f"{key_path}.{name}".lstrip("."), f"is unknown; use one of {', '.join(sorted(known_names))}"
                 )
 
     def _money(self, table: dict[str, object], key_path: str) -> Decimal:
-        found = table.get(_last_key(key_path))
-        if not isinstance(found, str) or not _MONEY_PATTERN.fullmatch(found):
+        value = table.get(_last_key(key_path))
+        if not isinstance(value, str) or not _MONEY_PATTERN.fullmatch(value):
             raise self._error(
-                key_path, f'{_describe_value(found)}: an amount is a text such as "0.80", so that it is exact'
+                key_path, f'{_describe_value(value)}: must be a string such as "0.80", so that it is exact'
             )
-        return Decimal(found)
+        return Decimal(value)
 
     def _count(self, table: dict[str, object], key_path: str, min_value: int = 1) -> int:
-        found = table.get(_last_key(key_path))
-        if not isinstance(found, int) or isinstance(found, bool) or found < min_value:
-            raise self._error(key_path, f"{_describe_value(found)}: is to be a whole number of at least {min_value:,}")
-        return found
+        value = table.get(_last_key(key_path))
+        if not isinstance(value, int) or isinstance(value, bool) or value < min_value:
+            raise self._error(key_path, f"{_describe_value(value)}: must be a whole number of at least {min_value:,}")
+        return value
 
     def _text(self, table: dict[str, object], key_path: str) -> str:
-        found = table.get(_last_key(key_path))
-        if not isinstance(found, str) or not found.strip():
-            raise self._error(key_path, f"{_describe_value(found)}: is to be a text")
-        return found
+        value = table.get(_last_key(key_path))
+        if not isinstance(value, str) or not value.strip():
+            raise self._error(key_path, f"{_describe_value(value)}: must be a non-empty string")
+        return value
 
     def _currency(self, table: dict[str, object]) -> str:
-        found = self._text(table, "tariff.currency")
-        if not _CURRENCY_PATTERN.fullmatch(found):
-            raise self._error("tariff.currency", f'{found!r}: is to be a code of three letters such as "USD"')
-        return found
+        value = self._text(table, "tariff.currency")
+        if not _CURRENCY_PATTERN.fullmatch(value):
+            raise self._error("tariff.currency", f'{value!r}: must be a code of three letters such as "USD"')
+        return value
 
     def _date(self, table: dict[str, object], key_path: str) -> dt.date:
-        found = table.get(_last_key(key_path))
-        if not isinstance(found, dt.date) or isinstance(found, dt.datetime):
-            raise self._error(key_path, f"{_describe_value(found)}: is to be a date such as 2026-11-01, without quotes")
-        return found
+        value = table.get(_last_key(key_path))
+        if not isinstance(value, dt.date) or isinstance(value, dt.datetime):
+            raise self._error(key_path, f"{_describe_value(value)}: must be a date such as 2026-11-01, without quotes")
+        return value
 
     def _error(self, key_path: str, reason: str) -> PipelineError:
         return PipelineError(f"the tariff {self._path}: {key_path}: {reason}")

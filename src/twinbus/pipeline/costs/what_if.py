@@ -1,9 +1,9 @@
-"""A bill predicted from a described pair, beside what the alternatives would cost.
+"""Prediction of the bill for a pair, compared with alternatives.
 
     prediction = predict(read_setup(Path("pair.toml")), read_tariff())
 
-Owns: the formulas C05 to C08 put together, and what each alternative means. Pure: no Spark, no files. What receivers of
-an application ask for in vain is left out: all alternatives have that alike.
+Owns the combination of the formulas C05 to C08, and the alternatives. Pure: no Spark, no files. Empty receives by
+applications are left out, because all alternatives have the same number.
 """
 
 from __future__ import annotations
@@ -33,39 +33,39 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alternative:
-    """One way to have it."""
+    """An alternative with its charges and bills."""
 
     name: str
     charges: Charges
-    """None of them is charged under Premium."""
+    """Charges in both models; under Premium, operations are not charged."""
     bills: dict[Model, Bill]
     description: str
     refused_messages: int = 0
-    """Messages that nobody takes while the primary is down."""
+    """Number of messages refused while the primary is down."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """All of it."""
+    """The predicted costs of a pair and of its alternatives."""
 
     setup: Setup
     tariff: Tariff
     messages: int
     parked: int
     stages: dict[Stage, Charges]
-    """What the charges of the pair are for."""
+    """Charges for the pair by stage."""
     pair: Alternative
     others: tuple[Alternative, ...]
 
     @property
     def pair_extra_cost(self) -> dict[Model, Decimal]:
-        """What the pair costs more than no pair does."""
-        alone = self.others[0]
-        return {model: self.pair.bills[model].total - alone.bills[model].total for model in Model}
+        """Additional cost of the pair compared with no pair."""
+        unpaired = self.others[0]
+        return {model: self.pair.bills[model].total - unpaired.bills[model].total for model in Model}
 
 
 def predict(setup: Setup, tariff: Tariff) -> Prediction:
-    """Add it all up."""
+    """Predict the costs of a pair and of its alternatives."""
     stages = _stage_charges(setup)
     messages = sum(traffic.messages for traffic in setup.traffic)
     parked = sum(setup.parked_messages(traffic) for traffic in setup.traffic)
@@ -79,7 +79,7 @@ def predict(setup: Setup, tariff: Tariff) -> Prediction:
         connections=2 * _connection_count(setup),
         egress_bytes=_application_egress_bytes(setup) + backlog_bytes,
         name="paired namespaces",
-        description="sends park in the secondary while the primary is down, and come back by themselves",
+        description="messages are parked in the secondary while the primary is down, and returned automatically",
     )
     return Prediction(
         setup=setup,
@@ -100,17 +100,17 @@ def _stage_charges(setup: Setup) -> dict[Stage, Charges]:
     stages = dict.fromkeys(Stage, NO_CHARGES)
     for traffic in setup.traffic:
         parked = setup.parked_messages(traffic)
-        how = {"subscriptions": traffic.subscriptions, "is_peek_lock": traffic.peek_lock}
-        stages[Stage.NOT_PARKED] += count.direct_message_charges(traffic.size, **how) * (traffic.messages - parked)  # type: ignore[arg-type]
+        mode = {"subscriptions": traffic.subscriptions, "is_peek_lock": traffic.peek_lock}
+        stages[Stage.NOT_PARKED] += count.direct_message_charges(traffic.size, **mode) * (traffic.messages - parked)  # type: ignore[arg-type]
         sizes = {"parking_bytes": setup.parking_bytes, "returned_bytes": count.RETURNED_BYTES}
-        for stage, one in count.parked_message_charges(traffic.size, **sizes, **how).items():  # type: ignore[arg-type]
-            stages[stage] += one * parked
+        for stage, charges in count.parked_message_charges(traffic.size, **sizes, **mode).items():  # type: ignore[arg-type]
+            stages[stage] += charges * parked
     if setup.failed_calls:
-        who = {"entities": setup.entities, "clients": setup.clients, "factories": setup.factories}
+        counts = {"entities": setup.entities, "clients": setup.clients, "factories": setup.factories}
         for minutes in setup.outage_minutes:
-            stages[Stage.PING] += count.ping_charges(int(minutes * 60), setup.ping_seconds, **who)
+            stages[Stage.PING] += count.ping_charges(int(minutes * 60), setup.ping_seconds, **counts)
     stages[Stage.IDLE_SYPHON] = count.idle_syphon_charges(setup.queues, setup.hosts, setup.poll_minutes, setup.days)
-    # An outage ends the pumps' receiving, and they start again after it.
+    # An outage stops the pumps, which start again afterwards.
     starts = 1 + sum(1 for minutes in setup.outage_minutes if minutes)
     stages[Stage.MANAGEMENT] = count.pairing_start_charges(setup.processes, setup.missing_queues)
     stages[Stage.MANAGEMENT] += count.syphon_start_charges(setup.queues, setup.hosts, starts)
@@ -119,13 +119,13 @@ def _stage_charges(setup: Setup) -> dict[Stage, Charges]:
 
 
 def _direct_charges(setup: Setup) -> Charges:
-    """All messages, each sent once and received by whoever wants it."""
+    """Return the charges for all messages, each sent once and received once per matching subscription."""
     charges = NO_CHARGES
     for traffic in setup.traffic:
-        one = count.direct_message_charges(
+        message_charges = count.direct_message_charges(
             traffic.size, subscriptions=traffic.subscriptions, is_peek_lock=traffic.peek_lock
         )
-        charges += one * traffic.messages
+        charges += message_charges * traffic.messages
     return charges
 
 
@@ -137,20 +137,20 @@ def _unpaired_alternative(setup: Setup, tariff: Tariff, parked: int) -> Alternat
         connections=_connection_count(setup),
         egress_bytes=_application_egress_bytes(setup),
         name="no pair",
-        description="sends fail while the primary is down; here each is sent later, by the application",
+        description="sends fail while the primary is down; the application is assumed to send them later",
         refused_messages=parked,
     )
 
 
 def _replicated_and_premium(setup: Setup, tariff: Tariff) -> tuple[Alternative, ...]:
-    twice = _standard_alternative(
+    replicated = _standard_alternative(
         setup,
         tariff,
         _direct_charges(setup) * 2 + Charges(setup.other_operations, setup.other_operations),
         connections=2 * _connection_count(setup),
         egress_bytes=2 * _application_egress_bytes(setup),
         name="active replication",
-        description="every message is sent to both, received from both, and told apart by the application",
+        description="every message is sent to and received from both; the application removes duplicates",
     )
     units = setup.premium_units
     egress = egress_cost(tariff, _application_egress_bytes(setup))
@@ -162,32 +162,32 @@ def _replicated_and_premium(setup: Setup, tariff: Tariff) -> tuple[Alternative, 
             bills=dict.fromkeys(
                 Model, Bill(operations=other, base=premium_cost(tariff, units * namespaces), egress=egress)
             ),
-            description=what_it_means,
+            description=description,
         )
-        for name, namespaces, what_it_means in (
-            ("Premium", 1, "one namespace of its own; an outage of its region is one of the application"),
+        for name, namespaces, description in (
+            ("Premium", 1, "one dedicated namespace; an outage of its region is an outage of the application"),
             (
                 "Premium, in two regions",
                 2,
-                "the second namespace takes over, with what was replicated to it",
+                "the second namespace takes over with the replicated messages",
             ),
         )
     )
-    return (twice, *premium)
+    return (replicated, *premium)
 
 
 def _basic_alternative(setup: Setup, tariff: Tariff, parked: int) -> tuple[Alternative, ...]:
     if any(traffic.subscriptions is not None for traffic in setup.traffic):
-        return ()  # it has no topics
+        return ()  # Basic has no topics
     charges = _direct_charges(setup)
     other, egress = _other_operations_cost(setup, tariff), egress_cost(tariff, _application_egress_bytes(setup))
     bills = {
         model: Bill(operations=basic_cost(tariff, charges.for_model(model)) + other, egress=egress) for model in Model
     }
-    what_it_means = "queues only: no topics, sessions, transactions or duplicate detection; and no pair"
+    description = "queues only: no topics, sessions, transactions or duplicate detection; and no pair"
     return (
         Alternative(
-            name="Basic, no pair", charges=charges, bills=bills, description=what_it_means, refused_messages=parked
+            name="Basic, no pair", charges=charges, bills=bills, description=description, refused_messages=parked
         ),
     )
 
@@ -220,7 +220,7 @@ def _standard_alternative(
 
 
 def _other_operations_cost(setup: Setup, tariff: Tariff) -> Decimal:
-    """What the account's other operations cost where these messages are none of Standard's."""
+    """Return the cost of the account's other operations if the messages are not sent under Standard."""
     if not setup.other_operations:
         return ZERO
     return tariff.base_per_month + operations_cost(tariff, setup.other_operations)
@@ -231,7 +231,7 @@ def _connection_count(setup: Setup) -> int:
 
 
 def _application_egress_bytes(setup: Setup) -> int:
-    """By applications, outside of the region."""
+    """Return the bytes that applications receive outside the region."""
     received = sum(
         traffic.messages * traffic.size * (1 if traffic.subscriptions is None else traffic.subscriptions)
         for traffic in setup.traffic

@@ -1,7 +1,8 @@
-"""One task's sends: a factory, paired where that is wanted, and many batches under way at a time.
+"""The sender in one task: a factory, paired if the options require it, with many batches in flight.
 
-Owns: the connection of a task from its first row to its last, how much is under way, the order within a session, and
-the counts of what became of the messages. Knows nothing of Spark: rows come as record batches from any iterator.
+Owns the task's connection from the first row to the last, the number of batches in flight, the order within sessions,
+and the counts of sent, parked and spooled messages. Knows nothing of Spark: rows arrive as record batches from any
+iterator.
 """
 
 from __future__ import annotations
@@ -40,30 +41,31 @@ if TYPE_CHECKING:
     from twinbus.pipeline.sink.options import PairOptions, SinkOptions
 
 MAX_BATCHES_IN_FLIGHT: Final = 16
-"""Batches that a task has sent and heard nothing of yet."""
+"""Maximum number of unacknowledged batches per task."""
 SPOOL_POLL_INTERVAL_S: Final = 0.05
 MAX_SPOOLS: Final = 64
-"""Tasks of one machine that can have a spool at a time."""
+"""Maximum number of tasks on a machine that have a spool at the same time."""
 
 
 @dataclass(slots=True)
 class SendCounts:
-    """What became of messages."""
+    """Number of messages by outcome."""
 
     sent: int = 0
-    """The namespace that was meant has them."""
+    """Messages that the destination namespace accepted."""
     parked: int = 0
-    """They are in a backlog queue of the secondary."""
+    """Messages in a backlog queue of the secondary."""
     spooled: int = 0
-    """They are on the disk of the machine that the task ran on: both namespaces were down."""
+    """Messages on the local disk of the task's machine, because both namespaces were down."""
 
 
 def send_all(
     options: SinkOptions, batches: Iterator[pa.RecordBatch], ids: RowIds | None, *, may_have_been_sent: bool = False
 ) -> SendCounts:
-    """Send all rows; what became of them. PipelineError names the row, or the namespace, that is in the way.
+    """Send all rows and count the outcomes. PipelineError names the row or the namespace that caused a failure.
 
-    `ids` gives message ids to rows that have none. Rows that may have been sent before are marked as such.
+    `ids` derives message ids for rows without one. If `may_have_been_sent`, messages are marked as possible
+    duplicates.
     """
     try:
         return uvloop.run(_send_all(options, batches, ids, may_have_been_sent=may_have_been_sent))
@@ -78,20 +80,20 @@ async def _send_all(
 ) -> SendCounts:
     counts = SendCounts()
     async with _open_factory(options, counts) as factory, asyncio.TaskGroup() as group:
-        sends = _BatchSender(factory, group)
+        sender = _BatchSender(factory, group)
         async for batch in _prefetched(batches):
-            for parcel in group_into_batches(to_messages(batch, options.entity, ids)):
+            for send_batch in group_into_batches(to_messages(batch, options.entity, ids)):
                 if may_have_been_sent:
-                    _mark_possible_duplicates(parcel)
-                await sends.send(parcel)
-                counts.sent += len(parcel.messages)
-    counts.parked = min(counts.parked, counts.sent - counts.spooled)  # what was spooled before may be among them
+                    _mark_possible_duplicates(send_batch)
+                await sender.send(send_batch)
+                counts.sent += len(send_batch.messages)
+    counts.parked = min(counts.parked, counts.sent - counts.spooled)  # parked messages may come from an earlier spool
     counts.sent -= counts.parked + counts.spooled
     return counts
 
 
 async def _prefetched(batches: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.RecordBatch]:
-    """The same, while the next one is waited for on a thread: Spark hands them over by a blocking call."""
+    """Yield the batches. A thread reads the next batch, because Spark's iterator blocks."""
     reading = asyncio.ensure_future(asyncio.to_thread(next, batches, None))
     try:
         while (batch := await reading) is not None:
@@ -102,7 +104,7 @@ async def _prefetched(batches: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.Rec
 
 
 class _BatchSender:
-    """What is under way."""
+    """Sender that keeps several batches in flight."""
 
     def __init__(self, factory: MessagingFactory, group: asyncio.TaskGroup) -> None:
         self._factory = factory
@@ -110,10 +112,10 @@ class _BatchSender:
         self._slots = asyncio.Semaphore(MAX_BATCHES_IN_FLIGHT)
         self._senders: dict[str, MessageSender] = {}
         self._last_send_by_session: dict[tuple[str, str], asyncio.Task[None]] = {}
-        """The newest send of each session that is under way."""
+        """Latest send in flight for each session."""
 
     async def send(self, batch: SendBatch) -> None:
-        """Have it sent as soon as there is room."""
+        """Start sending a batch, once fewer than `MAX_BATCHES_IN_FLIGHT` are in flight."""
         await self._slots.acquire()
         sender = self._senders.get(batch.entity)
         if sender is None:
@@ -121,11 +123,11 @@ class _BatchSender:
         if batch.session_id is None:
             self._group.create_task(self._run(sender, batch, None))
             return
-        # A session's messages stay in order, also where some have to be sent again: a batch waits for the one before.
+        # Each batch in a session waits for the previous batch, so that messages stay in order even if some are resent.
         key = (batch.entity, batch.session_id)
         task = self._group.create_task(self._run(sender, batch, self._last_send_by_session.get(key)))
         self._last_send_by_session[key] = task
-        task.add_done_callback(lambda done: self._remove_finished(key, done))
+        task.add_done_callback(lambda finished: self._remove_finished(key, finished))
 
     def _remove_finished(self, key: tuple[str, str], task: asyncio.Task[None]) -> None:
         if self._last_send_by_session.get(key) is task:
@@ -141,13 +143,13 @@ class _BatchSender:
 
 
 def _mark_possible_duplicates(batch: SendBatch) -> None:
-    """Some of it may have been sent before."""
+    """Mark all messages in a batch as possible duplicates."""
     for message in batch.messages:
         message.properties[POSSIBLE_DUPLICATE] = True
 
 
 async def _send_batch(sender: MessageSender, batch: SendBatch) -> None:
-    """A batch; where it is refused, one by one: then it is known which of them is to blame."""
+    """Send a batch. If the namespace rejects the batch, send each message separately to find the faulty message."""
     messages = batch.messages
     if len(messages) > 1:
         try:
@@ -165,8 +167,8 @@ async def _send_batch(sender: MessageSender, batch: SendBatch) -> None:
         except ServiceBusError as error:
             if error.failure_class is not FailureClass.CALLER:
                 raise
-            name = batch.keys.get(message.message_id) or f"messageId {message.message_id!r:.140}"
-            raise PipelineError(f"the row with {name} cannot be sent to '{sender.path}': {error}") from error
+            row_key = batch.keys.get(message.message_id) or f"messageId {message.message_id!r:.140}"
+            raise PipelineError(f"the row with {row_key} cannot be sent to '{sender.path}': {error}") from error
 
 
 # --- the factory ------------------------------------------------------------------------------------------------------
@@ -174,7 +176,7 @@ async def _send_batch(sender: MessageSender, batch: SendBatch) -> None:
 
 @contextlib.asynccontextmanager
 async def _open_factory(options: SinkOptions, counts: SendCounts) -> AsyncIterator[MessagingFactory]:
-    """A factory as the options want it. What is parked or spooled is counted."""
+    """Open a factory that counts parked and spooled messages. The factory is paired if the options require it."""
     factory = _create_factory(options, options.connection_string)
     if options.pair is not None:
         async with _open_pair(factory, options, options.pair, counts):
@@ -204,21 +206,21 @@ async def _open_pair(
     async with NamespaceManager.from_connection_string(
         pair.admin_connection_string, ca_file=options.ca_file
     ) as manager:
-        told = SendAvailabilityPairedNamespaceOptions(
+        pairing_options = SendAvailabilityPairedNamespaceOptions(
             secondary_factory=_create_factory(options, pair.connection_string),
             secondary_namespace_manager=manager,
             backlog_queue_count=pair.backlog_queue_count,
             ping_primary_interval=pair.ping_interval_s,
             failover_interval=pair.failover_interval_s,
-            hold_during_failover_interval=True,  # else the task would fail, and with it the job
+            hold_during_failover_interval=True,  # otherwise an outage would fail the task
             primary_namespace_name=pair.primary_name,
             spool_dir=pair.spool_dir,
             journal_dir=options.journal_dir,
         )
         try:
-            pairing = await _pair_with_free_spool(primary, told)
+            pairing = await _pair_with_free_spool(primary, pairing_options)
         except BaseException:
-            await asyncio.gather(primary.close(), told.secondary_factory.close())
+            await asyncio.gather(primary.close(), pairing_options.secondary_factory.close())
             raise
 
         def count(event: PairingEvent) -> None:
@@ -231,23 +233,26 @@ async def _open_pair(
         async with pairing:
             yield
             if pairing.spool_status is not None:
-                left = await _wait_for_empty_spool(pairing, options.operation_timeout_s)
-                counts.spooled = min(counts.spooled, left)
+                remaining = await _wait_for_empty_spool(pairing, options.operation_timeout_s)
+                counts.spooled = min(counts.spooled, remaining)
 
 
 async def _wait_for_empty_spool(pairing: Pairing, idle_timeout_s: float) -> int:
-    """Wait while what is in the spool goes out: nobody may come to this machine again. How many are left."""
+    """Wait until the spool is empty or makes no progress, because the spool might never be read again.
+
+    Return the number of messages left in the spool.
+    """
     loop = asyncio.get_running_loop()
-    left, moved_s = -1, loop.time()
+    last_count, moved_s = -1, loop.time()
     while (status := pairing.spool_status) is not None and status.count and loop.time() - moved_s < idle_timeout_s:
-        if status.count != left:
-            left, moved_s = status.count, loop.time()
+        if status.count != last_count:
+            last_count, moved_s = status.count, loop.time()
         await asyncio.sleep(SPOOL_POLL_INTERVAL_S)
     return 0 if status is None else status.count
 
 
 async def _pair_with_free_spool(primary: MessagingFactory, options: SendAvailabilityPairedNamespaceOptions) -> Pairing:
-    """Pair them. The spool's folder has one folder for each task that runs on this machine: the first that is free."""
+    """Pair the namespaces. The spool uses the first free subfolder, because each task needs its own."""
     if options.spool_dir is None:
         return await primary.pair_namespace(options)
     folder = Path(options.spool_dir)
@@ -262,7 +267,7 @@ async def _pair_with_free_spool(primary: MessagingFactory, options: SendAvailabi
 
 
 def _first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """One of them, however deep."""
+    """Return the first leaf exception of nested groups."""
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
@@ -277,48 +282,48 @@ def _as_pipeline_error(error: BaseException) -> BaseException:
 
 MAX_BATCH_MESSAGES: Final = 100
 MAX_BATCH_BYTES: Final = 128 * 1024
-"""Half of what a namespace of the Standard tier, and a backlog queue, takes at once."""
+"""Half the batch size that a Standard namespace and a backlog queue accept."""
 MAX_OPEN_BATCHES: Final = 256
-"""Batches that are being filled at a time."""
+"""Maximum number of batches that are filled at the same time."""
 
 
 class SendBatch:
-    """One batch: messages of one entity and one key, few and small enough for any namespace, and for a backlog queue.
+    """A batch of messages with the same entity and key, small enough for any namespace and backlog queue.
 
-    A namespace takes a batch as a whole only if all of it leads to one place.
+    A namespace accepts a batch atomically only if all its messages have the same key.
     """
 
     __slots__ = ("entity", "keys", "messages", "session_id", "size")
 
     def __init__(self, entity: str, session_id: str | None) -> None:
-        """Nothing in it yet."""
+        """Create an empty batch."""
         self.entity = entity
         self.session_id = session_id
-        """Of all its messages."""
+        """Session id of all messages."""
         self.messages: list[BrokeredMessage] = []
         self.keys: dict[object, str] = {}
-        """By message id: what identifies the row, where the id was derived from that."""
+        """Row keys by message id, for ids that were derived from keys."""
         self.size = 0
 
 
 def group_into_batches(outgoing: Iterable[OutgoingMessage]) -> Iterator[SendBatch]:
-    """All of them, each batch as soon as it is full; what is left at the end."""
-    filling: dict[tuple[str, str | None], SendBatch] = {}
+    """Group messages into batches. Yield a batch when it is full, and incomplete batches at the end."""
+    open_batches: dict[tuple[str, str | None], SendBatch] = {}
     for entity, message, size, row_key in outgoing:
         session_id = message.session_id
         key = (entity, explicit_key(session_id, message.partition_key))
-        parcel = filling.get(key)
-        if parcel is not None and parcel.size + size > MAX_BATCH_BYTES:
-            yield filling.pop(key)
-            parcel = None
-        if parcel is None:
-            if len(filling) >= MAX_OPEN_BATCHES:
-                yield filling.pop(next(iter(filling)))
-            parcel = filling[key] = SendBatch(entity, session_id)
-        parcel.messages.append(message)
+        batch = open_batches.get(key)
+        if batch is not None and batch.size + size > MAX_BATCH_BYTES:
+            yield open_batches.pop(key)
+            batch = None
+        if batch is None:
+            if len(open_batches) >= MAX_OPEN_BATCHES:
+                yield open_batches.pop(next(iter(open_batches)))
+            batch = open_batches[key] = SendBatch(entity, session_id)
+        batch.messages.append(message)
         if row_key is not None:
-            parcel.keys[message.message_id] = row_key
-        parcel.size += size
-        if len(parcel.messages) >= MAX_BATCH_MESSAGES:
-            yield filling.pop(key)
-    yield from filling.values()
+            batch.keys[message.message_id] = row_key
+        batch.size += size
+        if len(batch.messages) >= MAX_BATCH_MESSAGES:
+            yield open_batches.pop(key)
+    yield from open_batches.values()

@@ -1,19 +1,19 @@
 """Message ids derived from rows, for `messageIds=deterministic`.
 
     ids = RowIds("<query id>-<batch id>", ("sourceId",))
-    of_batch = ids.start(batch)
-    of_batch.id_of(row, content)
+    batch_ids = ids.for_batch(batch)
+    batch_ids.derive_id(row, content)
 
-An id is `<scope>-<digest>`. The scope is what Spark keeps over a retry: the query and the batch of a stream, or the job
-of a batch write. The digest is of the row's key and of everything in the row that is sent.
+An id is `<scope>-<digest>`. The scope is stable across retries: the query and the batch of a stream, or the job of a
+batch write. The digest covers the row's key and all content that is sent.
 
-Nothing in an id depends on where a row stands: when a batch runs again, rows may be missing, or be in other partitions
-and in another order, and an id that was used for one row must never be given to another. The destination would drop
-the other row as a duplicate, and nobody would notice. That is also why the content is part of the digest: if two rows
-have one key (a message that was split into several rows, a key that is not unique after all), they are two messages. A
-row whose content changes between two attempts is sent twice: rather twice than never.
+An id must not depend on the position of a row: when a batch is repeated, rows may be missing, in other partitions, or
+in another order. If two rows got the same id, the destination would silently drop one row as a duplicate. The digest
+includes the content for the same reason: two rows with the same key (a message split into several rows, a key that is
+not unique) are two messages. A row whose content changes between two attempts is sent twice, which is better than not
+at all.
 
-Owns: which columns can be a key, how ids are derived, and the refusal of rows that would have one id.
+Owns the choice of key columns, the derivation of ids, and the refusal of rows that would get the same id.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from twinbus.amqp.encode import encode
+from twinbus.amqp.codec.encode import encode
 from twinbus.model.times import EPOCH
 from twinbus.pipeline.columns import SOURCE_ID
 from twinbus.pipeline.errors import PipelineError
@@ -54,57 +54,57 @@ _KEY_TYPES: Final = (
 
 
 def check_key(schema: pa.Schema, key: Sequence[str]) -> None:
-    """Raise PipelineError where rows of this schema have no such key. An empty key stands for the source id."""
+    """Raise PipelineError if the schema lacks a column of the key. An empty key means the source id."""
     names = schema.names
     if not key and SOURCE_ID not in names:
         raise PipelineError(
-            "messageIds=deterministic needs to know what identifies a row, and these rows do not say it. If they were"
+            "messageIds=deterministic needs columns that identify a row. If the rows were"
             f' read with format("servicebus"), keep the column {SOURCE_ID}; otherwise name the columns that identify a'
-            " row, as messageIdKey=orderId,line; or give each row a messageId, and leave the option messageIds out."
-            " (Earlier versions numbered the rows of a partition: when a batch ran again with rows missing, other rows"
-            " got the numbers of these and were dropped as duplicates)"
+            " row, as messageIdKey=orderId,line; or give each row a messageId and omit the option messageIds."
+            " (Earlier versions numbered the rows of a partition: when a batch was repeated with rows missing, other"
+            " rows got their numbers and were dropped as duplicates)"
         )
     for name in key or DEFAULT_KEY:
         if name not in names:
-            close = difflib.get_close_matches(name, names, n=1)
-            hint = f" (did you mean '{close[0]}'?)" if close else ""
+            matches = difflib.get_close_matches(name, names, n=1)
+            hint = f" (did you mean '{matches[0]}'?)" if matches else ""
             raise PipelineError(
-                f"the option messageIdKey names the column {name!r:.60}, and the rows have no such column{hint}; they"
+                f"the option messageIdKey names the column {name!r:.60}, which the rows do not have{hint}; they"
                 f" have {', '.join(names)}"
             )
         kind = schema.field(name).type
-        if not any(is_one(kind) for is_one in _KEY_TYPES):
+        if not any(is_key_type(kind) for is_key_type in _KEY_TYPES):
             raise PipelineError(
-                f"the column '{name}' is {kind}, which cannot identify a row: a column that messageIdKey names is a"
+                f"the column '{name}' is {kind}, which cannot identify a row: the columns of messageIdKey must be"
                 " string, binary, a whole number, a decimal, a boolean, a date or a timestamp; cast it, or choose"
                 " another"
             )
 
 
 class RowIds:
-    """The ids of the rows of one task."""
+    """The ids for the rows in one task."""
 
     def __init__(self, scope: str, key: Sequence[str] = ()) -> None:
-        """`scope` is what all ids begin with, `key` the columns that identify a row (default: the source id)."""
+        """Create ids that begin with `scope`. `key` are the columns that identify a row (default: the source id)."""
         self.scope = scope
         self.key = tuple(key) or DEFAULT_KEY
         self._digests = bytearray()
 
     @property
     def digests(self) -> bytes:
-        """Of all ids that were given, for `check_distinct`."""
+        """Digests of all derived ids, for `check_distinct`."""
         return bytes(self._digests)
 
     def for_batch(self, batch: pa.RecordBatch) -> BatchIds:
-        """Begin with the next rows."""
+        """Return the ids for the next record batch."""
         return BatchIds(self.scope, self.key, batch, self._digests)
 
 
 class BatchIds:
-    """The ids of the rows of one record batch."""
+    """The ids for the rows in one record batch."""
 
     def __init__(self, scope: str, key: Sequence[str], batch: pa.RecordBatch, digests: bytearray) -> None:
-        """`RowIds.start` makes one."""
+        """Create the ids for one record batch; see `RowIds.for_batch`."""
         self._scope = scope
         self._key = key
         self._columns: list[list[object]] = [batch.column(name).to_pylist() for name in key]
@@ -112,18 +112,18 @@ class BatchIds:
         self._batch_digests: set[bytes] = set()
 
     def describe_row(self, row: int) -> str:
-        """What a row is called in errors: its key."""
+        """Describe a row by its key, for an error text."""
         return " and ".join(
             [f"{name} {column[row]!s:.140}" for name, column in zip(self._key, self._columns, strict=True)]
         )
 
     def derive_id(self, row: int, content: Mapping[str, object]) -> str:
-        """Derive the id of a row with this content. PipelineError if its key is null, or it is equal to another row."""
+        """Derive the id for a row with this content. Raise PipelineError if its key is null, or an equal row exists."""
         values = [column[row] for column in self._columns]
         for name, value in zip(self._key, values, strict=True):
             if value is None:
                 raise PipelineError(
-                    f"a row has no {name}, which messageIds=deterministic derives its message id from: leave such rows"
+                    f"a row has no {name}, from which messageIds=deterministic derives its message id: leave such rows"
                     " out, give them a messageId, or name columns in messageIdKey that are never null"
                 )
         digest = compute_digest(zip(self._key, values, strict=True), content.items())
@@ -135,9 +135,9 @@ class BatchIds:
 
 
 def check_distinct(digests: Iterable[bytes]) -> None:
-    """Raise PipelineError if any two rows of a job, or of a batch, were given one id: the destination has one of them.
+    """Raise PipelineError if two rows in a job or batch have the same id: the destination would keep only one row.
 
-    Within a record batch `BatchIds` notices this before anything is sent.
+    `BatchIds` already refuses equal rows within a record batch, before anything is sent.
     """
     joined = b"".join(digests)
     array = pa.FixedSizeBinaryArray.from_buffers(
@@ -145,21 +145,21 @@ def check_distinct(digests: Iterable[bytes]) -> None:
     )
     if len(array.unique()) == len(array):
         return
-    found = next(one["values"] for one in array.value_counts().to_pylist() if one["counts"] > 1)
-    raise _duplicate_rows_error(f"several rows have the message id that ends in {found.hex()}")
+    digest = next(entry["values"] for entry in array.value_counts().to_pylist() if entry["counts"] > 1)
+    raise _duplicate_rows_error(f"several rows have the message id that ends in {digest.hex()}")
 
 
 def _duplicate_rows_error(description: str) -> PipelineError:
     return PipelineError(
-        f"{description}, and the same content: a destination that detects duplicates keeps one of them only. "
+        f"{description}, and the same content: a destination that detects duplicates keeps only one of them. "
         "Name columns in"
-        " messageIdKey that tell rows apart (if one message became several rows: messageIdKey=sourceId,pos with the"
-        " pos of posexplode), or give each row a messageId"
+        " messageIdKey that distinguish the rows (if one message became several rows: messageIdKey=sourceId,pos with"
+        " the pos of posexplode), or give each row a messageId"
     )
 
 
 def compute_digest(key: Iterable[tuple[str, object]], content: Iterable[tuple[str, object]]) -> bytes:
-    """Digest names and values, each with its length, so that no two lists of them are written alike."""
+    """Digest names and values, each with its length, so that different rows have different encodings."""
     parts: list[bytes] = []
     _append_pairs(parts, key)
     parts.append(b"")
@@ -179,7 +179,7 @@ def _append_pairs(parts: list[bytes], pairs: Iterable[tuple[str, object]]) -> No
 
 
 def _encode_value(value: object) -> bytes:
-    """Of a value: its type and what it is, whatever Arrow or Spark call its type."""
+    """Encode a value with its kind, independent of its Arrow or Spark type."""
     if isinstance(value, str):
         return b"s" + value.encode()
     if isinstance(value, bytes):
@@ -195,9 +195,9 @@ def _encode_value(value: object) -> bytes:
 
 
 def _encode_decimal(value: decimal.Decimal) -> bytes:
-    """A number's digits, the same for 1.5 and 1.50. Not by `normalize`, which rounds to 28 digits."""
+    """Encode the digits of a decimal, the same for 1.5 and 1.50. `normalize` would round to 28 digits."""
     sign, digits, exponent = value.as_tuple()
     assert isinstance(exponent, int), "Spark has neither infinite decimals nor NaN"
     text = "".join(map(str, digits))
-    short = text.rstrip("0")
-    return f"{sign}:{short}:{exponent + len(text) - len(short)}".encode() if short else b"0"
+    significant = text.rstrip("0")
+    return f"{sign}:{significant}:{exponent + len(text) - len(significant)}".encode() if significant else b"0"

@@ -1,7 +1,7 @@
-"""Rows as messages.
+"""Conversion of rows to messages.
 
-Owns: which column becomes which property of a message, which columns may be there and of what type, and what is said of
-a row that can be no message. Knows nothing of sending.
+Owns the mapping of columns to message properties, the allowed columns and their types, and the errors for rows that
+cannot become messages. Knows nothing of sending.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TEXT_COLUMNS: Final = {
     "replyTo": "reply_to",
     "replyToSessionId": "reply_to_session_id",
 }
-"""Columns of text, and the property that each becomes."""
+"""Text columns, and the message property that each column sets."""
 BROKER_COLUMNS: Final = (
     "enqueuedTime",
     "expiresAt",
@@ -49,7 +49,7 @@ BROKER_COLUMNS: Final = (
     "deadLetterSource",
     SOURCE_ID,
 )
-"""What reading tells of a message beside what its sender gave it. Written rows may have it: it is not sent."""
+"""Columns with values that the broker sets. Rows may contain these columns, but the values are not sent."""
 WRITABLE_COLUMNS: Final = (
     "body",
     "bodyType",
@@ -60,19 +60,19 @@ WRITABLE_COLUMNS: Final = (
     "entity",
 )
 MESSAGE_OVERHEAD_BYTES: Final = 256
-"""What a message takes beside its body and its properties, with what parking adds."""
+"""Estimated size of a message without its body and properties, including the properties that parking adds."""
 _UNREADABLE_BODY_TYPE: Final = "message"
 
 
 class OutgoingMessage(NamedTuple):
-    """A message on its way."""
+    """A message to be sent."""
 
     entity: str
     message: BrokeredMessage
     size: int
-    """About how many bytes it takes."""
+    """Approximate size in bytes."""
     row_key: str | None = None
-    """What identifies its row, if the message id was derived from that."""
+    """Key of the row, if the message id was derived from the key."""
 
 
 class _Column(NamedTuple):
@@ -81,9 +81,9 @@ class _Column(NamedTuple):
 
 
 def check_columns(schema: pa.Schema, *, needs_entity: bool, key_columns: Sequence[str] = ()) -> None:
-    """PipelineError where these rows cannot be messages: said before anything is sent.
+    """Raise PipelineError if rows with this schema cannot become messages. The check runs before anything is sent.
 
-    Columns of the `key` that ids are derived from may have any name; those that are not known here are not sent.
+    Columns in `key_columns` may have any name; unknown columns are used for message ids only and are not sent.
     """
     names = schema.names
     if "body" not in names:
@@ -93,18 +93,18 @@ def check_columns(schema: pa.Schema, *, needs_entity: bool, key_columns: Sequenc
         if field.name in key_columns and field.name not in known:
             continue
         if field.name not in known:
-            close = difflib.get_close_matches(field.name, known, n=1)
-            hint = f" (did you mean '{close[0]}'?)" if close else ""
+            matches = difflib.get_close_matches(field.name, known, n=1)
+            hint = f" (did you mean '{matches[0]}'?)" if matches else ""
             raise PipelineError(
                 f"servicebus has no column {field.name!r:.60} to write{hint}; it has "
                 f"{', '.join(WRITABLE_COLUMNS)}: drop it, or"
                 " put it into the properties"
             )
-        wanted = _expected_type(field.name)
-        if wanted is not None and not wanted[1](field.type):
-            raise PipelineError(f"the column '{field.name}' is {field.type}; it has to be {wanted[0]}")
+        expected = _expected_type(field.name)
+        if expected is not None and not expected[1](field.type):
+            raise PipelineError(f"the column '{field.name}' is {field.type}; it must be {expected[0]}")
     if needs_entity and "entity" not in names:
-        raise PipelineError("where to? Say the option 'entity', or have a column 'entity' in the rows")
+        raise PipelineError("no destination: set the option 'entity', or add a column 'entity' to the rows")
 
 
 def _expected_type(name: str) -> tuple[str, Callable[[pa.DataType], bool]] | None:
@@ -118,7 +118,7 @@ def _expected_type(name: str) -> tuple[str, Callable[[pa.DataType], bool]] | Non
         return "timestamp", pa.types.is_timestamp
     if name == "properties":
         return (
-            "map<string, string>, or map<string, struct<type, ...>> as reading gives it",
+            "map<string, string>, or map<string, struct<type, ...>> as read from servicebus",
             _is_properties_map,
         )
     return None
@@ -139,52 +139,56 @@ def _is_properties_map(data_type: pa.DataType) -> bool:
 
 
 def to_messages(batch: pa.RecordBatch, entity: str | None, ids: RowIds | None = None) -> Iterator[OutgoingMessage]:
-    """The rows as messages, one by one as they are asked for.
+    """Convert rows to messages, lazily.
 
-    `ids` gives an id to those that have none. PipelineError names the row that cannot be a message.
+    `ids` derives ids for rows without one. PipelineError names the row that cannot become a message.
     """
     columns = [_Column(TEXT_COLUMNS[name], column) for name in TEXT_COLUMNS if (column := _column_values(batch, name))]
     bodies, kinds = _body_values(batch), _column_values(batch, "bodyType")
     entities, ttls = _column_values(batch, "entity"), _column_values(batch, "timeToLive")
-    due = _column_values(batch, "scheduledEnqueueTime")
-    own = _properties_reader(batch)
-    derived = None if ids is None else ids.for_batch(batch)
+    scheduled_times = _column_values(batch, "scheduledEnqueueTime")
+    properties_of_row = _properties_reader(batch)
+    batch_ids = None if ids is None else ids.for_batch(batch)
     for row, body in enumerate(bodies):
-        told: dict[str, object] = {column.property: column.values[row] for column in columns}
+        fields: dict[str, object] = {column.property: column.values[row] for column in columns}
         kind = kinds[row] if kinds else None
-        ttl_ms, due_at = ttls[row] if ttls else None, due[row] if due else None
-        where = (entities[row] if entities else None) or entity
+        ttl_ms, scheduled_time = ttls[row] if ttls else None, scheduled_times[row] if scheduled_times else None
+        destination = (entities[row] if entities else None) or entity
         key = None
-        if where is None:
-            raise PipelineError(f"{_describe_row(told, batch, row)} says no entity, nor does the option 'entity'")
+        if destination is None:
+            raise PipelineError(
+                f"{_describe_row(fields, batch, row)} has no entity, and the option 'entity' is not set"
+            )
         try:
-            properties, size = own(row) if own is not None else (None, MESSAGE_OVERHEAD_BYTES)
-            if derived is not None and told.get("message_id") is None:
-                content = told | {"body": body, "kind": None if kind == "data" else kind, "properties": properties}
-                content |= {"ttl": ttl_ms, "due": due_at, "entity": canonical_key(str(where))}
-                key = derived.describe_row(row)
-                told["message_id"] = derived.derive_id(row, content)
-            message = _build_message(body, kind, told, properties)
+            properties, size = (
+                properties_of_row(row) if properties_of_row is not None else (None, MESSAGE_OVERHEAD_BYTES)
+            )
+            if batch_ids is not None and fields.get("message_id") is None:
+                content = fields | {"body": body, "kind": None if kind == "data" else kind, "properties": properties}
+                content |= {"ttl": ttl_ms, "due": scheduled_time, "entity": canonical_key(str(destination))}
+                key = batch_ids.describe_row(row)
+                fields["message_id"] = batch_ids.derive_id(row, content)
+            message = _build_message(body, kind, fields, properties)
             if ttl_ms is not None:
                 message.time_to_live = timedelta_of(int(str(ttl_ms)))
-            if due_at is not None:
-                message.scheduled_enqueue_time_utc = due_at  # type: ignore[assignment]  # the column is of timestamps
+            if scheduled_time is not None:
+                message.scheduled_enqueue_time_utc = scheduled_time  # type: ignore[assignment]  # a timestamp column
         except (ServiceBusError, AmqpError, ValueError, TypeError, OverflowError) as error:
-            name = _describe_row(told, batch, row) if key is None else f"the row with {key}"
+            name = _describe_row(fields, batch, row) if key is None else f"the row with {key}"
             raise PipelineError(f"{name} cannot be sent: {error}") from error
-        yield OutgoingMessage(str(where), message, size + (len(body) if body is not None else 0), key)
+        yield OutgoingMessage(str(destination), message, size + (len(body) if body is not None else 0), key)
 
 
 def _build_message(
     body: bytes | None, body_type: object, fields: dict[str, object], properties: Mapping[str, object] | None
 ) -> BrokeredMessage:
     if body_type is None or body_type == "data":
-        return BrokeredMessage(body, properties=properties, **fields)  # type: ignore[arg-type]  # columns of text
+        return BrokeredMessage(body, properties=properties, **fields)  # type: ignore[arg-type]  # text columns
     if body_type == _UNREADABLE_BODY_TYPE:
-        raise ValueError("it was unreadable where it came from: leave such rows out (bodyType <> 'message')")
+        raise ValueError("the original message could not be decoded: filter such rows out (bodyType <> 'message')")
     if body_type not in ("value", "sequence"):
-        raise ValueError(f"bodyType is {body_type!r:.40}; it can be data, value or sequence")
-    # The sections of the body as they came: a message of nothing else is read, and the rest is written into its clone.
+        raise ValueError(f"bodyType is {body_type!r:.40}; use data, value or sequence")
+    # The body holds encoded sections: decode the body as a message, and set the properties on a clone of the message.
     message = BrokeredMessage.decode(body or b"").clone()
     message.message_id = BrokeredMessage().message_id
     for name, value in fields.items():
@@ -199,14 +203,14 @@ def _describe_row(fields: Mapping[str, object], batch: pa.RecordBatch, row: int)
     message_id = fields.get("message_id")
     if message_id is not None:
         return f"the row with messageId {message_id!r:.140}"
-    return f"row {row + 1} of a batch of {batch.num_rows} rows, which has no messageId,"
+    return f"row {row + 1} of a batch of {batch.num_rows} rows, without messageId,"
 
 
 # --- columns ----------------------------------------------------------------------------------------------------------
 
 
 def _column_values(batch: pa.RecordBatch, name: str) -> Sequence[object]:
-    """What is in a column; nothing where it is not there, or all of it is null."""
+    """Return the values of a column, or () if the column is missing or entirely null."""
     at = batch.schema.get_field_index(name)
     if at < 0 or batch.column(at).null_count == batch.num_rows:
         return ()
@@ -223,19 +227,19 @@ def _body_values(batch: pa.RecordBatch) -> list[bytes | None]:
 
 
 def _properties_reader(batch: pa.RecordBatch) -> Callable[[int], tuple[dict[str, object] | None, int]] | None:
-    """What gives a row's properties, and about how many bytes they take with the rest of the message."""
+    """Return a function that returns a row's properties and the approximate message size without the body."""
     at = batch.schema.get_field_index("properties")
     if at < 0 or batch.column(at).null_count == batch.num_rows:
         return None
     column = batch.column(at)
-    # The children of all rows at once: a map, and a struct for each value, would be made only to be taken apart.
+    # Read the child arrays of all rows at once, because building a map and a struct per value is slow.
     starts, names = column.offsets.to_pylist(), column.keys.to_pylist()
     items = column.items
     is_text = _is_text(items.type)
     texts = items.to_pylist() if is_text else []
     fields: dict[str, list[object]] = {}
     if not is_text:
-        fields = {field.name: items.field(place).to_pylist() for place, field in enumerate(items.type)}
+        fields = {field.name: items.field(position).to_pylist() for position, field in enumerate(items.type)}
 
     def value_at(index: int) -> object:
         if is_text:
@@ -243,16 +247,16 @@ def _properties_reader(batch: pa.RecordBatch) -> Callable[[int], tuple[dict[str,
         entry = {name: values[index] for name, values in fields.items()}
         return entry["string"] if entry.get("type") == "string" else from_entry(entry)
 
-    def of_row(row: int) -> tuple[dict[str, object] | None, int]:
+    def properties_of_row(row: int) -> tuple[dict[str, object] | None, int]:
         first, end = starts[row], starts[row + 1]
         if first == end:
             return None, MESSAGE_OVERHEAD_BYTES
-        found = {names[index]: value_at(index) for index in range(first, end)}
-        return found, MESSAGE_OVERHEAD_BYTES + sum(
-            2 * len(name) + 16 + _value_size(value) for name, value in found.items()
+        properties = {names[index]: value_at(index) for index in range(first, end)}
+        return properties, MESSAGE_OVERHEAD_BYTES + sum(
+            2 * len(name) + 16 + _value_size(value) for name, value in properties.items()
         )
 
-    return of_row
+    return properties_of_row
 
 
 def _value_size(value: object) -> int:

@@ -1,7 +1,7 @@
-"""What a job that writes says: where to, and how.
+"""Options for jobs that write: destination, message ids, and pairing.
 
-Owns: the options of the writing half of the data source, their defaults, and what is wrong with one that cannot be. The
-connection strings never show in a text.
+Owns the options for the writing half of the data source, their defaults and their validation. Error texts never contain
+connection strings.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ _PAIR_OPTION_NAMES: Final = (
     "primaryName",
     "spoolDir",
 )
-"""What means nothing without a secondary."""
+"""Options that require a secondary namespace."""
 _DEFAULT_TIMEOUT_S: Final = 60.0
 _DEFAULT_BACKLOG_QUEUES: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairOptions:
-    """The second namespace, which has what the first does not take."""
+    """The secondary namespace, which holds messages that the primary cannot accept."""
 
     connection_string: str = field(repr=False)
     admin_connection_string: str = field(repr=False)
@@ -62,48 +62,48 @@ class PairOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """All of it."""
+    """The options for a job that writes."""
 
     connection_string: str = field(repr=False)
     entity: str | None = None
-    """Where rows go that do not say it themselves."""
+    """Destination for rows without an entity of their own."""
     ca_file: str | None = None
     operation_timeout_s: float = _DEFAULT_TIMEOUT_S
     has_deterministic_ids: bool = False
-    """Rows without an id are given one that is the same each time they are written."""
+    """Whether a row without a message id gets the same id each time the row is written."""
     id_key: tuple[str, ...] = ()
-    """The columns that these ids are derived from; none: the id of the source's message."""
+    """Columns from which ids are derived (empty: the source id)."""
     journal_dir: str | None = None
     pair: PairOptions | None = None
     checkpoint: str | None = None
-    """The checkpoint of the query, if that was given as an option: it tells which batches may have been sent before."""
+    """Checkpoint of the query, if given as an option. The checkpoint shows which batches may have been sent before."""
 
 
 def read_options(options: Mapping[str, str]) -> SinkOptions:
-    """What the options come to; PipelineError names the one that cannot be."""
-    found = OptionParser(options, OPTION_NAMES, purpose="writing", ignored=SPARK_OPTIONS)
+    """Parse the options. Raise PipelineError if an option is invalid."""
+    parser = OptionParser(options, OPTION_NAMES, purpose="writing", ignored=SPARK_OPTIONS)
     has_deterministic_ids = (
-        found.choice("messageIds", (MESSAGE_IDS_GIVEN, MESSAGE_IDS_DETERMINISTIC)) == MESSAGE_IDS_DETERMINISTIC
+        parser.choice("messageIds", (MESSAGE_IDS_GIVEN, MESSAGE_IDS_DETERMINISTIC)) == MESSAGE_IDS_DETERMINISTIC
     )
     return SinkOptions(
-        connection_string=found.connection_string("connectionString"),
-        entity=_entity_option(found, options.get("path")),
-        ca_file=found.text("caFile"),
-        operation_timeout_s=found.seconds("operationTimeout", _DEFAULT_TIMEOUT_S),
+        connection_string=parser.connection_string("connectionString"),
+        entity=_entity_option(parser, options.get("path")),
+        ca_file=parser.text("caFile"),
+        operation_timeout_s=parser.seconds("operationTimeout", _DEFAULT_TIMEOUT_S),
         has_deterministic_ids=has_deterministic_ids,
-        id_key=_read_id_key(found, has_deterministic_ids=has_deterministic_ids),
-        journal_dir=found.text("journalDir"),
-        pair=_read_pair(found),
+        id_key=_read_id_key(parser, has_deterministic_ids=has_deterministic_ids),
+        journal_dir=parser.text("journalDir"),
+        pair=_read_pair(parser),
         checkpoint=next((text for name, text in options.items() if name.lower() == "checkpointlocation"), None),
     )
 
 
 def _entity_option(parser: OptionParser, path: str | None) -> str | None:
-    """The entity: by the option, or by the argument of save or start."""
+    """Return the entity given as an option or as the argument of `save` or `start`."""
     named = parser.text("entity")
     if named and path and canonical_key(relative_path(named)) != canonical_key(relative_path(path)):
         raise PipelineError(
-            f"the option entity is {named!r:.80}, and save(...) or start(...) says {path!r:.80}: give one of them"
+            f"the option entity is {named!r:.80}, but save(...) or start(...) names {path!r:.80}: give one"
         )
     return named or path
 
@@ -114,24 +114,22 @@ def _read_id_key(parser: OptionParser, *, has_deterministic_ids: bool) -> tuple[
         return ()
     if not has_deterministic_ids:
         raise PipelineError(
-            f"the option messageIdKey is {text!r:.80}, and messageIds is {MESSAGE_IDS_GIVEN}: ids are derived "
+            f"the option messageIdKey is {text!r:.80}, but messageIds is {MESSAGE_IDS_GIVEN}: ids are derived "
             "from these columns"
-            f" with messageIds={MESSAGE_IDS_DETERMINISTIC} only"
+            f" only with messageIds={MESSAGE_IDS_DETERMINISTIC}"
         )
     names = tuple(name.strip() for name in text.split(","))
     if not all(names) or len(set(names)) < len(names):
-        raise PipelineError(
-            f"the option messageIdKey is {text!r:.80}; it is the names of columns, each once: orderId,line"
-        )
+        raise PipelineError(f"the option messageIdKey is {text!r:.80}; use distinct column names: orderId,line")
     return names
 
 
 def _read_pair(parser: OptionParser) -> PairOptions | None:
     secondary = parser.text("secondaryConnectionString")
     if secondary is None:
-        alone = [name for name in _PAIR_OPTION_NAMES if parser.text(name) is not None]
-        if alone:
-            raise PipelineError(f"the option {alone[0]} is for a pair: it needs secondaryConnectionString as well")
+        pair_options = [name for name in _PAIR_OPTION_NAMES if parser.text(name) is not None]
+        if pair_options:
+            raise PipelineError(f"the option {pair_options[0]} requires the option secondaryConnectionString")
         return None
     has_admin = parser.text("secondaryAdminConnectionString") is not None
     return PairOptions(

@@ -1,12 +1,12 @@
-"""What Spark calls to write: one writer for a batch, one for a stream.
+"""The writers that Spark calls: one for a batch job, one for each batch of a stream.
 
-Owns: when a task's rows are sent, the ids that rows without one are given, and what is said at the end. The sending
-itself is in `sending`.
+Owns the write, commit and abort steps, the scope of derived message ids, and the final summary. `batch_sender` does the
+sending.
 
-A task that fails is run again by Spark, and so is a batch of a stream after a restart: what it sent is sent again. With
-the option `messageIds=deterministic` it has the same ids then, and an entity that detects duplicates drops it. How ids
-are derived is in `ids`; here is what they begin with. With a pair, rows that may have been sent before are marked as
-possible duplicates; whether an earlier run began a batch is told by `begin_batch`.
+Spark repeats a failed task, and a stream repeats an unfinished batch after a restart, so rows may be sent twice. With
+the option `messageIds=deterministic` repeated rows get the same ids, and an entity with duplicate detection drops them.
+`message_ids` derives the ids from a scope, which is chosen here. With a pair, rows that may have been sent before are
+marked as possible duplicates; `mark_batch_begun` returns whether an earlier run began the batch.
 """
 
 from __future__ import annotations
@@ -41,87 +41,93 @@ log: Final = logging.getLogger(__name__)
 QUERY_ID_PROPERTY: Final = "sql.streaming.queryId"
 BATCH_ID_PROPERTY: Final = "streaming.sql.batchId"
 RUN_ID_PROPERTY: Final = "spark.jobGroup.id"
-"""What Spark calls them among a task's properties: the jobs of a query are a group with the id of its run."""
+"""Names of these ids in Spark's task properties. A streaming query's run id is its job group."""
 
 
 @dataclass
 class TaskCommit(WriterCommitMessage):
-    """What a task did."""
+    """The result of a task."""
 
     sent: int
     parked: int
     spooled: int
     digests: bytes = b""
-    """Of the ids that were derived, 16 bytes each: two tasks may have had rows that are alike."""
+    """Digests of the derived ids, 16 bytes each, to find equal rows in different tasks."""
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Of a job that ends."""
+    """The writer of a batch job."""
 
     def __init__(self, options: SinkOptions) -> None:
-        """It is made once, and taken to every task: its id is that of the job, however often a task is run."""
+        """Create the writer with a new job id.
+
+        Spark copies the writer to every task, so repeated tasks have the same job id.
+        """
         self._options = options
         self._job_id = uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
-        """In a task: send the rows of one partition."""
+        """Send the rows of one partition, in a task."""
         return _write_rows(self._options, iterator, lambda: self._job_id)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """In the driver: all tasks are done. PipelineError if rows of them were given one id."""
+        """Report the finished job, in the driver. Raise PipelineError if two rows have the same id."""
         _log_counts("written", messages)
         _check_distinct_ids(messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """In the driver: a task has failed. What the others sent stays sent."""
-        _log_counts("not all written: a task has failed, and what was sent stays sent", messages)
+        """Report a failed job, in the driver. Sent messages are not withdrawn."""
+        _log_counts("not all rows written: a task failed; sent messages stay sent", messages)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Of a stream's batches."""
+    """The writer of a stream."""
 
     def __init__(self, options: SinkOptions) -> None:
-        """It is made for each batch."""
+        """Create the writer. Spark creates a writer for each batch."""
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
-        """In a task: send the rows of one partition of a batch."""
+        """Send the rows of one partition of a batch, in a task."""
         return _write_rows(self._options, iterator, _stream_id_scope)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # as Spark calls it
-        """In the driver: a batch is done. PipelineError if rows of it were given one id: it fails, and the query."""
+        """Report a finished batch, in the driver.
+
+        Raise PipelineError, which stops the query, if two rows have the same id.
+        """
         _log_counts(f"batch {batchId} written", messages)
         _check_distinct_ids(messages)
         if self._options.pair is not None and self._options.checkpoint is not None:
             try:
                 remove_batch_marks_before(self._options.checkpoint, batchId)
-            except PipelineError as error:  # the files are small, and the rows are written
+            except PipelineError as error:  # harmless: the files are small, and the rows are written
                 log.warning("%s", error)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """In the driver: a task of a batch has failed, and the batch is tried again after a restart."""
-        _log_counts(f"batch {batchId} not written: a task has failed, and what was sent stays sent", messages)
+        """Report a failed batch, in the driver. The batch is repeated after a restart."""
+        _log_counts(f"batch {batchId} not written: a task failed; sent messages stay sent", messages)
 
 
 def make_writer(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> BatchWriter:
-    """For `DataSource.writer`. PipelineError says what cannot be."""
+    """Return the writer for `DataSource.writer`. Raise PipelineError if the options or the schema are invalid."""
     return BatchWriter(_check_options(options, schema, overwrite=overwrite))
 
 
 def make_stream_writer(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> StreamWriter:
-    """For `DataSource.streamWriter`. `overwrite` is Spark's word for the output mode complete."""
+    """Return the writer for `DataSource.streamWriter`. `overwrite` means the output mode `complete`."""
     return StreamWriter(_check_options(options, schema, overwrite=overwrite))
 
 
 def _check_options(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> SinkOptions:
     if overwrite:
-        raise PipelineError("what is in an entity cannot be overwritten: write with the mode append")
-    read = read_options(options)
+        raise PipelineError("the messages of an entity cannot be overwritten: write with the mode append")
+    sink_options = read_options(options)
     columns = to_arrow_schema(schema, timezone="UTC")
-    check_columns(columns, needs_entity=read.entity is None, key_columns=read.id_key)
-    if read.has_deterministic_ids:
-        check_key(columns, read.id_key)
-    return read
+    check_columns(columns, needs_entity=sink_options.entity is None, key_columns=sink_options.id_key)
+    if sink_options.has_deterministic_ids:
+        check_key(columns, sink_options.id_key)
+    return sink_options
 
 
 def _write_rows(options: SinkOptions, rows: Iterator[pa.RecordBatch], id_scope: Callable[[], str]) -> TaskCommit:
@@ -131,7 +137,7 @@ def _write_rows(options: SinkOptions, rows: Iterator[pa.RecordBatch], id_scope: 
 
 
 def _may_have_been_sent(options: SinkOptions) -> bool:
-    """Whether rows of this task may have been sent before: by an earlier attempt, or by an earlier run of the batch."""
+    """Return whether an earlier attempt of this task, or an earlier run of the batch, may have sent some rows."""
     task = TaskContext.get()
     assert task is not None, "writers run in tasks"
     batch, run = task.getLocalProperty(BATCH_ID_PROPERTY), task.getLocalProperty(RUN_ID_PROPERTY)
@@ -139,8 +145,8 @@ def _may_have_been_sent(options: SinkOptions) -> bool:
         return task.attemptNumber() > 0
     if run is None or options.checkpoint is None:
         log.warning(
-            "batch %s may have run before, so its rows are marked as possible duplicates: give the option"
-            " checkpointLocation to the writer, by which it can tell",
+            "batch %s may have run before, so its rows are marked as possible duplicates: set the option"
+            " checkpointLocation of the writer to avoid this",
             batch,
         )
         return True
@@ -153,14 +159,14 @@ def _may_have_been_sent(options: SinkOptions) -> bool:
 
 
 def _stream_id_scope() -> str:
-    """The query and the batch, both of which the checkpoint keeps: a batch that runs again has the same."""
+    """Return the query id and the batch id. The checkpoint keeps both ids, so a repeated batch has the same scope."""
     task = TaskContext.get()
     assert task is not None, "writers run in tasks"
     query, batch = task.getLocalProperty(QUERY_ID_PROPERTY), task.getLocalProperty(BATCH_ID_PROPERTY)
     if query is None or batch is None:
         raise PipelineError(
-            "Spark does not say of which query and batch a task is, so messageIds cannot be deterministic: give each"
-            " row a messageId, and leave the option out"
+            "Spark does not report the query and batch of this task, so messageIds cannot be deterministic: give each"
+            " row a messageId, and omit the option"
         )
     return f"{query}-{batch}"
 
@@ -170,8 +176,8 @@ def _check_distinct_ids(messages: Sequence[WriterCommitMessage | None]) -> None:
 
 
 def _log_counts(outcome: str, messages: Sequence[WriterCommitMessage | None]) -> None:
-    done = [message for message in messages if isinstance(message, TaskCommit)]
-    sent, parked, spooled = (sum(getattr(one, name) for one in done) for name in ("sent", "parked", "spooled"))
+    commits = [message for message in messages if isinstance(message, TaskCommit)]
+    sent, parked, spooled = (sum(getattr(commit, name) for commit in commits) for name in ("sent", "parked", "spooled"))
     if parked or spooled:
         log.warning(
             "%s: %d messages sent, %d parked in the secondary's backlog queues, %d spooled on the disks of executors",
@@ -187,15 +193,17 @@ def _log_counts(outcome: str, messages: Sequence[WriterCommitMessage | None]) ->
 # --- batches that may have been sent before ---------------------------------------------------------------------------
 
 BEGUN_FOLDER: Final = "twinbus-begun"
-"""A folder of the checkpoint, with a file for each run that began a batch, made before the first row is sent.
+"""Folder in the checkpoint with a file for each run that began a batch, created before the first row is sent.
 
-A query that is started again runs its last batch again unless its commit is in the checkpoint. Spark does not tell a
-task of that; so each run leaves its id with the batch it begins, and a task that finds another run's id knows. The
-files of a batch stay until the next one is written: Spark notes the commit of a batch only after the writer's own."""
+A restarted query repeats its last batch unless the checkpoint contains the batch's commit. Spark does not tell tasks
+that a batch is repeated. So each run stores its id with the batch that it begins, and a task that finds another run's
+id knows that the batch is repeated. The files of a batch stay until the next batch is written, because Spark records
+the commit of a batch only after the writer's commit.
+"""
 
 
 def mark_batch_begun(checkpoint: str, batch_id: int, run_id: str) -> bool:
-    """Note that a run begins a batch; whether another run may have sent rows of it. PipelineError if unknown."""
+    """Record that a run begins a batch. Return whether another run began the batch before."""
     files, root = open_checkpoint(checkpoint)
     folder = f"{root}/{BEGUN_FOLDER}/{batch_id}"
     try:
@@ -203,14 +211,14 @@ def mark_batch_begun(checkpoint: str, batch_id: int, run_id: str) -> bool:
         if run_id not in runs:
             files.create_dir(folder, recursive=True)
             with files.open_output_stream(f"{folder}/{run_id}"):
-                pass  # that it is there says it all
+                pass  # the empty file is the mark
     except OSError as error:
         raise PipelineError(f"{folder} cannot be written: {error}") from error
     return bool(runs - {run_id})
 
 
 def remove_batch_marks_before(checkpoint: str, batch_id: int) -> None:
-    """Remove what is noted of earlier batches: all of them are committed. PipelineError if that is not possible."""
+    """Remove the marks of earlier batches, which are all committed. Raise PipelineError if a deletion fails."""
     files, root = open_checkpoint(checkpoint)
     try:
         for name in _list_names(files, f"{root}/{BEGUN_FOLDER}"):
@@ -223,4 +231,4 @@ def remove_batch_marks_before(checkpoint: str, batch_id: int) -> None:
 def _list_names(file_system: pyarrow.fs.FileSystem, folder: str) -> list[str]:
     from pyarrow import fs  # noqa: PLC0415  # slow to import
 
-    return [one.base_name for one in file_system.get_file_info(fs.FileSelector(folder, allow_not_found=True))]
+    return [entry.base_name for entry in file_system.get_file_info(fs.FileSelector(folder, allow_not_found=True))]

@@ -1,14 +1,15 @@
-"""Reading: an entity as rows, once or for as long as a query runs.
+"""The reading half of the data source `servicebus`: an entity as rows, once or as a stream.
 
-Owns: which numbers of which fragment are read when, and what becomes of messages that were processed. A range is read
-by a browse link, again and again if need be, which takes nothing; what a query has processed is completed, if it says
-so, under a claim.
+Owns the choice of sequence numbers to read from each fragment, and the completion of processed messages. A range is
+read through a browse link, which removes nothing, so a range can be read repeatedly. A query that completes processed
+messages is the exclusive receiver of the entity.
 
-    from twinbus.pipeline.source import read_options, positions_of, read_range
+    from twinbus.pipeline.source import read_options, read_positions, read_range
 
     options = read_options({"connectionString": text, "entity": "orders"})
-    for fragment in positions_of(options).fragments:
-        for batch in read_range(options, fragment.number, fragment.low, fragment.next - 1):
+    for position in read_positions(options).fragments:
+        first, end = position.low_sequence_number, position.next_sequence_number
+        for batch in read_range(options, position.fragment, first, end - 1):
             ...
 """
 

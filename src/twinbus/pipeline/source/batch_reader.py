@@ -1,6 +1,6 @@
-"""Reading once: `spark.read.format("servicebus")`.
+"""Batch queries: `spark.read.format("servicebus")`.
 
-Owns: the ranges that lie between the offsets a user asked for, narrowed by what he filters by.
+Owns the ranges between the requested offsets, narrowed by filters on fragment and sequence number.
 """
 
 from __future__ import annotations
@@ -37,64 +37,68 @@ if TYPE_CHECKING:
 
 
 class RangePartition(InputPartition):
-    """What one task reads."""
+    """The range that one task reads."""
 
     def __init__(self, value: FragmentRange) -> None:
-        """Pickled on its way to the task."""
+        """Create a partition for `value`, which Spark pickles for the task."""
         super().__init__(value)
         self.value: FragmentRange = value
 
 
 class BatchReader(DataSourceReader):
-    """Of one query."""
+    """The reader of one batch query."""
 
     def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
-        """`columns` are those that the query's schema names."""
+        """Check the options. `columns` are the columns of the query's schema."""
         check_columns(columns)
         if options.completes_processed:
-            raise PipelineError("the option complete is for streams: a batch is never told that it was processed")
+            raise PipelineError(
+                "the option complete is for streams: a batch query does not learn when its rows were processed"
+            )
         self._options = options
         self._columns = tuple(columns)
         self._pushdown = FilterPushdown()
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  # Spark's name
-        """Take those that say which fragments and numbers; the others are Spark's."""
-        return [one for one in filters if not self._pushdown.push(one)]
+        """Accept filters on fragment and sequence number. Return the other filters, which Spark applies."""
+        return [filter_ for filter_ in filters if not self._pushdown.push(filter_)]
 
     def partitions(self) -> Sequence[RangePartition]:
-        """One for each fragment, or more."""
-        from twinbus.pipeline.source.positions import read_positions  # noqa: PLC0415  # the planner's, not the tasks'
+        """Return the ranges of all fragments, split for tasks."""
+        from twinbus.pipeline.source.positions import read_positions  # noqa: PLC0415  # not needed in tasks
 
         options = self._options
         positions = read_positions(options)
         if positions.unavailable_fragments:
             raise PipelineError(
-                f"fragment {positions.unavailable_fragments[0]} of '{options.entity}' is not available now: "
-                "what it holds cannot be "
-                "read; try again when its store works"
+                f"fragment {positions.unavailable_fragments[0]} of '{options.entity}' is not available: "
+                "its messages cannot be "
+                "read; try again when its store is back"
             )
         start = resolve_offsets(options.entity, positions, options.starting_offsets, default=EARLIEST)
         end = resolve_offsets(options.entity, positions, options.ending_offsets, default=LATEST)
         check_losses(start, positions, options)
-        beyond = [one for one in positions.fragments if end.fragments[one.fragment] > one.next_sequence_number]
+        beyond = [span for span in positions.fragments if end.fragments[span.fragment] > span.next_sequence_number]
         if beyond:
             raise PipelineError(
                 f"endingOffsets has {end.fragments[beyond[0].fragment]} for fragment {beyond[0].fragment} of "
-                f"'{options.entity}', which ends before {beyond[0].next_sequence_number}"
+                f"'{options.entity}', whose next sequence number is {beyond[0].next_sequence_number}"
             )
-        ranges = [one for one in range_planner.ranges_between(start, end) if start.fragments[one.fragment] <= one.last]
+        ranges = [
+            span for span in range_planner.ranges_between(start, end) if start.fragments[span.fragment] <= span.last
+        ]
         ranges = range_planner.trim_to_low(self._pushdown.apply(ranges), positions)
-        divided = range_planner.split_ranges(
+        split = range_planner.split_ranges(
             ranges, min_partitions=options.min_partitions, max_per_partition=options.max_per_partition
         )
-        return [RangePartition(one) for one in divided]
+        return [RangePartition(span) for span in split]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """In a task. An entity without messages has one partition, of nothing."""
+        """Read a partition in a task. The partition of an empty entity has no range and yields nothing."""
         return read_partition(self._options, self._columns, partition.value)
 
 
-# --- filters of a query -----------------------------------------------------------------------------------------------
+# --- filter pushdown --------------------------------------------------------------------------------------------------
 
 _FRAGMENT_COLUMN: Final = ("fragment",)
 _NUMBER_COLUMN: Final = ("sequenceNumber",)
@@ -102,19 +106,19 @@ _MAX_NUMBER: Final = 2**63
 
 
 class FilterPushdown:
-    """Which fragments and numbers a query wants of an entity: what its filters leave out is not read at all.
+    """Fragments and sequence numbers selected by a query's filters. Only selected messages are read.
 
-    Each filter that is taken is obeyed exactly, so that Spark need not look again.
+    Accepted filters are applied exactly, so Spark need not apply them again.
     """
 
     def __init__(self) -> None:
-        """Everything."""
+        """Select everything."""
         self._fragments: set[int] | None = None
         self._first = 0
         self._last = _MAX_NUMBER
 
     def push(self, filter_: Filter) -> bool:
-        """Obey a filter from now on; False for one that is about something else."""
+        """Add a filter. Return False if the filter is not supported."""
         column = getattr(filter_, "attribute", None)
         if column not in (_FRAGMENT_COLUMN, _NUMBER_COLUMN):
             return False
@@ -147,10 +151,12 @@ class FilterPushdown:
         return True
 
     def apply(self, ranges: list[FragmentRange]) -> list[FragmentRange]:
-        """What is left of ranges."""
-        left = [
-            FragmentRange(one.fragment, max(one.first, self._first), min(one.last, self._last), one.entity_id)
-            for one in ranges
-            if self._fragments is None or one.fragment in self._fragments
+        """Return the selected parts of ranges."""
+        selected = [
+            FragmentRange(
+                range_.fragment, max(range_.first, self._first), min(range_.last, self._last), range_.entity_id
+            )
+            for range_ in ranges
+            if self._fragments is None or range_.fragment in self._fragments
         ]
-        return [one for one in left if one.size > 0]
+        return [range_ for range_ in selected if range_.size > 0]

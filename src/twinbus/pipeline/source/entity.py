@@ -1,7 +1,7 @@
-"""The entity, as the driver of a query has it: how far it reaches, whose it is, and what of it is done with.
+"""The driver's view of an entity: its positions, its exclusive receiver, and the completion of processed messages.
 
-Owns: one connection for as long as a query runs, on the client's own thread, since Spark's driver has no loop. Reading
-is done by tasks, on connections of their own.
+Owns one connection for the lifetime of a query, on the client's background thread, because Spark's driver has no event
+loop. Knows nothing of reading messages: tasks read messages on their own connections.
 """
 
 from __future__ import annotations
@@ -38,21 +38,23 @@ if TYPE_CHECKING:
 
 EXCLUSIVE_SESSION_ID: Final = "twinbus-pipeline-claim"
 SILENCE_LIMIT_S: Final = 30.0
-"""After which others may receive from the entity when the driver's machine has gone. A driver that is busy for some
-seconds keeps its claim."""
+"""Time after which other receivers may attach if the driver's machine is gone.
+
+The limit is long enough for a driver that is busy for some seconds to stay the exclusive receiver.
+"""
 _FOREVER_S: Final = 10.0 * 365 * 86_400
 
 
 class ExclusiveReceiver:
-    """The claim of a query that completes messages: nobody else receives from the entity while it runs.
+    """The exclusive receiver of a query that completes messages: no other receiver can attach to the entity.
 
-    The claim is a link, taken with the time as its epoch: a query that is started anew has it, and the one before it,
-    if it still runs somewhere, has lost it and may complete nothing any more. A link that was lost with its connection
-    is made again. An entity with sessions is claimed by a session of our own, which has no messages.
+    The exclusive receiver is a link with the current time as its epoch. A restarted query takes over the link. If the
+    previous run is still active, it loses the link and can no longer complete messages. A link that was lost with its
+    connection is attached again. For an entity with sessions, the link accepts a reserved session without messages.
     """
 
     def __init__(self, factory: MessagingFactory, path: str) -> None:
-        """Nothing is claimed yet."""
+        """Create an exclusive receiver without attaching its link."""
         self.epoch = time.time_ns() // 1_000_000
         self._factory = factory
         self._path = path
@@ -60,17 +62,17 @@ class ExclusiveReceiver:
         self._link: ReceiverLink | None = None
 
     async def acquire(self) -> None:
-        """Have it, again if the link was lost. PipelineError if somebody else has it, or receives from the entity."""
+        """Attach the link, or reattach a lost link. Raise PipelineError if the entity has other receivers."""
         if self._link is not None and isinstance(self._link.failure, LinkStolen):
-            raise PipelineError(f"{self._link.failure}: another query reads '{self._path}' now, and this one ends")
+            raise PipelineError(f"{self._link.failure}: another query reads '{self._path}' now; this query ends")
         if self._link is not None and self._link.failure is None:
             return
         try:
             self._link = await self._attach()
         except (EntityClaimed, SessionCannotBeLocked) as error:
             raise PipelineError(
-                f"'{self._path}' cannot be had alone: {error}; end the other receivers, or let them be with the option "
-                "exclusive=false"
+                f"'{self._path}' cannot be received from exclusively: {error}; stop the other receivers, or set the "
+                "option exclusive=false to allow them"
             ) from error
 
     async def _attach(self) -> ReceiverLink:
@@ -80,7 +82,7 @@ class ExclusiveReceiver:
             )
         try:
             return await self._receiver.link()
-        except (NotAllowed, SessionLockLost):  # it requires sessions, or had one and lost it
+        except (NotAllowed, SessionLockLost):  # the entity requires sessions, or the session lock was lost
             await self._receiver.close()
         mode = ReceiveMode.PEEK_LOCK
         self._receiver = await MessageSession.accept(
@@ -99,10 +101,10 @@ log: Final = logging.getLogger(__name__)
 
 
 class SourceEntity:
-    """One entity, from one driver."""
+    """An entity, as used by the driver of one query."""
 
     def __init__(self, options: SourceOptions) -> None:
-        """Nothing is connected before it is needed."""
+        """Prepare the connection, which opens with the first request."""
         self._options = options
         self._factory = call_blocking(lambda: connect(options))
         self._exclusive_receiver = (
@@ -111,30 +113,30 @@ class SourceEntity:
             else None
         )
         self._completed_up_to: dict[int, tuple[int, int]] = {}
-        """Of which entity of the name each fragment was completed last, and up to where."""
+        """Entity id and next sequence number of each fragment's last completion."""
 
     def positions(self) -> Positions:
-        """How far each fragment reaches."""
+        """Return the positions of all fragments."""
         return run_blocking(lambda: request_positions(self._factory, self._options))
 
     def acquire(self) -> None:
-        """Have it alone, if that is wanted. PipelineError if it cannot be."""
-        claim = self._exclusive_receiver
-        if claim is not None:
-            run_blocking(claim.acquire)
+        """Become the exclusive receiver if the options require it. Raise PipelineError if other receivers exist."""
+        receiver = self._exclusive_receiver
+        if receiver is not None:
+            run_blocking(receiver.acquire)
 
     def complete(self, offsets: Offsets) -> None:
-        """What lies before these offsets was processed.
+        """Complete all messages before these offsets.
 
-        A fragment that does not work now is left: what is completed later includes it.
+        An unavailable fragment is skipped: the next completion includes its messages.
         """
         for fragment, number in offsets.fragments.items():
-            done = (offsets.entity_id, number)
-            if done != self._completed_up_to.get(fragment):  # a lower number: the entity was created again, or restored
+            target = (offsets.entity_id, number)
+            if target != self._completed_up_to.get(fragment):  # may be lower, if the entity was recreated or restored
                 try:
                     run_blocking(partial(self._complete, fragment, number - 1, offsets.entity_id))
                 except EntityClaimed as error:
-                    raise PipelineError(f"what was processed cannot be completed: {error}") from error
+                    raise PipelineError(f"processed messages cannot be completed: {error}") from error
                 except EntityNotFound as error:
                     if self._options.fails_on_data_loss:
                         raise PipelineError(f"data was lost: {error}") from error
@@ -142,12 +144,17 @@ class SourceEntity:
                 except ServiceBusError as error:
                     if not error.is_retriable:
                         raise
-                    log.warning("fragment %d of '%s' is completed later: %s", fragment, offsets.entity, error)
+                    log.warning(
+                        "fragment %d of '%s' is unavailable and will be completed later: %s",
+                        fragment,
+                        offsets.entity,
+                        error,
+                    )
                 else:
-                    self._completed_up_to[fragment] = done
+                    self._completed_up_to[fragment] = target
 
     async def _complete(self, fragment: int, last_sequence_number: int, entity_id: int) -> None:
-        """Complete, again if there is no answer: then the entity may be another one, and its numbers mean others."""
+        """Complete messages, with retries. The entity id prevents completion in a recreated entity with that name."""
         path, limit_s = self._options.entity, self._options.operation_timeout_s
         body: dict[str, object] = {
             "sequence-number": last_sequence_number,
@@ -157,11 +164,11 @@ class SourceEntity:
         if self._exclusive_receiver is not None:
             body["epoch"] = self._exclusive_receiver.epoch
 
-        async def ask() -> object:
+        async def request() -> object:
             return await self._factory.request(path, "twinbus:complete-up-to", body, timeout_s=limit_s)
 
-        await self._factory.run_with_retries(f"completing '{path}'", ask, timeout_s=limit_s)
+        await self._factory.run_with_retries(f"completing '{path}'", request, timeout_s=limit_s)
 
     def close(self) -> None:
-        """Give it up."""
+        """Close the connection."""
         run_blocking(self._factory.close)

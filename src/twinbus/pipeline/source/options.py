@@ -1,6 +1,6 @@
-"""What a job that reads says: from where, from which number to which, how much at once, and what becomes of messages.
+"""Options for queries that read: entity, offsets, batch sizes, and completion of processed messages.
 
-Owns: the options of the reading half of the data source, their defaults, and what is wrong with one that cannot be.
+Owns the options for the reading half of the data source, their defaults and their validation.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 _LATEST_NUMBER: Final = -1
-"""What stands for it among numbers."""
+"""Number that means `latest` in a list of offsets."""
 COMPLETE_NONE: Final = "none"
 COMPLETE_PROCESSED: Final = "processed"
 OPTION_NAMES: Final = (
@@ -45,12 +45,12 @@ DEFAULT_PREFETCH: Final = 2_000
 _DEFAULT_TIMEOUT_S: Final = 60.0
 
 OffsetSpec = str | dict[int, int]
-"""Where a range begins or ends: `earliest`, `latest`, or a number for some fragments."""
+"""Start or end of a range: `earliest`, `latest`, or sequence numbers for some fragments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """All of it."""
+    """The options for a query that reads."""
 
     connection_string: str = field(repr=False)
     entity: str
@@ -65,55 +65,55 @@ class SourceOptions:
     with_properties: bool = True
     prefetch: int = DEFAULT_PREFETCH
     completes_processed: bool = False
-    """What was processed is completed."""
+    """Whether processed messages are completed."""
     is_exclusive: bool = True
-    """Nobody else may receive meanwhile."""
+    """Whether other receivers are kept out while the query runs."""
 
     @property
     def starts_at_latest(self) -> bool:
-        """Where a new query begins depends on when it is asked: any fragment begins at the latest."""
+        """Whether a fragment starts at `latest`, so that the start of a new query depends on when Spark asks for it."""
         numbers = self.starting_offsets.values() if isinstance(self.starting_offsets, dict) else ()
         return self.starting_offsets == LATEST or _LATEST_NUMBER in numbers
 
 
 def read_options(options: Mapping[str, str]) -> SourceOptions:
-    """What the options come to; PipelineError names the one that cannot be."""
-    found = OptionParser(options, OPTION_NAMES, purpose="reading", ignored=SPARK_OPTIONS)
-    entity = _entity_option(found, options.get("path"))
+    """Parse the options. Raise PipelineError if an option is invalid."""
+    parser = OptionParser(options, OPTION_NAMES, purpose="reading", ignored=SPARK_OPTIONS)
+    entity = _entity_option(parser, options.get("path"))
     if not entity:
         raise PipelineError("servicebus needs the option entity: the path of a queue, or topic/Subscriptions/name")
     starting, completes = (
-        _offset_spec(found, "startingOffsets", EARLIEST),
-        found.choice("complete", (COMPLETE_NONE, COMPLETE_PROCESSED)),
+        _offset_spec(parser, "startingOffsets", EARLIEST),
+        parser.choice("complete", (COMPLETE_NONE, COMPLETE_PROCESSED)),
     )
     if completes == COMPLETE_PROCESSED and starting != EARLIEST:
         raise PipelineError(
             "complete=processed completes every message up to the last that was processed, so it needs "
-            "startingOffsets=earliest: those before another start would be completed, and nobody had them"
+            "startingOffsets=earliest: messages before a later start would be completed unread"
         )
     return SourceOptions(
-        connection_string=found.connection_string("connectionString"),
+        connection_string=parser.connection_string("connectionString"),
         entity=_parse_entity(entity),
-        ca_file=found.text("caFile"),
-        operation_timeout_s=found.seconds("operationTimeout", _DEFAULT_TIMEOUT_S),
+        ca_file=parser.text("caFile"),
+        operation_timeout_s=parser.seconds("operationTimeout", _DEFAULT_TIMEOUT_S),
         starting_offsets=starting,
-        ending_offsets=_offset_spec(found, "endingOffsets", LATEST),
-        fails_on_data_loss=found.flag("failOnDataLoss", default=True),
-        max_per_trigger=_count_by_either_name(found, "maxOffsetsPerTrigger", "maxEventsPerTrigger"),
-        min_partitions=found.count("minPartitions", 1) or 1,
-        max_per_partition=found.count("maxOffsetsPerPartition"),
-        with_properties=found.flag("includeHeaders", default=True),
-        prefetch=found.count("prefetchCount", DEFAULT_PREFETCH, max_value=MAX_PREFETCH) or DEFAULT_PREFETCH,
+        ending_offsets=_offset_spec(parser, "endingOffsets", LATEST),
+        fails_on_data_loss=parser.flag("failOnDataLoss", default=True),
+        max_per_trigger=_count_by_either_name(parser, "maxOffsetsPerTrigger", "maxEventsPerTrigger"),
+        min_partitions=parser.count("minPartitions", 1) or 1,
+        max_per_partition=parser.count("maxOffsetsPerPartition"),
+        with_properties=parser.flag("includeHeaders", default=True),
+        prefetch=parser.count("prefetchCount", DEFAULT_PREFETCH, max_value=MAX_PREFETCH) or DEFAULT_PREFETCH,
         completes_processed=completes == COMPLETE_PROCESSED,
-        is_exclusive=found.flag("exclusive", default=True),
+        is_exclusive=parser.flag("exclusive", default=True),
     )
 
 
 def _entity_option(parser: OptionParser, path: str | None) -> str | None:
-    """The entity: by the option, or by the argument of load."""
+    """Return the entity given as an option or as the argument of `load`."""
     named = parser.text("entity")
     if named and path and canonical_key(relative_path(named)) != canonical_key(relative_path(path)):
-        raise PipelineError(f"the option entity is {named!r:.80}, and load(...) says {path!r:.80}: give one of them")
+        raise PipelineError(f"the option entity is {named!r:.80}, but load(...) names {path!r:.80}: give one of them")
     return named or path
 
 
@@ -121,8 +121,8 @@ def _parse_entity(text: str) -> str:
     address = parse_address(text)
     if address.is_management or not address.entity:
         raise PipelineError(
-            f"the option entity is {text!r:.80}; it is the path of a queue, topic/Subscriptions/name, or one of these "
-            f"with {SubQueue.DEAD_LETTER.value} behind it"
+            f"the option entity is {text!r:.80}; use the path of a queue, topic/Subscriptions/name, or one of these "
+            f"with {SubQueue.DEAD_LETTER.value} appended"
         )
     return address.path
 
@@ -130,7 +130,7 @@ def _parse_entity(text: str) -> str:
 def _count_by_either_name(parser: OptionParser, name: str, alias: str) -> int | None:
     first, second = parser.count(name), parser.count(alias)
     if first is not None and second is not None and first != second:
-        raise PipelineError(f"{name} and {alias} are two names of one option: give one of them")
+        raise PipelineError(f"{name} and {alias} are two names of the same option: give one of them")
     return first if first is not None else second
 
 
@@ -142,19 +142,19 @@ def _offset_spec(parser: OptionParser, name: str, default: str) -> OffsetSpec:
         return text.lower()
     try:
         numbers = json.loads(text)
-        edge = {int(fragment): int(number) for fragment, number in numbers.items()}
+        offsets = {int(fragment): int(number) for fragment, number in numbers.items()}
     except (ValueError, TypeError, AttributeError):
-        edge = {-1: -1}
-    if any(fragment < 0 or number < -2 for fragment, number in edge.items()):  # noqa: PLR2004  # see `numbers_at`
+        offsets = {-1: -1}
+    if any(fragment < 0 or number < -2 for fragment, number in offsets.items()):  # noqa: PLR2004  # -2 is earliest
         raise PipelineError(
-            f"the option {name} is {text!r:.80}; it is {EARLIEST}, {LATEST}, or numbers by fragment as JSON: "
+            f"the option {name} is {text!r:.80}; use {EARLIEST}, {LATEST}, or numbers by fragment as JSON: "
             '{"0": 17, "1": 4}, where -2 is earliest and -1 latest'
         )
-    return edge
+    return offsets
 
 
 def connect(options: SourceOptions) -> MessagingFactory:
-    """A factory, to be closed by whoever asked for it."""
+    """Return a messaging factory, which the caller must close."""
     return MessagingFactory.from_connection_string(
         options.connection_string, ca_file=options.ca_file, operation_timeout=options.operation_timeout_s
     )

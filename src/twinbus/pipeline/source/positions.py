@@ -1,6 +1,7 @@
-"""How far the log of an entity reaches, fragment by fragment.
+"""Positions of an entity's fragments: the first and next sequence number of each.
 
-Owns: the question, and what is in the answer. twinbus only: another Service Bus has no log to be read.
+Owns the request to the namespace and the parsing of its response. Only twinbus supports this request: other Service Bus
+implementations do not expose a readable log.
 """
 
 from __future__ import annotations
@@ -19,67 +20,65 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FragmentPosition:
-    """One fragment. Of one that is not available nothing else is known for sure."""
+    """Position of one fragment. If the fragment is unavailable, its other values may be wrong."""
 
     fragment: int
     low_sequence_number: int
-    """Below it there are no messages."""
+    """Lower bound of the sequence numbers of existing messages."""
     next_sequence_number: int
-    """What the next message will have at least: whoever has read up to here has seen all that there ever will be."""
+    """Lower bound of all future sequence numbers, and exclusive upper bound of all existing sequence numbers."""
     message_count: int
-    """Messages that are there."""
+    """Number of messages in the fragment."""
     is_available: bool
     purged_sequence_number: int = 0
-    """The last message that was purged: deleted in bulk, and nobody received it."""
+    """Sequence number of the last message that was purged, that is, deleted in bulk without being received."""
 
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """All of them."""
+    """Positions of all fragments of an entity."""
 
     entity_id: int
-    """Another one when the entity was deleted and created again."""
+    """Id of the entity, which changes when the entity is deleted and created again."""
     fragments: tuple[FragmentPosition, ...]
 
     @property
     def unavailable_fragments(self) -> list[int]:
-        """The numbers of those that do not work now."""
-        return [one.fragment for one in self.fragments if not one.is_available]
+        """Numbers of the unavailable fragments."""
+        return [position.fragment for position in self.fragments if not position.is_available]
 
 
 def read_positions(options: SourceOptions) -> Positions:
-    """Ask an entity, on a connection of its own. Not for a thread on which a loop runs: `ask_positions` is."""
-    import uvloop  # noqa: PLC0415  # Spark unpickles options in processes that ask nothing
+    """Request the positions on a new connection. On a thread with a running loop, use `request_positions`."""
+    import uvloop  # noqa: PLC0415  # Spark unpickles options in processes that send no request
 
-    async def ask() -> Positions:
+    async def request() -> Positions:
         async with connect(options) as factory:
             return await request_positions(factory, options)
 
-    return uvloop.run(ask())
+    return uvloop.run(request())
 
 
 async def request_positions(factory: MessagingFactory, options: SourceOptions) -> Positions:
-    """The same on a connection that there is."""
+    """Request the positions on the factory's connection."""
     path, limit_s = options.entity, options.operation_timeout_s
 
-    async def ask() -> Any:  # noqa: ANN401  # a map, as AMQP has it
+    async def request() -> Any:  # noqa: ANN401  # a decoded AMQP map
         return (await factory.request(path, "twinbus:fragments", {}, timeout_s=limit_s)).body
 
     try:
-        body = await factory.run_with_retries(f"asking '{path}' for its fragments", ask, timeout_s=limit_s)
+        body = await factory.run_with_retries(f"asking '{path}' for its fragments", request, timeout_s=limit_s)
     except NotImplementedHere as error:
-        raise PipelineError(
-            f"{factory.address} cannot be read as a log: that is twinbus' own, and this is another Service Bus"
-        ) from error
-    found = [
+        raise PipelineError(f"{factory.address} cannot be read as a log: it is not a twinbus namespace") from error
+    positions = [
         FragmentPosition(
-            fragment=int(one["fragment"]),
-            low_sequence_number=int(one.get("low-sequence-number", 0)),
-            next_sequence_number=int(one.get("next-sequence-number", 0)),
-            message_count=int(one.get("message-count", 0)),
-            is_available=bool(one["is-available"]),
-            purged_sequence_number=int(one.get("purged-sequence-number", 0)),
+            fragment=int(fragment["fragment"]),
+            low_sequence_number=int(fragment.get("low-sequence-number", 0)),
+            next_sequence_number=int(fragment.get("next-sequence-number", 0)),
+            message_count=int(fragment.get("message-count", 0)),
+            is_available=bool(fragment["is-available"]),
+            purged_sequence_number=int(fragment.get("purged-sequence-number", 0)),
         )
-        for one in body["fragments"]
+        for fragment in body["fragments"]
     ]
-    return Positions(int(body["entity-id"]), tuple(sorted(found, key=lambda one: one.fragment)))
+    return Positions(int(body["entity-id"]), tuple(sorted(positions, key=lambda position: position.fragment)))

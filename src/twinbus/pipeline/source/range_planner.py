@@ -1,7 +1,8 @@
-"""Planning: which numbers of which fragment one task reads.
+"""Planning: the fragment and sequence numbers that each task reads.
 
-Owns: how much a batch is, and how it is divided: one range for each fragment, large ones split, and more of them where
-more tasks are wanted. Numbers are what is counted; some may be missing, so a batch has as many messages at most.
+Owns the size of a batch and its division into tasks: one range per fragment, with large ranges split, and further
+splits if more tasks are wanted. Sizes count sequence numbers. Some numbers may be missing, so a size is an upper bound
+on the number of messages.
 """
 
 from __future__ import annotations
@@ -19,72 +20,73 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FragmentRange:
-    """Numbers of one fragment, first and last included."""
+    """A range of sequence numbers in one fragment, including `first` and `last`."""
 
     fragment: int
     first: int
     last: int
     entity_id: int = 0
-    """Of which entity of that name; 0: whichever there is."""
+    """Id of the entity that the range was planned for (0: any entity with that name)."""
 
     @property
     def size(self) -> int:
-        """How many numbers these are."""
+        """Number of sequence numbers in the range."""
         return self.last - self.first + 1
 
 
 def ranges_between(start: Offsets, end: Offsets) -> list[FragmentRange]:
-    """What lies between two offsets. Of an entity that was lost between them, all that there is of the new one."""
-    found = []
+    """Return the ranges between two offsets. If the entity was recreated in between, return all of the new entity."""
+    ranges = []
     for fragment, last in sorted(end.fragments.items()):
         first = start.fragments.get(fragment, 0)
         if start.entity_id != end.entity_id or first > last:
             first = 0
         if first < last:
-            found.append(FragmentRange(fragment, first, last - 1, end.entity_id))
-    return found
+            ranges.append(FragmentRange(fragment, first, last - 1, end.entity_id))
+    return ranges
 
 
 def trim_to_low(ranges: list[FragmentRange], positions: Positions) -> list[FragmentRange]:
-    """The same ranges without the numbers before the first message that is there: tasks are shared out evenly then."""
-    low = {one.fragment: one.low_sequence_number for one in positions.fragments if one.is_available}
-    raised = [
-        FragmentRange(one.fragment, max(one.first, low.get(one.fragment, 0)), one.last, one.entity_id) for one in ranges
+    """Cut off the sequence numbers before the first existing message, so that tasks get equal shares."""
+    low = {span.fragment: span.low_sequence_number for span in positions.fragments if span.is_available}
+    trimmed = [
+        FragmentRange(span.fragment, max(span.first, low.get(span.fragment, 0)), span.last, span.entity_id)
+        for span in ranges
     ]
-    return [one for one in raised if one.size > 0]
+    return [span for span in trimmed if span.size > 0]
 
 
 def split_ranges(
     ranges: list[FragmentRange], *, min_partitions: int = 1, max_per_partition: int | None = None
 ) -> list[FragmentRange]:
-    """Ranges for tasks: none larger than is said, and as many as are wanted, if there are numbers enough."""
-    total = sum(one.size for one in ranges)
-    divided: list[FragmentRange] = []
-    for one in ranges:
+    """Split ranges for tasks: up to `max_per_partition` numbers each, and about `min_partitions` in total."""
+    total = sum(range_.size for range_ in ranges)
+    split: list[FragmentRange] = []
+    for range_ in ranges:
         pieces = 1
         if max_per_partition is not None:
-            pieces = -(-one.size // max_per_partition)
+            pieces = -(-range_.size // max_per_partition)
         if min_partitions > len(ranges):
-            pieces = max(pieces, round(one.size / total * min_partitions))
-        divided += _split_range(one, min(pieces, one.size))
-    return divided
+            pieces = max(pieces, round(range_.size / total * min_partitions))
+        split += _split_range(range_, min(pieces, range_.size))
+    return split
 
 
 def _split_range(full_range: FragmentRange, pieces: int) -> list[FragmentRange]:
-    """Pieces of the same size, or as nearly as can be."""
+    """Split a range into pieces of nearly equal size."""
     edges = [full_range.first + full_range.size * number // pieces for number in range(pieces + 1)]
     return [FragmentRange(full_range.fragment, first, end - 1, full_range.entity_id) for first, end in pairwise(edges)]
 
 
 def limit_offsets(starts: Mapping[int, int], ends: Mapping[int, int], max_messages: int) -> dict[int, int]:
-    """Ends so near that there are `most` numbers up to them, shared among fragments by how much each has."""
+    """Limit the ends to `max_messages` sequence numbers in total, shared in proportion to the size of each fragment."""
     sizes = {fragment: max(0, ends[fragment] - starts.get(fragment, 0)) for fragment in ends}
     total = sum(sizes.values())
     if total <= max_messages:
         return dict(ends)
     shares = {fragment: size * max_messages // total for fragment, size in sizes.items()}
-    left = max_messages - sum(shares.values())
-    by_rest = sorted(sizes, key=lambda fragment: -(sizes[fragment] * max_messages % total))
-    for fragment in by_rest[:left]:
+    remaining = max_messages - sum(shares.values())
+    by_remainder = sorted(sizes, key=lambda fragment: -(sizes[fragment] * max_messages % total))
+    for fragment in by_remainder[:remaining]:
         shares[fragment] += 1
     return {fragment: starts.get(fragment, 0) + share for fragment, share in shares.items()}

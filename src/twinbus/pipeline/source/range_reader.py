@@ -1,11 +1,11 @@
-"""One range of one fragment, read into record batches: what a task does.
+"""Reader of one range of a fragment into record batches, in a task.
 
     for batch in read_range(options, fragment=0, first=1, last=1000): ...
 
-Owns: the browse link of a range, how much is on its way, and that a link which is lost goes on behind what was read. A
-number that is not there any more is left out: somebody had its message meanwhile. The namespace says when a range is
-over (`RangeSeen`), so that one whose last messages are gone ends as well. While nobody asks for the next batch nothing
-runs: then the namespace sends until there is no more room, and waits.
+Owns the browse link for a range, its credit, and the recovery from a lost link: reading resumes after the last message
+that was read. Missing sequence numbers are skipped: their messages were received. The namespace reports the end of a
+range (`RangeSeen`), so reading stops even if the last messages of the range are gone. The reader does nothing between
+two batches: the namespace then sends until the credit is used up.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ log: Final = logging.getLogger(__name__)
 BATCH_ROWS: Final = 4_000
 BATCH_BYTES: Final = 8 * 1_048_576
 _MAX_FAILURES: Final = 5
-"""In a row, without a single message between them."""
+"""Maximum number of consecutive link failures without a message in between."""
 
 
 def read_range(
     options: SourceOptions, fragment: int, first: int, last: int, *, entity_id: int = 0
 ) -> Iterator[pa.RecordBatch]:
-    """The messages of a fragment from one number to another, both included, in order.
+    """Yield the messages in a fragment from `first` to `last` (inclusive), in order.
 
-    With `entity_id` another entity of the same name is not read: that is a loss of data. Not for a thread on which an
-    asyncio loop runs.
+    If `entity_id` is given and the entity was recreated under the same name, its messages are not read, and the data
+    loss is reported. Must not be called on a thread with a running asyncio loop.
     """
     if first > last:
         return
@@ -77,12 +77,12 @@ class _RangeReader:
 
     @property
     def source(self) -> str:
-        """Which entity of which namespace is read, for the ids of rows."""
-        where = ConnectionString.parse(self._options.connection_string)
-        return source_name(f"{where.host}:{where.amqp_port}", self._options.entity, self._entity_id)
+        """Namespace and entity that are read, for the source ids of rows."""
+        endpoint = ConnectionString.parse(self._options.connection_string)
+        return source_name(f"{endpoint.host}:{endpoint.amqp_port}", self._options.entity, self._entity_id)
 
     async def next_rows(self) -> ColumnBuffers | None:
-        """As many as make a batch, or as are left; None if none are."""
+        """Return the rows of the next batch, or None at the end of the range."""
         rows = ColumnBuffers(with_properties=self._options.with_properties)
         while not self._is_done:
             link = await self._attach()
@@ -107,7 +107,7 @@ class _RangeReader:
             link.grant(self._options.prefetch)
 
     async def _wait_for_arrival(self, link: ReceiverLink) -> None:
-        """Until something has arrived, or the link is over."""
+        """Wait until messages have arrived. If the link has failed, finish the range or prepare a new link."""
         if link.failure is None:
             self._arrival_event.clear()
             try:
@@ -115,8 +115,8 @@ class _RangeReader:
                     await self._arrival_event.wait()
             except TimeoutError:
                 raise StoreUnavailable(
-                    f"{self} gave nothing for {self._options.operation_timeout_s:g} s: it is down, or its disk does "
-                    "not answer; the task may be tried again"
+                    f"{self} delivered nothing for {self._options.operation_timeout_s:g} s: its store is down, or its "
+                    "disk does not respond; retry the task"
                 ) from None
         elif isinstance(link.failure, RangeSeen):
             self._is_done = True
@@ -124,17 +124,17 @@ class _RangeReader:
             await self._handle_link_failure(link.failure)
 
     async def _handle_link_failure(self, failure: ServiceBusError) -> None:
-        """The link is over: go on with another, unless that is of no use."""
+        """Close a failed link, so that the next call to `_attach` creates a new link. Raise if retrying is useless."""
         self._failures += 1
         if not failure.is_retriable or self._failures > _MAX_FAILURES:
             raise failure
-        log.warning("%s is read on with %d: %s", self, self._next_sequence_number, failure)
+        log.warning("reading %s again from %d: %s", self, self._next_sequence_number, failure)
         self._link = None
         if self._browser is not None:
             await self._browser.close()
 
     async def _attach(self) -> ReceiverLink | None:
-        """None if what arrives on it is of another entity, and that is no error."""
+        """Return the attached link, or None if the entity was recreated and failOnDataLoss is false."""
         if self._link is not None:
             return self._link
         assert self._factory is not None
@@ -151,16 +151,16 @@ class _RangeReader:
         return link if self._is_planned_entity(await browser.positions()) else None
 
     def _is_planned_entity(self, positions: dict[str, int]) -> bool:
-        """What was planned for one entity is not read from another of its name."""
+        """Return whether the range was planned for this entity. Raise PipelineError if data was lost."""
         if self._entity_id in (0, positions["entity-id"]):
-            self._entity_id = positions["entity-id"]  # one range is of one entity, also where the caller named none
+            self._entity_id = positions["entity-id"]  # pin the entity for the rest of the range
             return True
         text = (
-            f"'{self._options.entity}' was deleted and created again while it was read (its id was {self._entity_id}, "
-            f"and is {positions['entity-id']}): what was not read before is gone"
+            f"'{self._options.entity}' was deleted and created again while it was read (its id was {self._entity_id} "
+            f"and is now {positions['entity-id']}): its unread messages are gone"
         )
         if self._options.fails_on_data_loss:
-            raise PipelineError(f"{text}; failOnDataLoss=false goes on with the new one")
+            raise PipelineError(f"{text}; set failOnDataLoss=false to continue with the new one")
         log.warning("%s", text)
         return False
 
@@ -173,24 +173,23 @@ class _RangeReader:
 
 
 def check_columns(columns: Sequence[str]) -> None:
-    """PipelineError where one is not there."""
+    """Raise PipelineError if `columns` is empty or contains an unknown column."""
     unknown = [name for name in columns if name not in COLUMNS]
     if unknown or not columns:
-        what = f"has no column {unknown[0]!r:.60}" if unknown else "needs a column"
-        raise PipelineError(f"servicebus {what}; it has {', '.join(COLUMNS)}")
+        problem = f"has no column {unknown[0]!r:.60}" if unknown else "needs a column"
+        raise PipelineError(f"servicebus {problem}; it has {', '.join(COLUMNS)}")
 
 
 def read_partition(
     options: SourceOptions, columns: Sequence[str], range_: FragmentRange | None
 ) -> Iterator[pa.RecordBatch]:
-    """Read of a range of one fragment the columns that a query asked for: what tasks of batches and streams yield.
+    """Yield the columns of a query for a range of one fragment. Tasks of batch and streaming queries run this.
 
-    Spark does not tell a source which columns a query uses. A user who names some by `schema(...)` has the others left
-    out.
+    Spark does not tell a source which columns a query uses. Columns missing from a user's `schema(...)` are left out.
     """
     if range_ is None:
         return
     batches = read_range(options, range_.fragment, range_.first, range_.last, entity_id=range_.entity_id)
-    is_all = tuple(columns) == COLUMNS
+    has_all_columns = tuple(columns) == COLUMNS
     for batch in batches:
-        yield batch if is_all else batch.select(list(columns))
+        yield batch if has_all_columns else batch.select(list(columns))

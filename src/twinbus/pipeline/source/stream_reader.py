@@ -1,16 +1,17 @@
-"""Reading for as long as a query runs: `spark.readStream.format("servicebus")`.
+"""Streaming queries: `spark.readStream.format("servicebus")`.
 
-Owns: what Spark asks the driver between batches. Offsets go forward only as far as a limit allows; with a trigger that
-takes what is available now, not beyond what there was at its begin. A fragment that is down stays where it is, and the
-others go on.
+Owns the calls that Spark makes in the driver between batches. Offsets advance up to the batch limit. With the trigger
+`availableNow`, offsets do not advance beyond the end of the entity at query startup. An unavailable fragment keeps its
+offset while other fragments advance.
 
-What is processed: a batch begins where the last one ended, and is planned when that one is done. So whatever lies
-before the offset from which Spark asks for more was processed, and is completed if the user wants it; that includes the
-last batch of the run before.
+Completion: a batch begins where the previous batch ended, and is planned after the previous batch is processed. So all
+messages before the start offset that Spark passes have been processed, including the last batch of the previous run.
+These messages are completed if the options require it.
 
-Where a new query begins is in no checkpoint: Spark asks for it when it plans the first batch, when it runs that, and
-again after a restart if that batch was not finished. `latest` is another number each time. So the first batch of a
-query that begins there is empty: where it ends is in the checkpoint, and the second batch begins with that.
+The start offset of a new query is not in its checkpoint. Spark asks for the start offset when planning the first batch,
+when running that batch, and after a restart if the batch did not finish. With `latest` the result would differ each
+time. The first batch of such a query is therefore empty: its end is in the checkpoint, and the second batch begins
+there.
 """
 
 from __future__ import annotations
@@ -47,10 +48,13 @@ log: Final = logging.getLogger(__name__)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Of one query."""
+    """The reader of one streaming query."""
 
     def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
-        """Pickled on its way to tasks: nothing is connected here. `columns` are those that the query's schema names."""
+        """Check the options. `columns` are the columns of the query's schema.
+
+        Spark pickles the reader to send it to tasks, so the constructor opens no connection.
+        """
         check_columns(columns)
         if options.ending_offsets != LATEST:
             raise PipelineError("the option endingOffsets is for batches: a stream has no end")
@@ -58,20 +62,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._columns = tuple(columns)
         self._entity: SourceEntity | None = None
         self._available_now_end: Offsets | None = None
-        """With a trigger that takes what is available now: where that ends."""
+        """With the trigger `availableNow`: the end of the messages to read."""
         self._initial_offset: dict[str, object] | None = None
-        """Where a new query begins, once Spark has asked."""
+        """Start offset of a new query, once Spark has requested it."""
         self._is_start_in_checkpoint = not options.starts_at_latest
-        """The checkpoint has, or will have, where the query began."""
+        """Whether the checkpoint contains, or will contain, the start of the query."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a task needs; the connection of the driver stays where it is."""
+        """Return the state that a task needs, without the driver's connection."""
         return {**self.__dict__, "_entity": None}
 
-    # --- asked between batches, in the driver's process ---------------------------------------------------------------
+    # --- called between batches, in the driver ------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, object]:  # noqa: N802  # Spark's name
-        """Where a new query begins: for this reader always the same."""
+        """Return the start offset of a new query. The result is the same for every call."""
         if self._initial_offset is None:
             positions = self._read_positions(requires_all=True)
             options = self._options
@@ -81,17 +85,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._initial_offset
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """How much a batch is."""
-        most = self._options.max_per_trigger
-        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+        """Return the maximum size of a batch."""
+        max_rows = self._options.max_per_trigger
+        return ReadAllAvailable() if max_rows is None else ReadMaxRows(max_rows)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Note where what is available now ends."""
+        """Record the current end of the entity as the end of the query."""
         positions = self._read_positions(requires_all=True)
         self._available_now_end = resolve_offsets(self._options.entity, positions, LATEST, default=LATEST)
 
     def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:  # noqa: N802
-        """Where the next batch ends; `start` itself if there is nothing for one."""
+        """Return the end of the next batch, or `start` if there is nothing to read."""
         begin = read_offsets(start, self._options.entity)
         positions = self._read_positions()
         check_losses(begin, positions, self._options)
@@ -106,12 +110,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 range_planner.limit_offsets(self._first_numbers(begin, end, positions), end.fragments, limit.max_rows)
             )
         elif isinstance(limit, ReadMinRows) and self._available_now_end is None:
-            waiting = sum(one.size for one in range_planner.ranges_between(begin, end))
-            end = end if waiting >= limit.min_rows else begin
+            pending = sum(range_.size for range_ in range_planner.ranges_between(begin, end))
+            end = end if pending >= limit.min_rows else begin
         return end.to_json()
 
     def reportLatestOffset(self) -> dict[str, object] | None:  # noqa: N802
-        """For the query's progress."""
+        """Return the current end of the entity, for the query's progress report."""
         positions = self._read_positions()
         return (
             None
@@ -120,35 +124,36 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def partitions(self, start: dict[str, object], end: dict[str, object]) -> Sequence[RangePartition]:
-        """The ranges of a batch. After a restart Spark asks for the last one again, as it was.
+        """Return the ranges in a batch. After a restart, Spark requests the last batch again, unchanged.
 
-        What was lost meanwhile shows here only: the next batch begins behind it.
+        Data lost in the meantime is detected only here, because the next batch begins after the loss.
         """
         entity, options = self._options.entity, self._options
         begin = read_offsets(start, entity)
         ranges = range_planner.ranges_between(begin, read_offsets(end, entity))
         if (
             options.starts_at_latest and start == self._initial_offset
-        ):  # the first batch, again: what is latest now is behind it
-            ranges = [one for one in ranges if begin.fragments[one.fragment] <= one.last]
+        ):  # the first batch is repeated: the current latest is after its end
+            ranges = [range_ for range_ in ranges if begin.fragments[range_.fragment] <= range_.last]
         if not ranges:
             return []
         positions = self._read_positions()
         check_losses(begin, positions, options)
         ranges = range_planner.trim_to_low(ranges, positions)
-        divided = range_planner.split_ranges(
+        split = range_planner.split_ranges(
             ranges, min_partitions=options.min_partitions, max_per_partition=options.max_per_partition
         )
-        return [RangePartition(one) for one in divided]
+        return [RangePartition(range_) for range_ in split]
 
     def commit(self, end: dict[str, object]) -> None:
-        """Nothing: what lies before `end` was completed when Spark asked for more from there.
+        """Do nothing: `latestOffset` has already completed the messages before `end`.
 
-        Later it cannot be told from a log that was restored and has grown behind `end` since, with messages unread.
+        A later completion would be unsafe: a log that was restored and has grown beyond `end` may hold unread messages
+        there.
         """
 
     def stop(self) -> None:
-        """The query is over."""
+        """Close the connection when the query stops."""
         if self._entity is not None:
             self._entity.close()
             self._entity = None
@@ -156,10 +161,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- in a task ----------------------------------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The messages of one range."""
+        """Read the messages in one range."""
         return read_partition(self._options, self._columns, partition.value)
 
-    # --- inside -------------------------------------------------------------------------------------------------------
+    # --- internals ----------------------------------------------------------------------------------------------------
 
     def _read_positions(self, *, requires_all: bool = False) -> Positions:
         from twinbus.pipeline.source.entity import SourceEntity  # noqa: PLC0415  # it starts the client's thread
@@ -170,9 +175,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         positions = self._entity.positions()
         if positions.unavailable_fragments and requires_all:
             raise PipelineError(
-                f"fragment {positions.unavailable_fragments[0]} of '{self._options.entity}' is not available "
-                "now: where it begins "
-                "and ends is not known; start the query again when its store works"
+                f"fragment {positions.unavailable_fragments[0]} of '{self._options.entity}' is not available: "
+                "where it begins "
+                "and ends is unknown; start the query again when its store is back"
             )
         return positions
 
@@ -181,29 +186,31 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._entity.complete(processed.limited_to(positions))
 
     def _available_end(self, start: Offsets, positions: Positions) -> Offsets:
-        """Up to where there is something, without a limit."""
+        """Return the end of the readable messages, ignoring the batch limit."""
         latest = resolve_offsets(self._options.entity, positions, LATEST, default=LATEST)
-        is_same = start.entity_id == positions.entity_id
-        found = dict(latest.fragments)
+        is_same_entity = start.entity_id == positions.entity_id
+        ends = dict(latest.fragments)
         for number in positions.unavailable_fragments:
-            log.warning("fragment %d of '%s' is not available now; the others are read", number, start.entity)
-            found[number] = start.fragments.get(number, 0) if is_same else 0
+            log.warning("fragment %d of '%s' is not available; reading the others", number, start.entity)
+            ends[number] = start.fragments.get(number, 0) if is_same_entity else 0
         if self._available_now_end is not None and self._available_now_end.entity_id == positions.entity_id:
-            at_start = start.fragments if is_same else {}
-            for number, end in found.items():
-                now = min(end, self._available_now_end.fragments.get(number, end))
+            at_start = start.fragments if is_same_entity else {}
+            for number, end in ends.items():
+                limited = min(end, self._available_now_end.fragments.get(number, end))
                 reached = at_start.get(number, 0)
-                found[number] = max(now, reached) if reached <= end else now  # behind the end: the log was restored
-        return latest.with_fragments(found)
+                ends[number] = max(limited, reached) if reached <= end else limited  # beyond the end: a restored log
+        return latest.with_fragments(ends)
 
     @staticmethod
     def _first_numbers(start: Offsets, end: Offsets, positions: Positions) -> dict[int, int]:
-        """Where each fragment's share of a batch is counted from: numbers below the first message are not there."""
-        low = {one.fragment: one.low_sequence_number for one in positions.fragments if one.is_available}
+        """Return the number from which each fragment's share is counted: its first existing message or later."""
+        low = {
+            position.fragment: position.low_sequence_number for position in positions.fragments if position.is_available
+        }
         is_same = start.entity_id == end.entity_id
-        found = {}
+        first_numbers = {}
         for fragment, last in end.fragments.items():
             first = start.fragments.get(fragment, 0) if is_same else 0
             first = 0 if first > last else first
-            found[fragment] = min(max(first, low.get(fragment, 0)), last)
-        return found
+            first_numbers[fragment] = min(max(first, low.get(fragment, 0)), last)
+        return first_numbers

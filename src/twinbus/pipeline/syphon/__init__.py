@@ -1,11 +1,12 @@
-"""The syphon on Spark: brings parked messages back to the primary from as many machines as there are.
+"""The syphon on Spark: returns parked messages to the primary from many machines.
 
     with session("twinbus syphon", master=MASTER, settings=SETTINGS) as spark:
-        report = asyncio.run(SparkSyphon(spark, Wanted(pair, available_now=True)).run())
+        report = asyncio.run(SparkSyphon(spark, Wanted(pair=pair, available_now=True)).run())
 
-Its tasks run the very pumps of the in-process syphon: an exclusive link for each backlog queue, by epoch, and a message
-is completed only after the primary has accepted it. Owns: which task has which backlog queues, the line on which tasks
-tell the driver what they move and hear when to end, and the report. How messages move is the client's affair.
+Tasks run the same pumps as the in-process syphon: each backlog queue has an exclusive receiver with an epoch, and a
+message is completed only after the primary has accepted it. Owns the assignment of backlog queues to tasks, the
+connection on which tasks report progress and learn when to stop, and the report. Knows nothing of how messages are
+moved: the client moves messages.
 """
 
 from twinbus.pipeline.syphon.assignment import Pair

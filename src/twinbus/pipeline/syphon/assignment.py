@@ -1,7 +1,7 @@
-"""What a task is to do: which backlog queues, between which namespaces, and whom it tells.
+"""The assignment of a task: its backlog queues, both namespaces, and the driver to report to.
 
-Owns: the connection strings, which no `repr` shows; how backlog queues are spread over tasks, and the epochs with which
-they are claimed.
+Owns the connection strings, which `repr` does not show, the distribution of backlog queues over tasks, and the epochs
+of exclusive receivers.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """How driver and tasks reach both namespaces. It travels to the tasks, and shows nothing of itself anywhere."""
+    """Connection settings for both namespaces, sent to tasks. `repr` shows no secrets."""
 
     primary_connection_string: str = field(repr=False)
     secondary_connection_string: str = field(repr=False)
     admin_connection_string: str = field(repr=False)
-    """Of the secondary, as for its administration."""
+    """Connection string for administering the secondary."""
     primary_name: str
-    """What backlog queues are named after."""
+    """Name of the primary, which is part of the backlog queue names."""
     ca_certificates: str = field(default="", repr=False)
-    """Certificates to trust beside those of each machine, as PEM: a task has no file of the driver's."""
+    """Additional trusted certificates as PEM text, because a task cannot read the driver's files."""
 
     @classmethod
     def of(
         cls, primary: str, secondary: str, admin: str, *, name: str | None = None, ca_files: Sequence[Path] = ()
     ) -> Pair:
-        """Check what the user has typed. ValueError, OSError; PipelineError where a name is missing."""
-        where, *_ = [ConnectionString.parse(text) for text in (primary, secondary, admin)]
-        name = name or where.namespace
+        """Validate the user's input. Raise ValueError, OSError, or PipelineError if the primary's name is unknown."""
+        endpoint, *_ = [ConnectionString.parse(text) for text in (primary, secondary, admin)]
+        name = name or endpoint.namespace
         if name is None:
             raise PipelineError(
-                f"the name of the primary cannot be read from its host {where.host!r}: say --primary-name"
+                f"the name of the primary cannot be read from its host {endpoint.host!r}: set --primary-name"
             )
         pair = cls(
             primary_connection_string=primary,
@@ -57,88 +57,91 @@ class Pair:
         return pair
 
     def tls_context(self) -> ssl.SSLContext:
-        """What takes the certificates of these authorities, and of this machine's."""
+        """Return a TLS context that trusts these certificates and the machine's certificates."""
         context = ssl.create_default_context()
         if self.ca_certificates:
             context.load_verify_locations(cadata=self.ca_certificates)
         return context
 
     def factories(self) -> tuple[MessagingFactory, MessagingFactory]:
-        """The primary's and the secondary's."""
+        """Return factories for the primary and the secondary."""
         tls = self.tls_context()
         primary = MessagingFactory.from_connection_string(self.primary_connection_string, tls=tls)
         return primary, MessagingFactory.from_connection_string(self.secondary_connection_string, tls=tls)
 
     def manager(self) -> NamespaceManager:
-        """Who lists the backlog queues."""
+        """Return a manager that lists the backlog queues."""
         return NamespaceManager.from_connection_string(self.admin_connection_string, tls=self.tls_context())
 
 
 async def count_parked(manager: NamespaceManager, primary_name: str) -> dict[str, int]:
-    """Each backlog queue, and how many messages are parked there: one request, however many there are."""
+    """Return the number of parked messages in each backlog queue, from one listing of all queues."""
     return {
-        found.path: found.runtime.active_count + found.runtime.deferred_count
-        async for found in manager.get_queues(backlog_queue_prefix(primary_name))
-        if backlog_queue_index(found.path, primary_name) is not None
+        queue.path: queue.runtime.active_count + queue.runtime.deferred_count
+        async for queue in manager.get_queues(backlog_queue_prefix(primary_name))
+        if backlog_queue_index(queue.path, primary_name) is not None
     }
 
 
 async def lock_durations(manager: NamespaceManager, primary_name: str) -> dict[str, int]:
-    """Each backlog queue, and how many milliseconds its locks last: by that a message tells how long it was parked."""
+    """Return the lock duration of each backlog queue in milliseconds, which is needed to compute parked times."""
     return {
-        found.path: found.description.lock_duration_ms
-        async for found in manager.get_queues(backlog_queue_prefix(primary_name))
-        if backlog_queue_index(found.path, primary_name) is not None
+        queue.path: queue.description.lock_duration_ms
+        async for queue in manager.get_queues(backlog_queue_prefix(primary_name))
+        if backlog_queue_index(queue.path, primary_name) is not None
     }
 
 
 # --- assignments ------------------------------------------------------------------------------------------------------
 
 MAX_ATTEMPTS: Final = 100
-"""More than Spark makes of one task."""
+"""Upper bound on the number of attempts that Spark makes for one task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverAddress:
-    """Where the driver listens."""
+    """Address at which the driver listens for tasks."""
 
     host: str
     port: int
     token: str = field(repr=False)
-    """What shows that a task is one of this driver's."""
+    """Secret that identifies the tasks of this driver."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """Of one task. It travels inside a partition, so that no plan and no log shows it."""
+    """Assignment of one task, sent as partition data so that plans and logs do not show the assignment."""
 
     pair: Pair
     backlog_queues: tuple[str, ...]
     driver_address: DriverAddress
     round: int
     group: int
-    """The place of this task among those of its round."""
+    """Index of this task in its round."""
     driver_started_ms: int
-    """When the driver began, by its clock: the age of this syphon among others."""
+    """Start time of the driver according to its own clock. The syphon that was started last has precedence."""
     poll_s: float
     deduct: bool
     journal_dir: str | None
     not_found_grace_s: float = NOT_FOUND_GRACE_S
     lock_durations_ms: Mapping[str, int] = field(default_factory=dict)
-    """How long each backlog queue locks messages, in milliseconds."""
+    """Lock duration of each backlog queue in milliseconds."""
 
     def epoch(self, attempt: int) -> int:
-        """Newer than any earlier task of this driver, and no newer than it was when the driver began.
+        """Return a higher epoch than any earlier task of this driver has.
 
-        So a task that is started again takes its queues from the one that was lost, whether or not that is known to be
-        gone; and of several syphons the one that was started last has the queues (Q17), not the one with the youngest
-        task.
+        A restarted task thus takes over the queues of a lost task, even if the lost task still runs. The epoch is based
+        on the driver's start time. So the syphon that was started last gets the queues (Q17), not the syphon with the
+        newest task.
         """
         return self.driver_started_ms + MAX_ATTEMPTS * self.round + min(attempt, MAX_ATTEMPTS - 1)
 
 
 def spread_queues(parked: Mapping[str, int], max_tasks: int) -> list[tuple[str, ...]]:
-    """Backlog queues by task: each has about as many messages to move, and about as many queues. Fullest first."""
+    """Spread backlog queues over tasks so that each task has similar numbers of messages and queues.
+
+    The fullest queues are assigned first.
+    """
     groups: list[list[str]] = [[] for _ in range(max(1, min(max_tasks, len(parked))))]
     weights = [0] * len(groups)
     for queue in sorted(parked, key=lambda path: (-parked[path], path)):

@@ -1,8 +1,8 @@
-"""The driver: round after round, until it is stopped or nothing is parked any more.
+"""The driver of the syphon: runs rounds until it is stopped or no messages are parked.
 
-A round lasts an hour at most, then backlog queues are looked for anew and spread over the places there are. Ending a
-round costs an idle backlog queue no receive more: four polls of 15 minutes are an hour. Owns: what follows a round, and
-the report. When a round is over is decided by `watch`.
+A round lasts an hour at most. After a round, the driver lists the backlog queues again and spreads the queues over the
+available task slots. Ending a round does not add receive operations for an idle backlog queue: an hour is exactly four
+polls of 15 minutes. Owns the sequence of rounds and the report. `round_monitor` decides when a round ends.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ if TYPE_CHECKING:
     from twinbus.pipeline.syphon.task import TaskResult
 
 TASK_GRACE_S: Final = 30.0
-"""How long tasks may take to finish; the pumps themselves take a few seconds at most."""
+"""Maximum time for tasks to finish; pumps need a few seconds at most."""
 _PYTHON_ERROR_LINE: Final = re.compile(r"^(?:[\w.]+\.)?([A-Z]\w+(?:Error|Exception|Interrupt)?: .+)$", re.MULTILINE)
 
 
 class RoundFailed(Exception):
-    """Spark gave it up. The text says why, without the stack."""
+    """A round that Spark gave up on. The text is the reason without the stack trace."""
 
 
 class Round:
-    """One of them."""
+    """One round: a Spark job that drains backlog queues."""
 
     def __init__(
         self, spark: SparkSession, task_server: TaskServer, number: int, assignments: Sequence[Assignment]
     ) -> None:
-        """`run` begins."""
+        """Create a round. `run` starts it."""
         self.number = number
         self.assignments = assignments
         self.counts = RoundCounts([assignment.backlog_queues for assignment in assignments])
@@ -61,25 +61,28 @@ class Round:
 
     @property
     def running_tasks(self) -> int:
-        """Tasks that run now."""
-        return len({caller.group for caller in self._task_server.connected_tasks(self.number)})
+        """Number of tasks that are running."""
+        return len({task_id.group for task_id in self._task_server.connected_tasks(self.number)})
 
     async def run(self, wait_for_end: Callable[[Round], Awaitable[RoundEnd]]) -> RoundEnd | None:
-        """Have it run until `watch` says that it is over; None if it ended by itself. RoundFailed."""
+        """Run the job until `wait_for_end` returns.
+
+        Return None if the job finishes first. Raise RoundFailed if the job fails.
+        """
         job = asyncio.ensure_future(asyncio.to_thread(self._run_job))
-        watching = asyncio.ensure_future(wait_for_end(self))
+        monitor = asyncio.ensure_future(wait_for_end(self))
         try:
-            await asyncio.wait([job, watching], return_when=asyncio.FIRST_COMPLETED)
-            over = watching.result() if watching.done() else None
+            await asyncio.wait([job, monitor], return_when=asyncio.FIRST_COMPLETED)
+            round_end = monitor.result() if monitor.done() else None
         finally:
-            watching.cancel()
+            monitor.cancel()
             await self._finish(job)
-        if not job.cancelled() and (error := job.exception()) is not None and over is None:
+        if not job.cancelled() and (error := job.exception()) is not None and round_end is None:
             raise RoundFailed(error_summary(error)) from error
-        return over
+        return round_end
 
     async def _finish(self, job: asyncio.Future[None]) -> None:
-        """Let the tasks finish what is on its way."""
+        """Tell tasks to stop, and wait while they settle messages in flight. Then cancel the job if necessary."""
         self._task_server.end_round(self.number, "the round is over")
         with contextlib.suppress(Exception):
             await asyncio.wait([job], timeout=TASK_GRACE_S)
@@ -88,7 +91,7 @@ class Round:
             await asyncio.wait([job])
 
     def cancel(self) -> None:
-        """End it at once: what is on its way is found in its backlog queue again."""
+        """Cancel the job at once. Messages in flight stay in their backlog queues."""
         self._spark_context.cancelJobGroup(self._job_group)
 
     @property
@@ -96,65 +99,65 @@ class Round:
         return f"twinbus-syphon-{self.number}"
 
     def _run_job(self) -> None:
-        """On a thread of its own: it takes as long as the round."""
+        """Run the job on its own thread, because the call blocks for the whole round."""
         context, count = self._spark_context, len(self.assignments)
         context.setJobGroup(self._job_group, f"syphon, round {self.number}", interruptOnCancel=True)
-        yielded: list[TaskResult] = context.parallelize(self.assignments, count).mapPartitions(drain).collect()
-        self.counts.finish(yielded)
+        results: list[TaskResult] = context.parallelize(self.assignments, count).mapPartitions(drain).collect()
+        self.counts.finish(results)
 
 
 def error_summary(error: BaseException) -> str:
-    """What a failed job says: the last line of the Python stack in it, if there is one."""
+    """Return the last Python error line in the text of a failed job, or else the first line of the text."""
     text = str(getattr(error, "java_exception", None) or error)
-    found = _PYTHON_ERROR_LINE.findall(text)
-    return found[-1] if found else text.strip().split("\n", 1)[0]
+    error_lines = _PYTHON_ERROR_LINE.findall(text)
+    return error_lines[-1] if error_lines else text.strip().split("\n", 1)[0]
 
 
 log: Final = logging.getLogger(__name__)
 
 MASTER: Final = "local[*,4]"
-"""This machine; a task that fails is started again, as on a cluster."""
+"""All cores on this machine. A failed task is started again, as on a cluster."""
 SETTINGS: Final = {
-    "spark.speculation": "false",  # a second attempt beside the first would take its queues from it
+    "spark.speculation": "false",  # a concurrent second attempt would take over the queues
     "spark.task.maxFailures": "8",
 }
 POLL_S: Final = 900.0
 MAX_ROUND_S: Final = 3600.0
 NO_QUEUES_POLL_INTERVAL_S: Final = 60.0
-"""How often backlog queues are looked for where there is none yet."""
+"""Interval between searches for backlog queues while none exist."""
 UNREACHABLE_POLL_INTERVAL_S: Final = 5.0
-"""How often the secondary is asked if it does not answer."""
+"""Interval between requests to the secondary while it is unreachable."""
 RETRY_DELAY_S: Final = 5.0
 MAX_FAILED_ROUNDS: Final = 3
-"""Rounds in a row that failed without moving anything."""
+"""Maximum number of consecutive rounds that fail without moving a message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What the user asks for."""
+    """The user's settings for a run."""
 
     pair: Pair
     available_now: bool = False
-    """End when nothing is parked any more, or nothing moves."""
+    """Whether to stop when no messages are parked, or no messages are moved for `wait_s`."""
     wait_s: float = 60.0
-    """How long nothing may move then."""
+    """Idle time after which a run with `available_now` stops."""
     deduct: bool = False
-    """Take the parked time off the time to live."""
+    """Whether to subtract the parked time from the time to live."""
     not_found_grace_s: float = NOT_FOUND_GRACE_S
-    """How long messages for a destination that does not exist stay parked before they are dead-lettered."""
+    """Time that messages for a missing destination stay parked before they are dead-lettered."""
     journal_dir: str | None = None
-    """Where each task writes down what became of each message, on its machine."""
+    """Folder on each task's machine for its journal of message outcomes."""
     report_place: str | None = None
-    """Where the report is added as Parquet."""
+    """Location to which the report is appended as Parquet."""
     poll_s: float = POLL_S
     round_s: float = MAX_ROUND_S
 
 
 class SparkSyphon:
-    """One run of it."""
+    """One run of the syphon."""
 
     def __init__(self, spark: SparkSession, settings: Wanted, on_progress: Callable[[Progress], None] = ignore) -> None:
-        """`run` begins; `told` hears how far it is, several times a second."""
+        """Create a run. The method `run` starts the run, and calls `on_progress` several times a second."""
         self.report = Report()
         self._spark = spark
         self._settings = settings
@@ -168,13 +171,16 @@ class SparkSyphon:
         self._failed_rounds = 0
 
     def stop(self) -> None:
-        """End soon, and well; asked again, at once."""
+        """Stop the run gracefully. A second call cancels the current round."""
         if self._stopped.is_set() and self._round is not None:
             self._round.cancel()
         self._stopped.set()
 
     async def run(self) -> Report:
-        """Drain. PipelineError, or ServiceBusError if the secondary does not even answer once."""
+        """Drain the backlog queues.
+
+        Raise PipelineError, or ServiceBusError if the secondary is unreachable on startup.
+        """
         conf = self._spark.sparkContext.getConf()
         host = conf.get("spark.driver.host") or "127.0.0.1"
         driver = await self._task_server.open(conf.get("spark.driver.bindAddress") or host, host)
@@ -188,33 +194,33 @@ class SparkSyphon:
         return self.report
 
     async def _run_rounds(self, manager: NamespaceManager, driver_address: DriverAddress) -> None:
-        """Round after round."""
-        name, wanted = self._settings.pair.primary_name, self._settings
-        watch = RoundMonitor(
+        """Run rounds until the run is complete or stopped."""
+        name, settings = self._settings.pair.primary_name, self._settings
+        monitor = RoundMonitor(
             stopped=self._stopped,
             count_slots=lambda: self._spark.sparkContext.defaultParallelism,
             count_parked=lambda: count_parked(manager, name),
             on_progress=self._publish_progress,
-            max_round_s=wanted.round_s,
-            idle_timeout_s=wanted.wait_s if wanted.available_now else None,
+            max_round_s=settings.round_s,
+            idle_timeout_s=settings.wait_s if settings.available_now else None,
         )
         parked: Mapping[str, int] | None = await count_parked(manager, name)
         self._lock_durations_ms = await lock_durations(manager, name) if parked else {}
-        most: int | None = None
+        max_tasks: int | None = None
         while not self._stopped.is_set():
             if parked:
-                over = await self._run_round(
-                    watch, self._plan_assignments(parked, driver_address, most), sum(parked.values())
+                round_end = await self._run_round(
+                    monitor, self._plan_assignments(parked, driver_address, max_tasks), sum(parked.values())
                 )
-                most = over.max_tasks
+                max_tasks = round_end.max_tasks
                 parked = await self._count_parked(manager)
-                await self._add_round_to_report(parked, over)
-                if over.kind is RoundEndKind.STOPPED or (
-                    wanted.available_now and over.kind in (RoundEndKind.EMPTY, RoundEndKind.STUCK)
+                await self._add_round_to_report(parked, round_end)
+                if round_end.kind is RoundEndKind.STOPPED or (
+                    settings.available_now and round_end.kind in (RoundEndKind.EMPTY, RoundEndKind.STUCK)
                 ):
                     return
-            elif parked is not None and wanted.available_now:
-                self.report.is_finished, self.report.reason = True, "there is no backlog queue"
+            elif parked is not None and settings.available_now:
+                self.report.is_finished, self.report.reason = True, "there are no backlog queues"
                 return
             else:
                 await self._sleep_unless_stopped(
@@ -248,22 +254,22 @@ class SparkSyphon:
         ]
 
     async def _run_round(self, monitor: RoundMonitor, assignments: list[Assignment], parked: int) -> RoundEnd:
-        """One round. PipelineError where Spark cannot run it at all."""
-        one = self._round = Round(self._spark, self._task_server, self._round_number, assignments)
+        """Run one round. Raise PipelineError if Spark cannot run the round."""
+        round_ = self._round = Round(self._spark, self._task_server, self._round_number, assignments)
         try:
-            over = await one.run(lambda this: monitor.wait_for_end(this, parked))
+            round_end = await round_.run(lambda running: monitor.wait_for_end(running, parked))
         except RoundFailed as error:
-            self._failed_rounds = 0 if one.counts.moved else self._failed_rounds + 1
-            if not list(one.counts.tasks) or self._failed_rounds >= MAX_FAILED_ROUNDS:
+            self._failed_rounds = 0 if round_.counts.moved else self._failed_rounds + 1
+            if not list(round_.counts.tasks) or self._failed_rounds >= MAX_FAILED_ROUNDS:
                 raise PipelineError(f"Spark gave up: {error}") from error
-            log.warning("a round failed, and is begun anew: %s", error)
+            log.warning("a round failed and is started again: %s", error)
             await self._sleep_unless_stopped(RETRY_DELAY_S)
-            return RoundEnd(RoundEndKind.ROUTINE, f"a task was given up: {error}")
+            return RoundEnd(RoundEndKind.ROUTINE, f"Spark gave up a task: {error}")
         else:
-            return over or RoundEnd(RoundEndKind.ROUTINE, "its tasks have ended")
+            return round_end or RoundEnd(RoundEndKind.ROUTINE, "all tasks have ended")
 
     async def _add_round_to_report(self, parked: Mapping[str, int] | None, round_end: RoundEnd) -> None:
-        """Add a round to the report."""
+        """Add a round to the report, and write its rows if the user gave a location."""
         assert self._round is not None
         rows = self._round.counts.rows(parked, round_end.reason)
         self._round = None
@@ -273,15 +279,15 @@ class SparkSyphon:
         if self._settings.report_place is not None:
             try:
                 await asyncio.to_thread(report.write_report, self._spark, rows, self._settings.report_place)
-            except Exception as error:  # noqa: BLE001  # whatever Spark has: the messages are moved all the same
+            except Exception as error:  # noqa: BLE001  # any error of Spark: the messages were moved anyway
                 self.report.write_error = f"{self._settings.report_place}: {str(error).strip().splitlines()[0]}"
-                log.error("the report was not written: %s", self.report.write_error)  # noqa: TRY400  # Spark's stack says no more
+                log.error("the report could not be written: %s", self.report.write_error)  # noqa: TRY400  # Spark's stack trace adds nothing
 
     async def _count_parked(self, manager: NamespaceManager) -> Mapping[str, int] | None:
         try:
             return await count_parked(manager, self._settings.pair.primary_name)
         except ServiceBusError as error:
-            log.warning("the backlog queues were not counted: %s", error)
+            log.warning("the backlog queues could not be counted: %s", error)
             return None
 
     async def _sleep_unless_stopped(self, seconds: float) -> None:
@@ -296,7 +302,7 @@ class SparkSyphon:
             self._round.counts.update(task_id, rows, problems)
 
     def _publish_progress(self, progress: Progress) -> None:
-        """With what earlier rounds have moved."""
+        """Report progress with the totals of earlier rounds added."""
         moved, dead_lettered = self.report.moved + progress.moved, self.report.dead_lettered + progress.dead_lettered
         self._on_progress(
             Progress(

@@ -1,6 +1,6 @@
-"""What was moved, counted: by backlog queue and destination.
+"""Progress of one task: moved messages by backlog queue and destination.
 
-Owns: the counts of one task, and what hinders its pumps. Knows nothing of how a count gets to the driver.
+Owns a task's counts and the current problems of its pumps. Knows nothing of how counts reach the driver.
 """
 
 from __future__ import annotations
@@ -24,54 +24,57 @@ COUNTED_EVENTS: Final = frozenset(
         EventKind.PUMP_FAILED,
     }
 )
-"""What hinders, or is counted beside what is moved: of that there is no event, for there are so many."""
+"""Events about problems and dead-lettered messages.
+
+There are too many moved messages for events, so moved messages are counted directly.
+"""
 MAX_DESTINATIONS: Final = 10_000
-"""Of a task, by name; others are counted together: paths come from messages, and a sender can invent any number."""
+"""Maximum number of destinations that a task counts by name, because senders can invent any number of paths."""
 OTHER_DESTINATIONS: Final = "(other)"
 MAX_PROBLEM_LENGTH: Final = 500
 
 
 class MovedCount(NamedTuple):
-    """Between one backlog queue and one destination."""
+    """Counts of messages from one backlog queue to one destination."""
 
     backlog_queue: str
     destination: str | None
-    """None for what was dead-lettered because nobody can tell where it belongs."""
+    """Path of the destination, or None for dead-lettered messages whose destination is unknown."""
     moved: int
     dead_lettered: int
     first_ms: int | None
-    """Of the wall clock."""
+    """Wall-clock time of the first counted message."""
     last_ms: int | None
 
 
 class TaskProgress:
-    """Of one task."""
+    """Counts and problems of one task."""
 
     def __init__(self, queues: Iterable[str]) -> None:
-        """Nothing was moved."""
+        """Create empty counts for the given backlog queues."""
         self._counts: dict[tuple[str, str | None], list[int]] = {}
-        """Moved, dead-lettered, first and last time."""
+        """Moved count, dead-lettered count, first time and last time."""
         self._changed_keys: set[tuple[str, str | None]] = set()
         self.problems: dict[str, str] = dict.fromkeys(queues, "")
-        """What hinders each pump now, or the messages for one destination; empty where nothing does."""
+        """Current problem of each pump or of its messages for one destination; empty without a problem."""
         self._problem_destinations: dict[str, str] = {}
-        """Of each backlog queue, the destination that its trouble is about."""
+        """Destination affected by the problem of each backlog queue."""
         self._reported_problems: dict[str, str] = {}
 
     def on_event(self, event: PairingEvent) -> None:
-        """Count it, or remember what hinders."""
+        """Count a dead-lettered message, or record a problem."""
         queue = event.backlog_queue or ""
         if event.kind is EventKind.DEAD_LETTERED:
             self._count((queue, event.path), 1, event.at_ms)
         elif event.path is None:
             self._problem_destinations.pop(queue, None)
             self.problems[queue] = (event.reason or "")[:MAX_PROBLEM_LENGTH]
-        elif event.reason is not None:  # else the message waits behind another, whose reason is told
+        elif event.reason is not None:  # otherwise an earlier message has reported the reason
             self._problem_destinations[queue] = event.path
             self.problems[queue] = f"'{event.path}': {event.reason}"[:MAX_PROBLEM_LENGTH]
 
     def count_moved(self, queue: str, destination: str, at_ms: int) -> None:
-        """One more."""
+        """Count a moved message, and clear a problem with its destination."""
         if self._problem_destinations and self._problem_destinations.get(queue) == destination:
             del self._problem_destinations[queue]
             self.problems[queue] = ""
@@ -88,17 +91,17 @@ class TaskProgress:
         self._changed_keys.add(key)
 
     def rows(self) -> list[MovedCount]:
-        """All that was counted; one row that says so for a queue from which nothing was moved."""
+        """Return all counts, with a row of zeros for each backlog queue without counts."""
         rows = [MovedCount(*key, *counts) for key, counts in self._counts.items()]
         idle = self.problems.keys() - {row.backlog_queue for row in rows}
         return rows + [MovedCount(queue, None, 0, 0, None, None) for queue in sorted(idle)]
 
     def take_changes(self) -> tuple[list[MovedCount], dict[str, str]]:
-        """What has changed since this was asked last: counts, each as it is now, and troubles."""
+        """Return the counts and problems that have changed since the last call. Counts are totals, not differences."""
         rows = [MovedCount(*key, *self._counts[key]) for key in self._changed_keys]
-        troubles = {
+        problems = {
             queue: text for queue, text in self.problems.items() if self._reported_problems.get(queue, "") != text
         }
         self._changed_keys.clear()
-        self._reported_problems.update(troubles)
-        return rows, troubles
+        self._reported_problems.update(problems)
+        return rows, problems

@@ -1,7 +1,8 @@
-"""When a round is over: stopped, its hour is up, nothing is parked any more, or its tasks fit the cluster no more.
+"""The monitor of a round, which decides when the round ends.
 
-Owns: these decisions, and how often the secondary is asked how much is parked: while messages move that is known from
-the tasks, so it is asked seldom.
+A round ends when the run is stopped, its hour is over, no messages are parked, or its tasks no longer match the
+cluster's slots. Owns these decisions and the counting of parked messages. While messages move, task reports show how
+many are left, so requests to the secondary are rare.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ log: Final = logging.getLogger(__name__)
 
 TICK_INTERVAL_S: Final = 0.25
 COUNT_INTERVAL_S: Final = 5.0
-"""How often the backlog queues are counted while messages move; when all seem to be moved, each tick."""
+"""Interval between counts of the backlog queues while messages move. When no messages seem left, each tick counts."""
 FIRST_TASK_TIMEOUT_S: Final = 180.0
-"""How long the first task of a round may take to start."""
+"""Maximum time until the first task of a round starts."""
 SLOT_WAIT_TIMEOUT_S: Final = 30.0
-"""How long a task may wait for a place on the cluster before backlog queues are spread over fewer tasks."""
+"""Time that a task may wait for a slot before backlog queues are spread over fewer tasks."""
 SLOT_CHECK_INTERVAL_S: Final = 10.0
-"""How often it is looked whether there are more places."""
+"""Interval between checks for additional slots."""
 
 
 class RoundEndKind(Enum):
-    """Why a round is over."""
+    """Reason why a round ended."""
 
     STOPPED = "stopped"
     ROUTINE = "its time is up"
@@ -44,30 +45,30 @@ class RoundEndKind(Enum):
 
 
 class RoundEnd(NamedTuple):
-    """A round is."""
+    """The end of a round."""
 
     kind: RoundEndKind
     reason: str
     max_tasks: int | None = None
-    """Tasks of the next round, where there are places for so many only."""
+    """Maximum number of tasks in the next round, if there are too few slots."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far it is."""
+    """Progress of a run."""
 
     moved: int
     dead_lettered: int
     left: int
-    """As far as is known."""
+    """Messages still parked, as far as known."""
     tasks: int
-    """That run now."""
+    """Number of running tasks."""
     problem: str
-    """What hinders one of them."""
+    """A current problem of one of the tasks, or an empty string."""
 
 
 class RoundMonitor:
-    """Over the rounds of a run."""
+    """Monitor for the rounds in a run."""
 
     def __init__(
         self,
@@ -79,7 +80,11 @@ class RoundMonitor:
         max_round_s: float,
         idle_timeout_s: float | None,
     ) -> None:
-        """`wait_s`: end when nothing is left, or has moved for so long; None: go on until it is stopped."""
+        """Create a monitor.
+
+        A round ends if no messages are left, or no messages were moved for `idle_timeout_s`. If `idle_timeout_s` is
+        None, rounds end only after `max_round_s`, and the run continues until it is stopped.
+        """
         self._stopped = stopped
         self._count_slots = count_slots
         self._count_parked = count_parked
@@ -88,7 +93,7 @@ class RoundMonitor:
         self._idle_timeout_s = idle_timeout_s
 
     async def wait_for_end(self, round_: Round, parked: int) -> RoundEnd:
-        """Wait until a round is."""
+        """Wait until a round ends, and return the reason."""
         loop = asyncio.get_running_loop()
         state = _RoundState(round_, parked, loop.time(), self._count_slots())
         while True:
@@ -97,11 +102,11 @@ class RoundMonitor:
             self._on_progress(state.progress())
             if self._stopped.is_set():
                 return RoundEnd(RoundEndKind.STOPPED, "stopped")
-            found = self._check_slots(state) or (
+            round_end = self._check_slots(state) or (
                 self._check_time_limit(state) if self._idle_timeout_s is None else await self._check_drained(state)
             )
-            if found is not None:
-                return found
+            if round_end is not None:
+                return round_end
 
     async def _pause(self) -> None:
         try:
@@ -118,19 +123,19 @@ class RoundMonitor:
         )
 
     async def _check_drained(self, state: _RoundState) -> RoundEnd | None:
-        """Nothing is left, or moves."""
+        """Return the end of the round if no messages are left or moving."""
         assert self._idle_timeout_s is not None
         if state.first_task_s is None:
             if state.now_s - state.started_s >= FIRST_TASK_TIMEOUT_S:
                 raise PipelineError(
-                    f"no task has started for {FIRST_TASK_TIMEOUT_S:.0f} s: does the cluster have a free core?"
+                    f"no task has started for {FIRST_TASK_TIMEOUT_S:.0f} s: check that the cluster has a free core"
                 )
             return None
         if state.is_count_due():
             try:
                 state.set_left(sum((await self._count_parked()).values()))
             except ServiceBusError as error:
-                log.warning("the backlog queues were not counted: %s", error)
+                log.warning("the backlog queues could not be counted: %s", error)
             if state.left == 0 and state.is_counted:
                 return RoundEnd(RoundEndKind.EMPTY, "empty")
         if state.now_s - state.last_progress_s >= self._idle_timeout_s:
@@ -138,12 +143,12 @@ class RoundMonitor:
         return None
 
     def _check_slots(self, state: _RoundState) -> RoundEnd | None:
-        """None while there is a place for each task, and none too many."""
-        wanted = len(state.round.assignments)
+        """Return the end of the round if tasks wait for slots, or if there are more slots than before."""
+        task_count = len(state.round.assignments)
         if state.waiting_since_s is not None and state.now_s - state.waiting_since_s >= SLOT_WAIT_TIMEOUT_S:
             return RoundEnd(RoundEndKind.REGROUPED, "spread over fewer tasks", max(1, state.round.running_tasks))
         queues = sum(len(assignment.backlog_queues) for assignment in state.round.assignments)
-        if wanted < queues and state.now_s - state.last_slot_check_s >= SLOT_CHECK_INTERVAL_S:
+        if task_count < queues and state.now_s - state.last_slot_check_s >= SLOT_CHECK_INTERVAL_S:
             state.last_slot_check_s = state.now_s
             if self._count_slots() > state.slots:
                 return RoundEnd(RoundEndKind.REGROUPED, "spread over more tasks")
@@ -151,28 +156,28 @@ class RoundMonitor:
 
 
 class _RoundState:
-    """Of one round."""
+    """State of one round."""
 
     def __init__(self, round_: Round, parked: int, now_s: float, slots: int) -> None:
         self.round = round_
         self.now_s = self.started_s = self.last_progress_s = self.last_count_s = self.last_slot_check_s = now_s
         self.slots = slots
         self.first_task_s: float | None = None
-        """When the first task was heard of."""
+        """Time at which the first task connected."""
         self.waiting_since_s: float | None = None
-        """Since when some task waits for its place."""
+        """Time since which a task has been waiting for a slot."""
         self.left = parked
         self.is_counted = True
-        """`left` is what was counted; else what follows from what was moved since."""
+        """Whether `left` was counted. If not, it was computed from the messages moved since the last count."""
         self._done_count = 0
 
     def update(self, now_s: float) -> None:
-        """What the tasks have told meanwhile."""
+        """Update the state from task reports."""
         self.now_s = now_s
-        on_line = self.round.running_tasks
-        if on_line and self.first_task_s is None:
+        running = self.round.running_tasks
+        if running and self.first_task_s is None:
             self.first_task_s = self.last_progress_s = now_s
-        is_waiting = 0 < on_line < len(self.round.assignments)
+        is_waiting = 0 < running < len(self.round.assignments)
         self.waiting_since_s = (self.waiting_since_s or now_s) if is_waiting else None
         done = self.round.counts.moved + self.round.counts.dead_lettered
         if done != self._done_count:
@@ -180,22 +185,22 @@ class _RoundState:
             self._done_count, self.last_progress_s = done, now_s
 
     def is_count_due(self) -> bool:
-        """It is time to count what is parked."""
+        """Return whether to count parked messages now."""
         return self.left == 0 or self.now_s - self.last_count_s >= COUNT_INTERVAL_S
 
     def set_left(self, left: int) -> None:
-        """It was counted."""
+        """Set the counted number of parked messages."""
         if left != self.left and self.is_counted:
-            self.last_progress_s = self.now_s  # somebody else moves them
+            self.last_progress_s = self.now_s  # another syphon moves messages
         self.left, self.is_counted, self.last_count_s = left, True, self.now_s
 
     def progress(self) -> Progress:
-        ledger = self.round.counts
-        trouble = next((text for text in ledger.problems.values() if text), "")
+        counts = self.round.counts
+        problem = next((text for text in counts.problems.values() if text), "")
         return Progress(
-            moved=ledger.moved,
-            dead_lettered=ledger.dead_lettered,
+            moved=counts.moved,
+            dead_lettered=counts.dead_lettered,
             left=self.left,
             tasks=self.round.running_tasks,
-            problem=trouble or ("" if self.first_task_s is not None else "no task has started yet"),
+            problem=problem or ("" if self.first_task_s is not None else "no task has started yet"),
         )

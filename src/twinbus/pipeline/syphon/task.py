@@ -1,7 +1,7 @@
-"""What a task of the syphon does on its executor.
+"""A task of the syphon, on its executor.
 
-Owns: its way from the assignment to the rows it yields. A task ends when the driver says so, when the driver is gone,
-or when its executor is: then its Python worker hears SIGHUP, and there is time to finish what is on its way.
+Owns the execution of an assignment, including the result rows. A task stops when the driver says so, when the driver is
+gone, or when its executor stops: the Python worker then receives SIGHUP and has time to settle messages in flight.
 """
 
 from __future__ import annotations
@@ -38,15 +38,18 @@ STOP_SIGNALS: Final = (signal.SIGHUP, signal.SIGTERM)
 
 
 class TaskResult(NamedTuple):
-    """A row: what one attempt of a task has moved between a backlog queue and a destination; at least one a queue."""
+    """Result row: counts of messages that one task attempt moved from a backlog queue to a destination.
+
+    Each backlog queue has at least one row.
+    """
 
     task_id: TaskId
     moved: MovedCount
 
 
 def drain(assignments: Iterable[Assignment]) -> Iterator[TaskResult]:
-    """All that a partition asks for."""
-    from pyspark import TaskContext  # noqa: PLC0415  # a task has it
+    """Run the assignments in a partition."""
+    from pyspark import TaskContext  # noqa: PLC0415  # tasks have PySpark
 
     context = TaskContext.get()
     attempt = context.attemptNumber() if context is not None else 0
@@ -55,25 +58,25 @@ def drain(assignments: Iterable[Assignment]) -> Iterator[TaskResult]:
 
 
 async def run_task(assignment: Assignment, attempt: int) -> list[TaskResult]:
-    """Pump until it is time to end."""
-    caller, tally = TaskId(assignment.round, assignment.group, attempt), TaskProgress(assignment.backlog_queues)
-    async with connect_to_driver(assignment.driver_address, caller) as call:
-        if call.end_reason.done():
+    """Run the pumps for an assignment until the task has to stop."""
+    task_id, progress = TaskId(assignment.round, assignment.group, attempt), TaskProgress(assignment.backlog_queues)
+    async with connect_to_driver(assignment.driver_address, task_id) as connection:
+        if connection.end_reason.done():
             return []
-        telling = asyncio.ensure_future(call.send_reports(tally))
+        reporting = asyncio.ensure_future(connection.send_reports(progress))
         try:
-            with _end_on_signals(call):
+            with _end_on_signals(connection):
                 async with running_pumps(
-                    *assignment.pair.factories(), assignment, assignment.epoch(attempt), tally
+                    *assignment.pair.factories(), assignment, assignment.epoch(attempt), progress
                 ) as pumps:
-                    await _wait_for_end(call, pumps)
+                    await _wait_for_end(connection, pumps)
         finally:
-            telling.cancel()
-    return [TaskResult(caller, row) for row in tally.rows()]
+            reporting.cancel()
+    return [TaskResult(task_id, row) for row in progress.rows()]
 
 
 async def _wait_for_end(connection: DriverConnection, pumps: list[Pump]) -> None:
-    """PipelineError where a pump has ended without being told: Spark starts the task again."""
+    """Wait until the task has to stop. If a pump stops by itself, raise PipelineError, so that Spark retries."""
     failing = asyncio.ensure_future(wait_for_ended_pump(pumps))
     try:
         await asyncio.wait([connection.end_reason, failing], return_when=asyncio.FIRST_COMPLETED)
@@ -85,17 +88,17 @@ async def _wait_for_end(connection: DriverConnection, pumps: list[Pump]) -> None
 
 @contextlib.contextmanager
 def _end_on_signals(connection: DriverConnection) -> Iterator[None]:
-    """Spark's Python daemon tells its workers so that the executor is gone."""
-    loop, heard = (
+    """Stop the task on SIGHUP or SIGTERM, which Spark's Python daemon sends when the executor stops."""
+    loop, signals = (
         asyncio.get_running_loop(),
         STOP_SIGNALS if threading.current_thread() is threading.main_thread() else (),
     )
-    for number in heard:
+    for number in signals:
         loop.add_signal_handler(number, connection.end, f"the executor ended its tasks ({number.name})")
     try:
         yield
     finally:
-        for number in heard:
+        for number in signals:
             loop.remove_signal_handler(number)
 
 
@@ -108,7 +111,7 @@ PUMP_POLL_INTERVAL_S: Final = 5.0
 async def running_pumps(
     primary: MessagingFactory, secondary: MessagingFactory, assignment: Assignment, epoch: int, progress: TaskProgress
 ) -> AsyncIterator[list[Pump]]:
-    """Drain within the block. At its end what is on its way is waited for, for a moment; the rest stays parked."""
+    """Run pumps within the block. On exit, wait briefly for messages in flight; all other messages stay parked."""
     clock = primary.settings.clock
     events = _CountingEvents(clock, progress, primary.address, secondary.address)
     events.listen(progress.on_event, COUNTED_EVENTS)
@@ -141,7 +144,7 @@ async def running_pumps(
 async def _attached_journal(
     folder: str | None, primary: MessagingFactory, secondary: MessagingFactory, events: PairEventPublisher
 ) -> AsyncIterator[None]:
-    """What becomes of each message is written down on this machine, as a pair does with `journal_dir`."""
+    """Write message outcomes to a journal on this machine, as a pair with `journal_dir` does."""
     if folder is None:
         yield
         return
@@ -157,7 +160,7 @@ async def _attached_journal(
 
 
 class _CountingEvents(PairEventPublisher):
-    """Counts each message that is moved, and makes an event of it only where somebody wants one: it costs more."""
+    """Publisher that counts moved messages, and creates events only for listeners, because events are slow."""
 
     def __init__(self, clock: Clock, progress: TaskProgress, primary: str, secondary: str) -> None:
         super().__init__(clock, primary, secondary)
@@ -178,7 +181,7 @@ class _CountingEvents(PairEventPublisher):
 
 
 async def wait_for_ended_pump(pumps: list[Pump]) -> str:
-    """Wait until one of them has ended by itself, which it should not: its backlog queue."""
+    """Wait until a pump has stopped by itself, and return the path of its backlog queue."""
     while True:
         await asyncio.sleep(PUMP_POLL_INTERVAL_S)
         for pump in pumps:

@@ -1,5 +1,5 @@
-"""The AMQP gateway: from connections of clients to the broker.
+"""The AMQP gateway, between client connections and the broker.
 
 Owns: one object for each connection and link of a client, the request nodes (`$cbs`, `$management`, `$outage`,
-`$pairing`) and transactions. It uses the broker by its ports alone.
+`$pairing`) and transactions. Uses the broker only through its ports.
 """

@@ -1,6 +1,6 @@
-"""A link on which a client sees the messages of an entity without taking them: distribution-mode `copy`.
+"""A link on which a client browses an entity's messages without locking them: distribution-mode `copy`.
 
-Owns: the range that it asked for, and its credit. docs/browse.md says what it sees.
+Owns: the requested range, and the link's credit. docs/browse.md describes what a client sees.
 """
 
 from __future__ import annotations
@@ -32,34 +32,36 @@ TO_FILTER: Final = "twinbus:to-sequence-number"
 FILTERS: Final = (FRAGMENT_FILTER, FROM_FILTER, TO_FILTER)
 MAX_SEQUENCE_NUMBER: Final = 2**63 - 1
 ENDS_WITH_RANGE: Final = Symbol("twinbus:ends-with-range")
-"""A property of the link: it is detached when its range was seen."""
+"""A link property: the link is detached when the range has been browsed."""
 _FLUSH_POLL_S: Final = 0.01
-"""How long messages that wait for the session's window are given to leave, before it is looked again."""
+"""How long to wait before checking again whether queued messages have left through the session window."""
 
 
 MAX_RESERVED_CREDIT: Final = 256
-"""Messages for which the browse links of one connection lend room to fragments of other processes: what these send has
-to be taken, whether the client reads or not."""
+"""The total credit that the browse links of one connection reserve for fragments of other processes.
+
+Messages for reserved credit must be accepted, whether or not the client reads.
+"""
 
 
 class BrowseBudget:
-    """What the browse links of one connection share: room that they have lent, and the reads of the process."""
+    """Limits that the browse links of one connection share: reserved credit, and the reads of the process."""
 
     def __init__(self, reads: ReadLimiter | None = None) -> None:
-        """Nothing is lent."""
+        """Create a budget without reserved credit."""
         self.reads = reads or ReadLimiter()
         self._reserved = 0
         self._waiting: dict[BrowseLink, None] = {}
 
     def available_credit(self, link: BrowseLink) -> int:
-        """For how many messages more can be lent now; if for none, `link` is fed when there is room again."""
+        """Return how much more credit can be reserved. If there is none, `link` requests messages again later."""
         left = MAX_RESERVED_CREDIT - self._reserved
         if left <= 0:
             self._waiting[link] = None
         return max(0, left)
 
     def change_reserved(self, delta: int) -> None:
-        """So much more is lent now, or less."""
+        """Add `delta` to the reserved credit; if credit was returned, let waiting links continue."""
         self._reserved += delta
         while delta < 0 and self._waiting and self._reserved < MAX_RESERVED_CREDIT:
             link = next(iter(self._waiting))
@@ -70,12 +72,12 @@ class BrowseBudget:
                 return
 
     def remove(self, link: BrowseLink) -> None:
-        """A link has gone."""
+        """Remove a detached link."""
         self._waiting.pop(link, None)
 
 
 class BrowseLink:
-    """Messages of one fragment, or of all that an entity has, shown to one link."""
+    """The server's end of a link on which a client browses one fragment, or all fragments of an entity."""
 
     right: ClassVar[Right] = Right.LISTEN
     receive_and_delete = False
@@ -92,7 +94,7 @@ class BrowseLink:
         counter: UsageCounter | None = None,
         budget: BrowseBudget | None = None,
     ) -> None:
-        """Accept the link, and say from where to where there are messages."""
+        """Accept the link, and report the range of existing messages."""
         self.link = link
         self._budget = budget or BrowseBudget()
         self._counter = counter or UsageCounter()
@@ -109,81 +111,81 @@ class BrowseLink:
         self._browsers: list[tuple[FragmentPort, BrowseCursorPort]] = []
         self._reserves_credit = any(fragment.reserves_credit for fragment in fragments)
         number, self._first, self._last = _requested_range(link, len(fragments))
-        chosen = fragments if number is None else [fragments[number]]
-        if len(chosen) > 1:  # their numbers say nothing of each other
-            self._start(chosen, ())
+        selected = fragments if number is None else [fragments[number]]
+        if len(selected) > 1:  # sequence numbers of different fragments cannot be compared
+            self._start(selected, ())
         else:
-            self._find_range(chosen[0])
+            self._find_range(selected[0])
 
     def _find_range(self, fragment: FragmentPort) -> None:
-        """Ask from where to where there are messages, and begin then."""
+        """Find the range of existing sequence numbers, then start."""
 
-        def told(reach: tuple[int, int] | ServiceBusError) -> None:
+        def on_range_found(sequence_range: tuple[int, int] | ServiceBusError) -> None:
             if self.is_closed:
                 return
-            if isinstance(reach, ServiceBusError):
-                self.link.refuse(to_amqp_error(reach))
+            if isinstance(sequence_range, ServiceBusError):
+                self.link.refuse(to_amqp_error(sequence_range))
             else:
-                self._start([fragment], reach)
+                self._start([fragment], sequence_range)
 
-        fragment.browser.find_sequence_range(told)
+        fragment.browser.find_sequence_range(on_range_found)
 
     def _start(self, fragments: Sequence[FragmentPort], sequence_range: Sequence[int]) -> None:
-        said: dict[str, object] = {Symbol("twinbus:entity-id"): self._entity_id}
+        properties: dict[str, object] = {Symbol("twinbus:entity-id"): self._entity_id}
         names = (Symbol("twinbus:low-sequence-number"), Symbol("twinbus:next-sequence-number"))
-        said.update(zip(names, sequence_range, strict=False))
+        properties.update(zip(names, sequence_range, strict=False))
         ends = len(fragments) == 1 and _ends_with_range(self.link)
-        self.link.accept(properties=said)
+        self.link.accept(properties=properties)
         reads = self._budget.reads
         self._browsers = [
             (fragment, fragment.browser.browse(self, self._first, self._last, ends_at_last=ends, read_limiter=reads))
             for fragment in fragments
         ]
-        if self.link.credit > 0:  # the client did not wait for that
+        if self.link.credit > 0:  # the client granted credit before the link was accepted
             self.on_credit()
 
     @property
     def wants_messages(self) -> bool:
-        """The client waits for messages."""
+        """Whether the client is waiting for messages."""
         return self.link.credit > 0
 
     is_busy = wants_messages
 
     @property
     def available_credit(self) -> int:
-        """How many messages the link takes now."""
+        """How many messages the link accepts now."""
         room = self.link.sendable - self._reserved_credit if self._backpressure.has_room() else 0
         if (
             room <= 0 or not self._reserves_credit or self.link.drain_requested
-        ):  # a drain would end with less than there is
+        ):  # with a limit, a drain would finish before all messages are sent
             return room
         return min(room, self._budget.available_credit(self))
 
     def reserve_credit(self, count: int) -> None:
-        """So much room is lent to a fragment of another process, or is not any more."""
+        """Reserve credit for a fragment of another process; a negative count returns credit."""
         self._reserved_credit += count
         self._budget.change_reserved(count)
 
     def on_admitted(self) -> None:
-        """A fragment of another process knows it."""
+        """Do nothing: a browse link does not wait for admission by fragments in other processes."""
 
     def deliver_browsed(self, deliveries: list[Delivery]) -> int:
-        """Send messages, settled: there is nothing to settle. Only for as many as there is credit now."""
+        """Send messages as settled, up to the current credit; return how many were sent."""
         count = min(len(deliveries), self.link.credit if self.link.is_attached else 0)
-        shown = deliveries[:count]
-        self.link.send_many(shown, settled=True)
-        self._counter.add_peeks(shown)
+        sent = deliveries[:count]
+        self.link.send_many(sent, settled=True)
+        self._counter.add_peeks(sent)
         return count
 
     deliver = deliver_browsed
 
     def request_messages(self) -> None:
-        """There is credit, or room in the socket."""
+        """Request messages from the fragments, after new credit or when the socket has room again."""
         for _, browser in self._browsers:
             browser.advance()
 
     def on_credit(self) -> None:
-        """The client granted credit, or wants it back."""
+        """Handle a flow from the client, which grants credit or requests a drain."""
         self.last_used_s = self._clock.monotonic_s()
         if not self.link.drain_requested:
             self.request_messages()
@@ -195,34 +197,37 @@ class BrowseLink:
                 browser.drain(self._on_drained)
 
     def _drain_sequentially(self) -> None:
-        """One fragment after the other: room that is lent to one cannot be lent to the next. As `Gathering` does it."""
-        waiting = sorted(
+        """Drain one fragment after the other: credit reserved for one fragment is not available for the next.
+
+        `MultiFragmentReceiver` drains in the same way.
+        """
+        undrained = sorted(
             [browser for _, browser in self._browsers], key=lambda browser: not browser.has_reserved_credit
         )
-        is_over = False
+        is_finished = False
 
         def finish() -> None:
-            nonlocal is_over
-            was_over, is_over = is_over, True
-            if not was_over and not self.is_closed and self.link.drain_requested:
+            nonlocal is_finished
+            was_finished, is_finished = is_finished, True
+            if not was_finished and not self.is_closed and self.link.drain_requested:
                 self.link.drained()
 
-        def show_next() -> None:
+        def drain_next() -> None:
             if self.is_closed:
                 return
-            if is_over:
+            if is_finished:
                 self.request_messages()  # credit that comes back after the drain is offered to all fragments
                 return
             for fragment, browser in self._browsers:
                 if not fragment.reserves_credit:
                     browser.advance()  # local messages do not wait for a slow process
-            if waiting and (self.link.sendable > self._reserved_credit or waiting[0].has_reserved_credit):
-                waiting.pop(0).drain(show_next)
+            if undrained and (self.link.sendable > self._reserved_credit or undrained[0].has_reserved_credit):
+                undrained.pop(0).drain(drain_next)
             else:
                 finish()
 
         self._timers.call_at(self._clock.monotonic_s() + DRAIN_TIMEOUT_S, finish)
-        show_next()
+        drain_next()
 
     def _on_drained(self) -> None:
         self._undrained_count -= 1
@@ -230,7 +235,10 @@ class BrowseLink:
             self.link.drained()
 
     def force_detach(self, error: ServiceBusError) -> None:
-        """The entity was deleted or disabled, or the range is over: then what is on its way leaves first."""
+        """Detach the link with an error: the entity was deleted or disabled, or the range has been browsed.
+
+        At the end of the range, queued messages are sent first.
+        """
         if self.is_closed:
             return
         if isinstance(error, RangeSeen) and self.link.session.send_queue.has_queued(self.link):
@@ -241,7 +249,7 @@ class BrowseLink:
     on_session_lock_lost = force_detach
 
     def on_detached(self) -> None:
-        """The link is over."""
+        """Close the browsers of the detached link."""
         self.is_closed = True
         for _, browser in self._browsers:
             browser.close()
@@ -249,30 +257,30 @@ class BrowseLink:
 
 
 def _ends_with_range(link: Sender) -> bool:
-    """Whether the client wants to be told when its range is over."""
+    """Return whether the client wants the link to be detached at the end of its range."""
     attach = link.remote_attach
     return attach is not None and (attach.properties or {}).get(ENDS_WITH_RANGE) is True
 
 
 def _requested_range(link: Sender, fragment_count: int) -> tuple[int | None, int, int]:
-    """Of which of so many fragments, from where to where; None if of all."""
+    """Return the requested fragment (None for all) and the first and last sequence number. Raise InvalidArgument."""
     source = link.remote_attach.source if link.remote_attach is not None else None
     filters: dict[str, object] = getattr(source, "filter", None) or {}
-    asked = {str(key): getattr(value, "value", value) for key, value in filters.items()}
-    unknown = [key for key in asked if key not in FILTERS]
+    requested = {str(key): getattr(value, "value", value) for key, value in filters.items()}
+    unknown = [key for key in requested if key not in FILTERS]
     if unknown:
-        raise InvalidArgument(f"a browse link has no filter {unknown[0]!r:.80}; it has {', '.join(FILTERS)}")
-    for key, value in asked.items():
+        raise InvalidArgument(f"a browse link has no filter {unknown[0]!r:.80}; the filters are {', '.join(FILTERS)}")
+    for key, value in requested.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise InvalidArgument(f"the filter {key} is {value!r:.60}; it is a whole number from 0 on")
+            raise InvalidArgument(f"the filter {key} is {value!r:.60}; it must be an integer, 0 or more")
     number, first, last = (
-        asked.get(FRAGMENT_FILTER),
-        asked.get(FROM_FILTER, 0),
-        asked.get(TO_FILTER, MAX_SEQUENCE_NUMBER),
+        requested.get(FRAGMENT_FILTER),
+        requested.get(FROM_FILTER, 0),
+        requested.get(TO_FILTER, MAX_SEQUENCE_NUMBER),
     )
     assert isinstance(number, int | None)
     assert isinstance(first, int)
     assert isinstance(last, int)
     if number is not None and number >= fragment_count:
-        raise InvalidArgument(f"there is no fragment {number}: the entity has {fragment_count}, from number 0 on")
+        raise InvalidArgument(f"there is no fragment {number}: the entity has {fragment_count}, numbered from 0")
     return number, int(first), min(int(last), MAX_SEQUENCE_NUMBER)

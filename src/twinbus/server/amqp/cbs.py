@@ -1,6 +1,6 @@
-"""`$cbs`: where a client puts the tokens that give its connection rights.
+"""`$cbs`: the node to which a client sends the tokens that give its connection rights.
 
-Owns: put-token. What a token proves is in `sas`; what the connection may do then, in `access`.
+Owns: put-token. `auth.sas` verifies a token; `auth.grants` holds the resulting rights of the connection.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _STATUS_ACCEPTED = 202
 
 
 class CbsNode:
-    """The `$cbs` of one connection."""
+    """The node `$cbs`, for one connection."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class CbsNode:
         on_granted: Callable[[], None],
         on_login_failed: Callable[[LoginFailed], None],
     ) -> None:
-        """`on_granted` is called for every token that was taken, `on_failed` for every one that is wrong."""
+        """Create the node. `on_granted` is called for every accepted token, `on_login_failed` for every invalid one."""
         self._on_login_failed = on_login_failed
         self._grants = grants
         self._keys = keys
@@ -44,21 +44,21 @@ class CbsNode:
         self._on_granted = on_granted
 
     def handle(self, request: Request, on_reply: OnReply) -> None:
-        """Take a token."""
+        """Accept a token. Raise a ServiceBusError if the request or the token is invalid."""
         operation = request.required_text("operation")
         if operation != "put-token":
-            raise NotImplementedHere(f"$cbs knows put-token, not {operation!r:.60}")
+            raise NotImplementedHere(f"$cbs does not support {operation!r:.60}, only put-token")
         audience = request.required_text("name")
         if not isinstance(request.body, str):
-            raise InvalidArgument("put-token has no token: its body is a string")
-        # Clients say "jwt" of tokens of either kind, so the text decides: everything but a signature is refused there.
+            raise InvalidArgument("put-token has no token: send it as a string in the body")
+        # Clients declare both kinds of tokens as "jwt", so only the text counts: `verify` rejects all but signatures.
         grant = sas.verify(str(request.body), audience, self._keys, self._clock.wall_ms() / 1000)
         self._grants.add(sas.scope_of(audience), grant)
         self._on_granted()
         on_reply(Response({"status-code": Int(_STATUS_ACCEPTED), "status-description": "Accepted"}))
 
     def error_response(self, error: ServiceBusError) -> Response:
-        """The status says what kind of failure it was."""
+        """Return the response to a request that failed."""
         if isinstance(error, LoginFailed):
             self._on_login_failed(error)
         status = error.status if isinstance(error, Unauthorized | NotImplementedHere) else 400

@@ -1,15 +1,15 @@
-"""Errors of the namespace as AMQP writes them.
+"""Conversion of namespace errors to AMQP errors.
 
-Owns: where what the condition cannot say is told. Conditions are those that clients know and act upon; so the fragment
-that failed, what of a batch is stored, that a disk is full, and that nothing was stored, stand in `info`, where nobody
-is disturbed by them.
+Owns: the keys of an error's `info`. Only conditions that clients know and act upon are used. Additional details are in
+`info`, where clients can ignore them: the fragment that failed, which messages in a batch are stored, that a disk is
+full, and whether the operation may have happened.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from twinbus.amqp.performatives import Error
+from twinbus.amqp.codec.performatives import Error
 from twinbus.amqp.types import Symbol
 from twinbus.broker.ports.outage import SilentOutage
 from twinbus.model.errors import DiskFull, PartlyStored
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def send_error(owner: object, error: ServiceBusError, send: Callable[[], None]) -> None:
-    """Answer with an error: at once, or when the silence is over if `owner` is still there then."""
+    """Send an error by calling `send`: at once, or after a silent outage if `owner` still exists then."""
     if isinstance(error, SilentOutage):
         error.outage.defer_reply(owner, send)
     else:
@@ -31,17 +31,17 @@ def send_error(owner: object, error: ServiceBusError, send: Callable[[], None]) 
 
 
 class UnansweredLink:
-    """A link that is neither accepted nor refused while its entity is silent."""
+    """A link that is neither accepted nor refused, because its entity has a silent outage."""
 
     def __init__(self, link: Link, clock: Clock) -> None:
-        """Nothing is done: that is what it is for."""
+        """Create a handler that leaves the link unanswered."""
         self.link = link
         self.path = ""
         self.last_used_s = clock.monotonic_s()
 
     @property
     def is_busy(self) -> bool:
-        """The client waits."""
+        """Always True, because the client is waiting for a response."""
         return True
 
 
@@ -49,15 +49,15 @@ INFO_FRAGMENT: Final = Symbol("twinbus:fragment")
 INFO_STORED: Final = Symbol("twinbus:stored")
 """The positions of the stored messages in a batch."""
 INFO_UNSURE: Final = Symbol("twinbus:unsure")
-"""The positions of messages in a batch that may be stored nevertheless."""
+"""The positions of messages in a batch that may have been stored despite the error."""
 INFO_ERROR: Final = Symbol("twinbus:error")
-"""The name of an error whose condition others have, too."""
+"""The name of an error that shares its condition with other errors."""
 INFO_MAY_HAVE_HAPPENED: Final = Symbol("twinbus:may-have-happened")
-"""Whether the operation may have been carried out, where more is known than the error's class says."""
+"""Whether the operation may have happened; present only if this differs from the default of the error's class."""
 
 
 def to_amqp_error(error: ServiceBusError) -> Error:
-    """For a rejected message, a detach or a close."""
+    """Return the AMQP error for a rejected message, a detach or a close."""
     info: dict[str, object] = {}
     if isinstance(error, DiskFull):
         info[INFO_ERROR] = DiskFull.__name__

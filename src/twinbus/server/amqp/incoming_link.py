@@ -1,7 +1,7 @@
 """A link on which a client sends messages to an entity.
 
-Owns: from a transfer to its accept or reject. A message is accepted when the broker says that it is on disk; whatever
-is wrong with one message rejects that one and harms no other.
+Owns: messages from transfer until accepted or rejected. A message is accepted when the broker reports that it is on
+disk. An error in one message rejects only that message.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from twinbus.server.amqp.transactions import Transactions
 
 TRANSFER_DESTINATION: Final = "com.microsoft:transfer-destination-address"
-"""A link property: the entity that messages go on to."""
+"""A link property: the entity to which messages are forwarded."""
 SEND_CREDIT: Final = 2_000
-"""Messages a client may have on their way or unanswered; what they may weigh is limited by the connection."""
+"""How many unsettled messages a client may have; the connection limits their total size."""
 
 
 class IncomingLink:
-    """Messages from one link to one queue or topic."""
+    """The server's end of a link on which a client sends messages to one queue or topic."""
 
     right: ClassVar[Right] = Right.SEND
     is_sender: bool
@@ -46,10 +46,10 @@ class IncomingLink:
         transfer_destination: str | None = None,
         counter: UsageCounter | None = None,
     ) -> None:
-        """Accept the link, and let the client send at once: some cannot before they have credit.
+        """Accept the link and grant credit at once, because some clients need it to continue.
 
-        `destination` is where messages go on to from `target`, which is a queue then. What it does is counted in
-        `counter`.
+        If `transfer_destination` is set, `target` is a queue, from which messages are forwarded to that entity.
+        Operations are counted in `counter`.
         """
         self._counter = counter or UsageCounter()
         self.link = link
@@ -60,68 +60,68 @@ class IncomingLink:
         self._target = target
         self._transactions = transactions
         self.transfer_destination = transfer_destination
-        told: dict[str, object] | None = (
+        properties: dict[str, object] | None = (
             {Symbol(TRANSFER_DESTINATION): transfer_destination} if transfer_destination is not None else None
         )
-        link.accept(max_message_size=target.description.max_message_kb * 1024, properties=told)
+        link.accept(max_message_size=target.description.max_message_kb * 1024, properties=properties)
         link.keep_credit(SEND_CREDIT)
         target.links.add(self)
 
     @property
     def _validation_policy(self) -> ValidationPolicy:
-        """What goes on to another entity is not asked for what this one wants of its own."""
+        """The requirements for messages. Messages to another entity need not meet the requirements of `target`."""
         return self._target.validation_policy if self.transfer_destination is None else ValidationPolicy()
 
     @property
     def is_busy(self) -> bool:
-        """A message is on its way to the disk."""
+        """Whether any received message is unsettled."""
         return self.link.unanswered_count > 0
 
     def force_detach(self, error: ServiceBusError) -> None:
-        """The entity was deleted."""
+        """Detach the link with an error, for example because the entity was deleted."""
         self.link.detach(error=to_amqp_error(error))
 
     def on_detached(self) -> None:
-        """The link is over."""
+        """Remove the detached link from its entity."""
         self._target.links.discard(self)
 
     def on_deliveries(self, deliveries: list[IncomingDelivery]) -> None:
-        """Messages that came in one read: stored together, answered together."""
+        """Store messages that arrived in one read together, and settle them together."""
         clock = self._namespace.clock
         self.last_used_s, now_ms = clock.monotonic_s(), clock.wall_ms()
         self._target.accessed_ms, self._target.last_used_s = now_ms, self.last_used_s
-        add_to, terms = self._namespace.intake.add_to, self._validation_policy
-        parcel = IncomingBatch()
-        taken: list[IncomingDelivery] = []
+        add_to, policy = self._namespace.intake.add_to, self._validation_policy
+        batch = IncomingBatch()
+        accepted: list[IncomingDelivery] = []
         for delivery in deliveries:
             if delivery.state is not None:
                 self._send_in_transaction(delivery)
                 continue
             try:
-                add_to(parcel, delivery.payload, delivery.message_format, now_ms, terms)
+                add_to(batch, delivery.payload, delivery.message_format, now_ms, policy)
             except ServiceBusError as error:
                 self._settle([delivery], error)
             else:
-                taken.append(delivery)
-        if taken:
-            self._send(parcel, taken)
+                accepted.append(delivery)
+        if accepted:
+            self._send(batch, accepted)
 
     def _send_in_transaction(self, delivery: IncomingDelivery) -> None:
-        """A message that is sent when its transaction is committed: until then it is taken on condition."""
+        """Add a message to its transaction, and accept it provisionally."""
         try:
-            transaction, answer = self._transactions.join(delivery.state, len(delivery.payload))
+            transaction, state = self._transactions.join(delivery.state, len(delivery.payload))
             transaction.send_to(self._target, delivery.payload, delivery.message_format, self.transfer_destination)
         except ServiceBusError as error:
             self._settle([delivery], error)
         else:
             self._count_sends([delivery], len(split_batch(delivery.payload, delivery.message_format)), 0)
-            self.link.settle([delivery], answer)
+            self.link.settle([delivery], state)
 
     def _send(self, batch: IncomingBatch, deliveries: list[IncomingDelivery], *, is_in_doubt: bool = False) -> None:
-        """Store messages. `is_in_doubt`: an earlier attempt may have stored them, whatever this one's error says."""
+        """Store messages. If `is_in_doubt` is True, a failed earlier attempt may have stored these messages."""
         messages, pings = len(batch.records), batch.ping_count
 
-        def answer(error: ServiceBusError | None) -> None:
+        def on_stored(error: ServiceBusError | None) -> None:
             if error is None:
                 self._count_sends(deliveries, messages, pings)
             self._settle(deliveries, error, is_in_doubt=is_in_doubt)
@@ -129,9 +129,9 @@ class IncomingLink:
         try:
             if self.transfer_destination is not None and batch.records:
                 assert isinstance(self._target, Queue)
-                self._target.send_via(batch.records, self.transfer_destination, answer)
+                self._target.send_via(batch.records, self.transfer_destination, on_stored)
             else:
-                self._target.send(batch, answer)
+                self._target.send(batch, on_stored)
         except ServiceBusError as error:
             if len(deliveries) == 1 or error.is_retriable:
                 self._settle(deliveries, error, is_in_doubt=is_in_doubt)
@@ -139,19 +139,20 @@ class IncomingLink:
                 self._send_each(deliveries)
 
     def _send_each(self, deliveries: list[IncomingDelivery], *, is_in_doubt: bool = False) -> None:
-        """Store messages one by one: together they do not fit, and the first ones may.
+        """Store messages one by one, because the batch failed as a whole and some of them may still fit.
 
-        `is_in_doubt`: an earlier attempt may have stored them, so these are marked as possible duplicates.
+        If `is_in_doubt` is True, an earlier attempt may have stored the messages, so they are marked as possible
+        duplicates.
         """
         now_ms = self._namespace.clock.wall_ms()
         for delivery in deliveries:
-            parcel = IncomingBatch()
+            batch = IncomingBatch()
             self._namespace.intake.add_to(
-                parcel, delivery.payload, delivery.message_format, now_ms, self._validation_policy
+                batch, delivery.payload, delivery.message_format, now_ms, self._validation_policy
             )
             if is_in_doubt:
-                parcel.mark_possible_duplicates()
-            self._send(parcel, [delivery], is_in_doubt=is_in_doubt)
+                batch.mark_possible_duplicates()
+            self._send(batch, [delivery], is_in_doubt=is_in_doubt)
 
     def _settle(
         self, deliveries: list[IncomingDelivery], error: ServiceBusError | None, *, is_in_doubt: bool = False
@@ -165,10 +166,10 @@ class IncomingLink:
             rejected = Rejected(error=to_amqp_error(error))
             send_error(self, error, lambda: self.link.settle(deliveries, rejected))
 
-    # --- what is counted ----------------------------------------------------------------------------------------------
+    # --- usage --------------------------------------------------------------------------------------------------------
 
     def _count_sends(self, deliveries: list[IncomingDelivery], message_count: int, ping_count: int) -> None:
-        """So many messages and pings were accepted, in these deliveries: each may be a batch."""
+        """Count accepted messages and pings; a delivery may be a batch of several messages."""
         size, units = 0, message_count
         for delivery in deliveries:
             length = len(delivery.payload)
@@ -190,7 +191,7 @@ class IncomingLink:
 
 
 class _FragmentBatch:
-    """What goes to one fragment."""
+    """The deliveries for one fragment."""
 
     __slots__ = ("batch", "deliveries", "keyed_positions")
 
@@ -198,11 +199,11 @@ class _FragmentBatch:
         self.batch = IncomingBatch()
         self.deliveries: list[IncomingDelivery] = []
         self.keyed_positions: set[int] = set()
-        """The places of deliveries whose keys lead here, and nowhere else."""
+        """The positions of deliveries whose partition keys bind them to this fragment."""
 
 
 class _FragmentBatches:
-    """What goes where, of messages that came in one read."""
+    """The deliveries of one read, grouped by fragment."""
 
     def __init__(self, target: Queue | Topic) -> None:
         self.by_fragment: dict[int, _FragmentBatch] = {}
@@ -212,75 +213,76 @@ class _FragmentBatches:
         return self.by_fragment.setdefault(self._target.partitioner.choose(key), _FragmentBatch())
 
     def add(self, delivery: IncomingDelivery, batch: IncomingBatch, key: bytes | None) -> None:
-        """A delivery that is not divided."""
-        portion = self._batch_for(key)
+        """Add a delivery whose messages all have the same partition key."""
+        fragment_batch = self._batch_for(key)
         if key is not None:
-            portion.keyed_positions.add(len(portion.deliveries))
-        portion.deliveries.append(delivery)
-        portion.batch.extend(batch)
+            fragment_batch.keyed_positions.add(len(fragment_batch.deliveries))
+        fragment_batch.deliveries.append(delivery)
+        fragment_batch.batch.extend(batch)
 
     def distribute(self, unkeyed: _FragmentBatch) -> None:
-        """Single messages without keys: each fragment gets a share, of such as follow each other.
+        """Distribute single messages without keys: each fragment gets a run of consecutive messages.
 
-        They are answered in one frame; where each fragment got every sixteenth, each needed a frame for itself.
+        The messages in a run are settled in one frame. If each fragment got every sixteenth message, each message would
+        need a frame of its own.
         """
         records, deliveries = unkeyed.batch.records, unkeyed.deliveries
         share = -(-len(deliveries) // FRAGMENT_COUNT)
         for start in range(0, len(deliveries), share or 1):
-            portion = self._batch_for(None)
-            portion.batch.records += records[start : start + share]
-            portion.deliveries += deliveries[start : start + share]
+            fragment_batch = self._batch_for(None)
+            fragment_batch.batch.records += records[start : start + share]
+            fragment_batch.deliveries += deliveries[start : start + share]
 
 
 class PartitionedIncomingLink(IncomingLink):
-    """Messages from one link to one partitioned queue or topic."""
+    """The server's end of a link on which a client sends messages to one partitioned queue or topic."""
 
     def on_deliveries(self, deliveries: list[IncomingDelivery]) -> None:
-        """Messages that came in one read: those of a fragment are stored together."""
+        """Store messages that arrived in one read, grouped by fragment."""
         target, namespace = self._target, self._namespace
         self.last_used_s, now_ms = namespace.clock.monotonic_s(), namespace.clock.wall_ms()
         target.accessed_ms, target.last_used_s = now_ms, self.last_used_s
-        add_to, terms = namespace.intake.add_to, target.validation_policy
-        portions, free = _FragmentBatches(target), _FragmentBatch()
-        parcel = free.batch
-        keys, keep = parcel.partition_keys, free.deliveries.append
+        add_to, policy = namespace.intake.add_to, target.validation_policy
+        fragment_batches, unkeyed = _FragmentBatches(target), _FragmentBatch()
+        batch = unkeyed.batch
+        keys, keep_unkeyed = batch.partition_keys, unkeyed.deliveries.append
         for delivery in deliveries:
             if delivery.state is not None:
                 self._send_in_transaction(delivery)
                 continue
             try:
-                add_to(parcel, delivery.payload, delivery.message_format, now_ms, terms)
+                add_to(batch, delivery.payload, delivery.message_format, now_ms, policy)
             except ServiceBusError as error:
                 keys.clear()
                 self._settle([delivery], error)
                 continue
-            if len(keys) == 1 and keys[0] is None and not parcel.ping_count:
+            if len(keys) == 1 and keys[0] is None and not batch.ping_count:
                 keys.clear()
-                keep(delivery)
+                keep_unkeyed(delivery)
             else:
-                self._assign(delivery, parcel.split_after(len(free.deliveries)), portions)
-        portions.distribute(free)
-        self._send_batches(portions)
+                self._assign(delivery, batch.split_after(len(unkeyed.deliveries)), fragment_batches)
+        fragment_batches.distribute(unkeyed)
+        self._send_batches(fragment_batches)
 
     def _assign(self, delivery: IncomingDelivery, batch: IncomingBatch, fragment_batches: _FragmentBatches) -> None:
-        """Messages with a key, or several that came as one delivery."""
+        """Assign a delivery with a partition key, or one that contains several messages, to a fragment."""
         keys = batch.partition_keys or batch.ping_partition_keys
         if keys.count(keys[0]) == len(keys):
             fragment_batches.add(delivery, batch, keys[0])
             return
-        self._send_batches(fragment_batches)  # what came before it is stored before it
+        self._send_batches(fragment_batches)  # earlier messages must be stored first
         fragment_batches.by_fragment.clear()
         self._send(batch, [delivery])
 
     def _send_batches(self, fragment_batches: _FragmentBatches) -> None:
-        for number, portion in fragment_batches.by_fragment.items():
-            self._send_batch(number, portion)
+        for number, fragment_batch in fragment_batches.by_fragment.items():
+            self._send_batch(number, fragment_batch)
 
     def _send_batch(self, fragment_number: int, fragment_batch: _FragmentBatch) -> None:
         target = self._target
         if fragment_batch.keyed_positions and target.send_order.must_wait_for(
             fragment_number
-        ):  # a batch of its key came before it, and is being checked
+        ):  # an earlier batch with the same key is still being checked
             size = sum([len(record) for record in fragment_batch.batch.records])
             try:
                 target.send_order.enqueue_ready(
@@ -295,7 +297,7 @@ class PartitionedIncomingLink(IncomingLink):
         target = self._target
         messages, pings = len(fragment_batch.batch.records), fragment_batch.batch.ping_count
 
-        def answer(error: ServiceBusError | None) -> None:
+        def on_stored(error: ServiceBusError | None) -> None:
             if error is None:
                 self._count_sends(fragment_batch.deliveries, messages, pings)
                 self._settle(fragment_batch.deliveries, None)
@@ -304,7 +306,7 @@ class PartitionedIncomingLink(IncomingLink):
 
         try:
             self._target.check_send_enabled()
-            target.parts[fragment_number].send(fragment_batch.batch, answer)
+            target.parts[fragment_number].send(fragment_batch.batch, on_stored)
         except ServiceBusError as error:
             if error.is_retriable:
                 self._on_batch_failed(fragment_number, fragment_batch, error, is_in_doubt=False)
@@ -314,11 +316,14 @@ class PartitionedIncomingLink(IncomingLink):
     def _on_batch_failed(
         self, fragment_number: int, fragment_batch: _FragmentBatch, error: ServiceBusError, *, is_in_doubt: bool
     ) -> None:
-        """Send messages without a key to another fragment; `is_in_doubt`: the first one may have stored them."""
+        """Reject messages with a key, and send messages without a key to another fragment.
+
+        If `is_in_doubt` is True, the first fragment may have stored the messages.
+        """
         target = self._target
-        places = list(enumerate(fragment_batch.deliveries))
-        bound = [delivery for place, delivery in places if place in fragment_batch.keyed_positions]
-        if bound:
-            self._settle(bound, target.fragment_error(fragment_number, error))
-        others = [delivery for place, delivery in places if place not in fragment_batch.keyed_positions]
-        self._send_each(others, is_in_doubt=is_in_doubt)
+        numbered = list(enumerate(fragment_batch.deliveries))
+        keyed = [delivery for position, delivery in numbered if position in fragment_batch.keyed_positions]
+        if keyed:
+            self._settle(keyed, target.fragment_error(fragment_number, error))
+        unkeyed = [delivery for position, delivery in numbered if position not in fragment_batch.keyed_positions]
+        self._send_each(unkeyed, is_in_doubt=is_in_doubt)

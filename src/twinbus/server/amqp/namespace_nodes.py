@@ -1,7 +1,7 @@
-"""The nodes of a namespace itself, as one connection sees them: `$cbs`, `$outage`, `$pairing`.
+"""The nodes of the namespace itself, for one connection: `$cbs`, `$outage`, `$pairing`.
 
-Owns: which there are, and who may attach to one: anybody to `$cbs`, to the others whoever has shown a key or a token.
-What may be asked of a node is for that to say, with each request.
+Owns: the list of nodes, and the rights to attach to them: any client may attach to `$cbs`, and clients with a valid key
+or token may attach to the other nodes. Each node checks the rights for each request.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 TOKEN_REQUEST_LIMITS: Final = RequestLimits(max_request_bytes=65_536, decode_limits=Limits(max_items=1_000))
-"""Of requests to `$cbs`, which anybody may make: a token has 300 bytes, or some thousand if it is a JWT."""
+"""The limits for requests to `$cbs`, which need no rights: a token has about 300 bytes, a JWT a few thousand."""
 
 
 class NamespaceNodes:
@@ -51,9 +51,9 @@ class NamespaceNodes:
         *,
         request_queue: RequestQueue,
     ) -> None:
-        """`on_granted` is called for every token that was taken, `on_failed` for every one that is wrong.
+        """Create the nodes. `request_queue` holds the pending requests of the connection.
 
-        `queue` has the requests of the connection.
+        `on_granted` is called for every accepted token, `on_login_failed` for every invalid one.
         """
         self._grants = grants
         self._request_queue = request_queue
@@ -65,15 +65,15 @@ class NamespaceNodes:
         }
 
     def has(self, name: str) -> bool:
-        """There is one of that name."""
+        """Return whether a node with this name exists."""
         return name in self._factories
 
     def bind_link(self, link: Link, name: str) -> RequestLink | ReplyLink:
-        """Accept a link to one."""
+        """Accept a link to a node. Raise Unauthorized if the node needs a key or a token."""
         if name != path.CBS and self._grants.is_empty:
-            raise Unauthorized(f"Unauthorized access. {name} is for who has shown a key or a token.")
+            raise Unauthorized(f"Unauthorized access. {name} requires a valid key or token.")
         if isinstance(link, Sender):
             return ReplyLink(link, name, self._clock)
         assert isinstance(link, Receiver)
-        node, terms = self._factories[name](), TOKEN_REQUEST_LIMITS if name == path.CBS else None
-        return RequestLink(link, name, node, find_reply_link, self._clock, self._request_queue, request_limits=terms)
+        node, limits = self._factories[name](), TOKEN_REQUEST_LIMITS if name == path.CBS else None
+        return RequestLink(link, name, node, find_reply_link, self._clock, self._request_queue, request_limits=limits)

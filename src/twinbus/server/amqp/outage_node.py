@@ -1,7 +1,7 @@
-"""`$outage` over AMQP: outages are switched on and off, and seen.
+"""`$outage` over AMQP: the node that starts, ends and lists rehearsed outages.
 
-Owns: these requests, and how an outage is told, over HTTP too. What an outage does is in `broker.outage`;
-docs/rehearsing.md says what it is for.
+Owns: the requests to this node, and the description of an outage, also for HTTP. `broker.ports.outage` implements
+outages; docs/rehearsing.md describes their use.
 """
 
 from __future__ import annotations
@@ -30,48 +30,50 @@ log: Final = logging.getLogger(__name__)
 
 
 class OutageSwitch:
-    """The outages of a namespace, as those see them who may manage it. Both ways in use it."""
+    """The switch for rehearsed outages of a namespace, for the AMQP and HTTP endpoints."""
 
     def __init__(self, outages: Outages) -> None:
-        """Those that end by themselves are logged, too."""
+        """Create a switch for `outages` that logs when an outage expires."""
         self._outages = outages
         outages.on_expired = lambda outage: log.warning("an outage is over", extra=_log_fields(outage))
 
     async def begin(self, path: str, kind: str, seconds: float) -> dict[str, object]:
-        """Switch one on. EntityNotFound, InvalidArgument."""
-        if kind not in [one.value for one in OutageKind]:
-            raise InvalidArgument(f"kind is {kind!r:.40}; it is {', '.join(one.value for one in OutageKind)}")
+        """Start an outage. Raise EntityNotFound or InvalidArgument."""
+        if kind not in [valid.value for valid in OutageKind]:
+            raise InvalidArgument(
+                f"kind is {kind!r:.40}; it must be one of {', '.join(valid.value for valid in OutageKind)}"
+            )
         return describe_outage(self.begin_local(path, OutageKind(kind), seconds))
 
     async def end(self, path: str | None) -> list[dict[str, object]]:
-        """Switch off the one of that path, or all; those that were on."""
+        """End the outage of a path, or all outages if `path` is None; return the ended outages."""
         return [describe_outage(outage) for outage in self.end_local(path)]
 
     def begin_local(
         self, path: str, kind: OutageKind, seconds: float, times_ms: tuple[int, int] | None = None
     ) -> Outage:
-        """Switch one on in this process."""
+        """Start an outage in this process."""
         outage = self._outages.begin(path, kind, seconds, times_ms=times_ms)
         log.warning("an outage was switched on", extra=_log_fields(outage))
         return outage
 
     def end_local(self, path: str | None) -> list[Outage]:
-        """Switch some off in this process."""
+        """End the outage of a path, or all outages, in this process."""
         ended = self._outages.end(path)
         for outage in ended:
             log.warning("an outage was switched off", extra=_log_fields(outage))
         return ended
 
     def list_outages(self) -> list[dict[str, object]]:
-        """Those that are on."""
+        """Return descriptions of the current outages."""
         return [describe_outage(outage) for outage in self._outages.all()]
 
 
 class OutageNode:
-    """The `$outage` of one connection."""
+    """The node `$outage`, for one connection."""
 
     def __init__(self, outage_switch: OutageSwitch, grants: ConnectionGrants) -> None:
-        """For whoever may manage the namespace."""
+        """Create the node, whose requests need the right Manage on the namespace."""
         self._outage_switch = outage_switch
         self._grants = grants
         self._operations: dict[str, Callable[[Arguments], Coroutine[None, None, dict[str, object]]]] = {
@@ -81,19 +83,19 @@ class OutageNode:
         }
 
     def handle(self, request: Request, on_reply: OnReply) -> None:
-        """Do what is asked."""
+        """Execute a request."""
         operation = request.required_text("operation")
-        act = self._operations.get(operation)
-        if act is None:
+        operation_handler = self._operations.get(operation)
+        if operation_handler is None:
             raise NotImplementedHere(
-                f"{NODE_NAME} does not know {operation!r:.80}; it knows {', '.join(self._operations)}"
+                f"{NODE_NAME} does not support {operation!r:.80}, only {', '.join(self._operations)}"
             )
         self._grants.check(Right.MANAGE, NODE_NAME)
         body = request.body if request.body is not None else {}
-        run_and_reply(act(Arguments(body, max_id_characters=0)), on_reply)
+        run_and_reply(operation_handler(Arguments(body, max_id_characters=0)), on_reply)
 
     def error_response(self, error: ServiceBusError) -> Response:
-        """Status, condition and text."""
+        """Return the response to a request that failed: status, condition and text."""
         return failure(error)
 
     async def _begin(self, arguments: Arguments) -> dict[str, object]:
@@ -110,7 +112,7 @@ class OutageNode:
 
 
 def describe_outage(outage: Outage) -> dict[str, object]:
-    """An outage in words."""
+    """Return the fields of an outage for a response."""
     since, until = datetime_of(outage.since_ms), datetime_of(outage.until_ms)
     return {"path": outage.path, "kind": outage.kind.value, "since": _iso_time(since), "until": _iso_time(until)}
 

@@ -1,7 +1,7 @@
 """A link on which a client receives messages from an entity.
 
-Owns: from credit to deliveries, and from a disposition to its confirmation, which is sent when the settlement is on
-disk. It is the consumer that a fragment knows.
+Owns: the path from credit to deliveries, and from a disposition to its confirmation, which is sent when the settlement
+is on disk. The link is a consumer of the entity's fragments.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from twinbus.amqp.aio import Peer
-    from twinbus.amqp.composite import Composite
+    from twinbus.amqp.codec.composite import Composite
     from twinbus.amqp.delivery import OutgoingDelivery
     from twinbus.amqp.sender import Sender
     from twinbus.broker.clock import Clock
@@ -43,13 +43,13 @@ if TYPE_CHECKING:
     from twinbus.server.amqp.transactions import Transactions
 
 MAX_DELIVERIES_PER_BATCH: Final = 64
-"""Messages given before the socket is looked at again: of the largest, they are 16 MB."""
+"""How many messages are delivered before the socket is checked again: with the largest messages, 16 MB."""
 _EMPTY_REJECTED: Final = Rejected()
 _EMPTY_MODIFIED: Final = Modified()
 
 
 class OutgoingLink:
-    """Messages from an entity's fragments to one link."""
+    """The server's end of a link on which a client receives messages from an entity's fragments."""
 
     right: ClassVar[Right] = Right.LISTEN
 
@@ -67,14 +67,15 @@ class OutgoingLink:
     ) -> None:
         """Accept the link. Nothing is sent before the client grants credit.
 
-        `card` says who it is to other processes that have some of the fragments; it counts what it does in `counter`.
+        `receiver_identity` identifies the link to other processes that own some of the fragments. Operations are
+        counted in `counter`.
         """
         self.link = link
         self._counter = counter or UsageCounter()
         self.receiver_identity = receiver_identity or ReceiverIdentity()
         self._is_accepted = False
         self._pending_admissions = 0
-        """Fragments of other processes that have not let it in yet."""
+        """The number of fragments in other processes that have not admitted the link yet."""
         self.path = path
         self.receive_and_delete = link.remote_attach is not None and (
             link.remote_attach.snd_settle_mode == SenderSettleMode.SETTLED
@@ -85,49 +86,50 @@ class OutgoingLink:
         self._multi_receiver = MultiFragmentReceiver(fragments)
         self._clock = clock
         self.exclusive_receiver: ExclusiveReceiver | None = None
-        """What it has for itself, or keeps others from having."""
+        """The claim on the entity, which the link may hold."""
         self.source: Queue | Subscription | None = None
-        """Where its messages come from, and the transactions in which they may be settled."""
+        """The entity from which messages are received, for settlement in transactions."""
         self.transactions: Transactions | None = None
         self.rewrites_decimals = False
-        """The client is one that reads them in its own way (`sdk_decimals`)."""
+        """Whether the client is an SDK that needs decimals in its own layout (`sdk_decimals`)."""
         self._reserved_credit = 0
         self._has_delivered = False
-        """Something, of the credit it has: credit that ends with nothing given is a receive, too."""
+        """Whether a message was delivered with the current credit; if none was, the receive is empty."""
         self._register()
 
     def _register(self) -> None:
-        gathering = self._multi_receiver
-        self._pending_admissions = gathering.count_asynchronous_admissions()
+        receiver = self._multi_receiver
+        self._pending_admissions = receiver.count_asynchronous_admissions()
         if not self._pending_admissions:
             self._accept()
-            gathering.add(self)
+            receiver.add(self)
             return
-        gathering.add(self)  # others may know of a claim: the link is not accepted before they have said so
-        first = gathering.fragments[0]
-        first.timers.call_at(self._clock.monotonic_s() + OWNER_TIMEOUT_S, self._accept)
+        receiver.add(self)  # another process may know of a claim, so the link is accepted only after its response
+        fragment = receiver.fragments[0]
+        fragment.timers.call_at(self._clock.monotonic_s() + OWNER_TIMEOUT_S, self._accept)
 
     def _accept(self) -> None:
         if not self._is_accepted and not self.is_closed:
             self._is_accepted = True
             self.link.accept(source=accepted_source(self.link, None))
+            self._use_credit()
 
     def on_admitted(self) -> None:
-        """One more fragment of another process knows it."""
+        """Count the admission by a fragment in another process; accept the link after the last admission."""
         self._pending_admissions -= 1
         if self._pending_admissions == 0:
             self._accept()
 
     @property
     def is_busy(self) -> bool:
-        """The client waits for messages, or has some that it has not settled."""
+        """Whether the client is waiting for messages, or has unsettled messages."""
         return self.link.credit > 0 or self.link.unsettled_count > 0
 
     # --- to the client ------------------------------------------------------------------------------------------------
 
     @property
     def available_credit(self) -> int:
-        """How many messages the link takes now."""
+        """How many messages the link accepts now."""
         return (
             min(self.link.sendable - self._reserved_credit, MAX_DELIVERIES_PER_BATCH)
             if self._backpressure.has_room()
@@ -135,30 +137,34 @@ class OutgoingLink:
         )
 
     def reserve_credit(self, count: int) -> None:
-        """So many are being deleted, to be delivered then."""
+        """Reserve credit for messages that are being deleted and will be delivered afterwards."""
         self._reserved_credit += count
 
     def deliver(self, deliveries: list[Delivery]) -> int:
-        """Send messages, as many as there is credit for: the client may have taken some back meanwhile."""
+        """Send as many messages as the client has credit for; return how many were sent."""
         if self.receive_and_delete:
             self._reserved_credit -= len(deliveries)
         count = min(len(deliveries), self.link.credit if self.link.is_attached else 0)
-        given = deliveries[:count]
+        sent = deliveries[:count]
         if self.rewrites_decimals:
-            given = [(rewrite_decimals(payload), tag) for payload, tag in given]
-        self.link.send_many(given, settled=self.receive_and_delete)
-        self._counter.add_receives(given)
-        self._has_delivered = self.link.credit > 0  # else that credit has ended, and the next is asked for anew
+            sent = [(rewrite_decimals(payload), tag) for payload, tag in sent]
+        self.link.send_many(sent, settled=self.receive_and_delete)
+        self._counter.add_receives(sent)
+        self._has_delivered = self.link.credit > 0  # if no credit is left, the next credit is a new receive
         return count
 
     def request_messages(self) -> None:
-        """There is credit, or room in the socket."""
+        """Request messages from the fragments, after new credit or when the socket has room again."""
         if self.link.credit > 0 and not self.is_closed:
             self._multi_receiver.dispatch_to(self)
 
     def on_credit(self) -> None:
-        """The client granted credit, or wants it back."""
+        """Handle a flow from the client, which grants credit or requests a drain."""
         self.last_used_s = self._clock.monotonic_s()
+        if self.link.is_attached:  # otherwise `_accept` uses the credit later
+            self._use_credit()
+
+    def _use_credit(self) -> None:
         if self.link.drain_requested:
             self._multi_receiver.drain(self, self._on_drained)
         else:
@@ -170,31 +176,34 @@ class OutgoingLink:
             self.link.drained()
 
     def _count_empty_receive(self) -> None:
-        """If nothing came of it, that was one receive, however long it took."""
+        """Count an empty receive if the link is drained or detached without a delivery, after any waiting time."""
         if self.link.credit > 0 and not self._has_delivered:
             self._counter.empty_receives += 1
         self._has_delivered = False
 
     def force_detach(self, error: ServiceBusError) -> None:
-        """The entity was deleted or disabled, or another receiver has claimed it: that one gets what was out."""
+        """Detach the link with an error: the entity was deleted or disabled, or another receiver has claimed it.
+
+        A receiver with a newer claim gets the messages that this link has locked.
+        """
         self.is_closed = True
-        stolen = self.link.unsettled() if isinstance(error, LinkStolen) and not self.receive_and_delete else []
+        reclaimed = self.link.unsettled() if isinstance(error, LinkStolen) and not self.receive_and_delete else []
         if self._is_accepted:
             self.link.detach(error=to_amqp_error(error))
         else:
             self.link.refuse(to_amqp_error(error))
         self._multi_receiver.remove(self)
         self._leave_exclusive_receiver()
-        for fragment, deliveries in self._by_fragment(stolen):
-            with suppress(StoreUnavailable):  # its process is gone, and all locks with it
+        for fragment, deliveries in self._by_fragment(reclaimed):
+            with suppress(StoreUnavailable):  # the owner's process has ended, and its locks are gone
                 fragment.settlement.reclaim(_lock_numbers(fragment, deliveries))
 
     def on_session_lock_lost(self, error: ServiceBusError) -> None:
-        """The time for which it had its session is over."""
+        """Detach the link, because the lock on its session has expired."""
         self.force_detach(error)
 
     def on_detached(self, lost: list[OutgoingDelivery]) -> None:
-        """The link is over. What never left for the client is free at once; for the rest its locks hold on."""
+        """Release the messages that were never sent to the client; messages that were sent stay locked."""
         self.is_closed = True
         self._count_empty_receive()
         self._multi_receiver.remove(self)
@@ -202,7 +211,7 @@ class OutgoingLink:
         self._release([delivery for delivery in lost if delivery.delivery_id is None])
 
     def owners(self) -> set[OwnerPort]:
-        """Other processes that it received from."""
+        """Return the other processes from which this link received messages."""
         return self._multi_receiver.responsive_owners()
 
     def _leave_exclusive_receiver(self) -> None:
@@ -212,31 +221,34 @@ class OutgoingLink:
     def _release(self, deliveries: list[OutgoingDelivery]) -> None:
         if self.receive_and_delete:
             return
-        for fragment, some in self._by_fragment(deliveries):
-            with suppress(ServiceBusError):  # its store does not answer: they are free when their locks are over
-                fragment.settlement.release(_lock_numbers(fragment, some), ignore)
+        for fragment, fragment_deliveries in self._by_fragment(deliveries):
+            with suppress(ServiceBusError):  # the store is down: the messages become available when their locks expire
+                fragment.settlement.release(_lock_numbers(fragment, fragment_deliveries), ignore)
 
     def _return_messages(self, fragment: FragmentPort, deliveries: list[OutgoingDelivery]) -> None:
-        """Free messages that the client has seen: an exclusive receiver knows by their count that it has."""
+        """Make messages that the client has seen available again.
+
+        Messages from an exclusive receiver get a higher delivery count, so that the receiver recognises them.
+        """
         if self.receiver_identity.epoch is None or fragment.has_sessions:
             self._release(deliveries)
             return
-        with suppress(ServiceBusError):  # its process is gone, and the locks with it
+        with suppress(ServiceBusError):  # the owner's process has ended, and its locks are gone
             fragment.settlement.reclaim(_lock_numbers(fragment, deliveries))
 
     # --- from the client ----------------------------------------------------------------------------------------------
 
     def on_disposition(self, deliveries: list[OutgoingDelivery], state: object, *, settled: bool) -> None:
-        """The client said what became of messages. One that has not settled itself waits for our confirmation."""
+        """Settle messages as the client asks. If `settled` is False, the client waits for a confirmation."""
         self.last_used_s = self._clock.monotonic_s()
         if self.receive_and_delete:
             return
         self._counter.settlements += len(deliveries)
-        for fragment, some in self._by_fragment(deliveries):
+        for fragment, fragment_deliveries in self._by_fragment(deliveries):
             if isinstance(state, TransactionalState):
-                self._settle_in_transaction(fragment, some, state, settled=settled)
+                self._settle_in_transaction(fragment, fragment_deliveries, state, settled=settled)
             else:
-                self._settle(fragment, some, state, settled=settled)
+                self._settle(fragment, fragment_deliveries, state, settled=settled)
 
     def _settle(
         self, fragment: FragmentPort, deliveries: list[OutgoingDelivery], state: object, *, settled: bool
@@ -261,8 +273,8 @@ class OutgoingLink:
         if lost:
             pairs = list(zip(deliveries, numbers, strict=True))
             held = [delivery for delivery, number in pairs if number not in lost]
-            gone = [delivery for delivery, number in pairs if number in lost]
-            self._confirm(gone, Rejected(error=to_amqp_error(self._lock_lost_error())), settled=settled)
+            rejected = [delivery for delivery, number in pairs if number in lost]
+            self._confirm(rejected, Rejected(error=to_amqp_error(self._lock_lost_error())), settled=settled)
 
     def _confirm_except(
         self,
@@ -273,25 +285,25 @@ class OutgoingLink:
         *,
         settled: bool,
     ) -> None:
-        """Some locks are lost, which another process has said; the others are settled."""
+        """Confirm all deliveries except those whose locks another process has reported as lost."""
         pairs = list(zip(deliveries, lock_numbers, strict=True))
         self._confirm(
             [delivery for delivery, number in pairs if number not in lost_numbers], confirmation, settled=settled
         )
-        gone = [delivery for delivery, number in pairs if number in lost_numbers]
-        self._confirm(gone, Rejected(error=to_amqp_error(self._lock_lost_error())), settled=settled)
+        rejected = [delivery for delivery, number in pairs if number in lost_numbers]
+        self._confirm(rejected, Rejected(error=to_amqp_error(self._lock_lost_error())), settled=settled)
 
     def _settle_in_transaction(
         self, fragment: FragmentPort, deliveries: list[OutgoingDelivery], state: TransactionalState, *, settled: bool
     ) -> None:
-        """Messages that are settled when their transaction is committed: until then they are on condition."""
+        """Settle messages in a transaction; the settlement is provisional until the transaction is committed."""
         assert self.transactions is not None
         assert self.source is not None
         outcome = state.outcome
 
-        def told(is_done: bool) -> None:  # noqa: FBT001
+        def on_end(is_done: bool) -> None:  # noqa: FBT001
             if not is_done:
-                if settled:  # the client has forgotten them, so nobody settles them any more
+                if settled:  # the client has forgotten the deliveries and will not settle them again
                     self._return_messages(fragment, deliveries)
             elif self.link.is_attached and not settled:
                 self.link.settle(deliveries, ACCEPTED if isinstance(outcome, Accepted) else state)
@@ -299,9 +311,9 @@ class OutgoingLink:
         transaction = None
         try:
             transaction = self.transactions.find(state.txn_id)
-            how, properties = disposition_of(outcome), self._modified_properties(outcome)
+            disposition, properties = disposition_of(outcome), self._modified_properties(outcome)
             part, numbers = self.source.parts[fragment.number], _lock_numbers(fragment, deliveries)
-            lost = transaction.settle(part, fragment, numbers, how, properties, told)
+            lost = transaction.settle(part, fragment, numbers, disposition, properties, on_end)
             if lost:
                 raise self._lock_lost_error()
         except ServiceBusError as error:
@@ -313,7 +325,7 @@ class OutgoingLink:
                 self.link.settle(deliveries, state, settled=False)
 
     def _modified_properties(self, outcome: object) -> dict[str, object]:
-        """The properties of messages that an outcome changes."""
+        """Return the message properties that an outcome changes."""
         if isinstance(outcome, Modified):
             return string_properties(outcome.message_annotations)
         if not isinstance(outcome, Rejected) or outcome.error is None:
@@ -328,7 +340,7 @@ class OutgoingLink:
     def _select_settlement(
         self, settlement: SettlementPort, state: object
     ) -> tuple[Callable[[list[int], OnDone], list[int]], Composite]:
-        """What an outcome asks of the fragment, and how it is confirmed."""
+        """Return the settlement operation for an outcome, and the state with which it is confirmed."""
         if isinstance(state, Accepted):
             return settlement.complete, ACCEPTED
         if isinstance(state, Rejected):
@@ -338,8 +350,8 @@ class OutgoingLink:
         if isinstance(state, Modified):
             changes = string_properties(state.message_annotations)
             if state.undeliverable_here:
-                return lambda numbers, answer: settlement.defer(numbers, answer, changes), _EMPTY_MODIFIED
-            return lambda numbers, answer: settlement.abandon(numbers, answer, changes), _EMPTY_MODIFIED
+                return lambda numbers, on_done: settlement.defer(numbers, on_done, changes), _EMPTY_MODIFIED
+            return lambda numbers, on_done: settlement.abandon(numbers, on_done, changes), _EMPTY_MODIFIED
         raise NotImplementedHere(f"a message cannot be settled with {type(state).__name__}")
 
     def _dead_letter(self, settlement: SettlementPort, state: Rejected) -> Callable[[list[int], OnDone], list[int]]:
@@ -347,8 +359,8 @@ class OutgoingLink:
         reason, description = info.pop("DeadLetterReason", None), info.pop("DeadLetterErrorDescription", None)
         if description is None and state.error is not None:
             description = state.error.description
-        return lambda numbers, answer: settlement.dead_letter(
-            numbers, answer, reason=text_or_none(reason), description=text_or_none(description), properties=info
+        return lambda numbers, on_done: settlement.dead_letter(
+            numbers, on_done, reason=text_or_none(reason), description=text_or_none(description), properties=info
         )
 
     def _confirm(self, deliveries: list[OutgoingDelivery], state: Composite, *, settled: bool) -> None:
@@ -356,14 +368,14 @@ class OutgoingLink:
             self.link.settle(deliveries, state)
 
     def _by_fragment(self, deliveries: list[OutgoingDelivery]) -> list[tuple[FragmentPort, list[OutgoingDelivery]]]:
-        """Which fragment gave them, as their tags say."""
-        gathering = self._multi_receiver
-        if len(gathering.fragments) == 1:
-            return [(gathering.fragments[0], deliveries)] if deliveries else []
-        found: dict[FragmentPort, list[OutgoingDelivery]] = {}
+        """Return the deliveries grouped by the fragment in their delivery tags."""
+        receiver = self._multi_receiver
+        if len(receiver.fragments) == 1:
+            return [(receiver.fragments[0], deliveries)] if deliveries else []
+        groups: dict[FragmentPort, list[OutgoingDelivery]] = {}
         for delivery in deliveries:
-            found.setdefault(gathering.fragment_of_tag(delivery.tag), []).append(delivery)
-        return list(found.items())
+            groups.setdefault(receiver.fragment_of_tag(delivery.tag), []).append(delivery)
+        return list(groups.items())
 
 
 def _lock_numbers(fragment: FragmentPort, deliveries: list[OutgoingDelivery]) -> list[int]:
@@ -371,17 +383,17 @@ def _lock_numbers(fragment: FragmentPort, deliveries: list[OutgoingDelivery]) ->
 
 
 def accepted_source(link: Sender, filters: dict[str, object] | None) -> Source:
-    """The source that a client asked for, with those filters that are applied: so it sees which are not."""
+    """Return the source that the client requested, with only the filters that are applied."""
     source = link.remote_attach.source if link.remote_attach is not None else None
     assert isinstance(source, Source)
     return dataclasses.replace(source, filter=filters)
 
 
 def string_properties(pairs: Mapping[Any, object] | None) -> dict[str, object]:
-    """Keys may be symbols or strings; both are text. What has no value is left out."""
+    """Return the pairs with string or symbol keys as text; pairs without a value are omitted."""
     return {str(key): value for key, value in (pairs or {}).items() if isinstance(key, str) and value is not None}
 
 
 def text_or_none(value: object) -> str | None:
-    """A reason or description, as text."""
+    """Return a reason or description as text, or None."""
     return str(value) if value is not None else None

@@ -1,6 +1,6 @@
-"""`$pairing` over AMQP: where paired clients report how they are, and others read it.
+"""`$pairing` over AMQP: the node to which paired clients send reports, and from which operators read them.
 
-Owns: these requests. What is kept of a report, and for how long, is in `pairing`; docs/management.md lists the
+Owns: the requests to this node. `paired_clients.report_store` stores the reports; docs/management.md lists the
 operations.
 """
 
@@ -26,10 +26,10 @@ DEFAULT_PAGE_SIZE: Final = 100
 
 
 class PairingNode:
-    """The `$pairing` of one connection."""
+    """The node `$pairing`, for one connection."""
 
     def __init__(self, pairing_reports: PairingReports, grants: ConnectionGrants) -> None:
-        """For whoever has a right on a backlog queue; a report and what is read are of that primary then."""
+        """Create the node. Rights on a primary's backlog queues are also rights on the reports for that primary."""
         self._pairing_reports = pairing_reports
         self._grants = grants
         self._operations: dict[str, Callable[[object], Coroutine[None, None, dict[str, object]]]] = {
@@ -39,16 +39,16 @@ class PairingNode:
         }
 
     def handle(self, request: Request, on_reply: OnReply) -> None:
-        """Do what is asked."""
+        """Execute a request."""
         operation = request.required_text("operation")
-        act = self._operations.get(operation)
-        if act is None:
-            known = ", ".join(self._operations)
-            raise NotImplementedHere(f"{report_store.NODE_NAME} does not know {operation!r:.80}; it knows {known}")
-        run_and_reply(act(request.body), on_reply)
+        operation_handler = self._operations.get(operation)
+        if operation_handler is None:
+            names = ", ".join(self._operations)
+            raise NotImplementedHere(f"{report_store.NODE_NAME} does not support {operation!r:.80}, only {names}")
+        run_and_reply(operation_handler(request.body), on_reply)
 
     def error_response(self, error: ServiceBusError) -> Response:
-        """Status, condition and text."""
+        """Return the response to a request that failed: status, condition and text."""
         return failure(error)
 
     async def _report(self, body: object) -> dict[str, object]:
@@ -58,9 +58,9 @@ class PairingNode:
         return {}
 
     async def _remove(self, body: object) -> dict[str, object]:
-        leave = report_format.parse_departure(body)
-        report_store.check_allowed(self._grants.current_grants(), Right.SEND, leave.primary)
-        await self._pairing_reports.remove(leave)
+        departure = report_format.parse_departure(body)
+        report_store.check_allowed(self._grants.current_grants(), Right.SEND, departure.primary)
+        await self._pairing_reports.remove(departure)
         return {}
 
     async def _read(self, body: object) -> dict[str, object]:
@@ -70,7 +70,7 @@ class PairingNode:
         if primary is not None:
             report_store.check_allowed(grants, Right.LISTEN, primary)
         page = await self._pairing_reports.read(
-            lambda one: report_store.is_allowed(grants, Right.LISTEN, one),
+            lambda name: report_store.is_allowed(grants, Right.LISTEN, name),
             primary=primary,
             skip=arguments.whole_number("skip", minimum=0, default=0),
             top=arguments.whole_number("top", minimum=1, default=DEFAULT_PAGE_SIZE),

@@ -1,7 +1,8 @@
-"""Nodes that answer requests: `$cbs`, and the `$management` of each entity.
+"""Links to nodes that respond to requests: `$cbs`, and the `$management` of each entity.
 
-A client has two links to a node, one to send requests on and one to receive the answers; both may have any name. Owns:
-which link an answer goes to, and the form of requests and answers. What is asked is the node's affair.
+A client attaches two links to a node, one to send requests and one to receive responses; both may have any name.
+
+Owns: the choice of the link for a response, and the form of requests and responses. The node executes the requests.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from twinbus.amqp.decode import DEFAULT_LIMITS
+from twinbus.amqp.codec.decode import DEFAULT_LIMITS
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.message import Message, Properties, build, value
 from twinbus.amqp.outcomes import ACCEPTED, Rejected
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import TypeAlias
 
-    from twinbus.amqp.composite import Composite
+    from twinbus.amqp.aio import Peer
+    from twinbus.amqp.codec.composite import Composite
     from twinbus.amqp.delivery import IncomingDelivery
     from twinbus.amqp.link import Link
     from twinbus.amqp.outcomes import TransactionalState
@@ -32,23 +34,22 @@ if TYPE_CHECKING:
     from twinbus.amqp.settings import Limits
     from twinbus.broker.clock import Clock
     from twinbus.broker.namespace import Transaction
+    from twinbus.server.amqp.socket_backpressure import CallSoon
     from twinbus.server.amqp.transactions import Transactions
 
     OnReply: TypeAlias = Callable[["Response"], None]
-    from twinbus.amqp.aio import Peer
-    from twinbus.server.amqp.socket_backpressure import CallSoon
 
 MAX_REQUESTS_PER_TURN: Final = 32
-"""Requests of one connection in one turn of the loop."""
+"""How many requests per connection are executed in one turn of the event loop."""
 MAX_RUNNING_RESPONSE_BYTES: Final = 2_097_152
-"""Answers that may be on their way to being sent, as large as they may become."""
+"""The limit on the estimated total size of the responses to running requests."""
 
 
 class RequestQueue:
-    """The requests of one connection."""
+    """The pending requests of one connection."""
 
     def __init__(self, peer: Peer, call_soon: CallSoon) -> None:
-        """Nothing was asked yet."""
+        """Create an empty queue."""
         self._backpressure = SocketBackpressure(peer, call_soon, self.resume)
         self._call_soon = call_soon
         self._waiting: deque[tuple[RequestLink, IncomingDelivery]] = deque()
@@ -58,25 +59,25 @@ class RequestQueue:
 
     @property
     def waiting_count(self) -> int:
-        """Requests that are not executed yet."""
+        """The number of requests that are not executed yet."""
         return len(self._waiting)
 
     def add(self, link: RequestLink, deliveries: list[IncomingDelivery]) -> None:
-        """Requests have come."""
+        """Add requests and execute them as far as possible."""
         self._waiting.extend((link, delivery) for delivery in deliveries)
         self.resume()
 
     def reserve(self, response_bytes: int) -> None:
-        """A request is executed whose answer may have so many bytes."""
+        """Reserve room for the response to a request that is about to be executed."""
         self._reserved_bytes += response_bytes
 
     def release(self, response_bytes: int) -> None:
-        """Its answer is queued, or will be long in coming."""
+        """Release the room reserved for a response that is queued or delayed."""
         self._reserved_bytes -= response_bytes
         self.resume()
 
     def resume(self) -> None:
-        """Execute requests, as far as their answers have room."""
+        """Execute requests as long as there is room for their responses."""
         if self._is_running or self._is_resume_scheduled:
             return
         self._is_running = True
@@ -102,21 +103,23 @@ class RequestQueue:
 
 
 REQUEST_CREDIT = 100
-"""Requests a client may have unanswered."""
+"""How many unanswered requests a client may have."""
 MAX_REQUEST_BYTES = 1_048_576
-"""A request holds messages, or more of them than can be taken: it is the node that says so, since some clients cannot
-use a link again on which one was rejected."""
+"""The maximum size of a request, large enough that the node itself can refuse a request with too many messages.
+
+Some clients cannot use a link again after a request on the link was rejected.
+"""
 DEFAULT_RESPONSE_BYTES = 1_024
-"""What an answer has unless its node says otherwise, about."""
+"""The estimated size of a response if the node gives no other estimate."""
 MAX_WAITING_RESPONSE_BYTES = 4_194_304
-"""Answers that may wait for a client to open its session's window."""
+"""The maximum size of responses that wait for the client to open its session window."""
 
 
 class Request:
-    """One request, read."""
+    """A parsed request."""
 
     def __init__(self, message: Message, transaction: Transaction | None = None) -> None:
-        """`transaction` is what it is part of, if it is. MalformedMessage where it cannot be read."""
+        """Parse a request, which may belong to a `transaction`. Raise MalformedMessage if it cannot be decoded."""
         self.transaction = transaction
         try:
             properties = message.properties
@@ -128,45 +131,45 @@ class Request:
             raise MalformedMessage(f"the request is malformed: {error.description}") from None
 
     def required_text(self, name: str) -> str:
-        """A property that must be there, as text."""
-        found = self.properties.get(name) if isinstance(self.properties, dict) else None
-        if not isinstance(found, str):
-            raise InvalidArgument(f"the request has no property {name!r} that is a string")
-        return str(found)
+        """Return a required property as text. Raise InvalidArgument if it is missing or not a string."""
+        value = self.properties.get(name) if isinstance(self.properties, dict) else None
+        if not isinstance(value, str):
+            raise InvalidArgument(f"the request needs a property {name!r} that is a string")
+        return str(value)
 
 
 class Response:
-    """What is answered: properties, and perhaps a body."""
+    """A response: properties, and possibly a body."""
 
     def __init__(self, properties: Mapping[str, object], body: object = None) -> None:
-        """`body` is an AMQP value."""
+        """Create a response; `body` is an AMQP value."""
         self.properties = properties
         self.body = body
 
 
 class Node(Protocol):
-    """What answers."""
+    """A node that responds to requests."""
 
     def handle(self, request: Request, on_reply: OnReply) -> None:
-        """Answer a request, now or later."""
+        """Execute a request and pass the response to `on_reply`, now or later."""
 
     def error_response(self, error: ServiceBusError) -> Response:
-        """The answer to a request that failed."""
+        """Return the response to a request that failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestLimits:
-    """What a node takes as a request, and what it answers."""
+    """The limits for requests to a node, and the size of the node's responses."""
 
     max_request_bytes: int = MAX_REQUEST_BYTES
     decode_limits: Limits = DEFAULT_LIMITS
-    """For what is decoded of a request."""
+    """Limits for decoding a request."""
     estimate_response_bytes: Callable[[Request], int] | None = None
-    """About how many bytes the answer to a request may have; `ANSWER_BYTES` where nothing is said."""
+    """A function that estimates the size of the response to a request (default: `DEFAULT_RESPONSE_BYTES`)."""
 
 
 class RequestLink:
-    """A link on which requests come, with the node they are for."""
+    """The server's end of a link on which a client sends requests to a node."""
 
     def __init__(
         self,
@@ -180,7 +183,7 @@ class RequestLink:
         *,
         request_limits: RequestLimits | None = None,
     ) -> None:
-        """Accept the link. `transactions` are those that a request may be part of; `queue` is the connection's."""
+        """Accept the link. Requests may belong to `transactions`, and wait in the connection's `request_queue`."""
         self.link = link
         self.is_sender = False
         self.path = path
@@ -193,37 +196,39 @@ class RequestLink:
         self._pending_count = 0
         self._request_limits = request_limits or RequestLimits()
         self.rewrites_decimals = False
-        """Write decimals in messages as the Azure SDK for Python reads them."""
+        """Whether decimals in messages are encoded for the Azure SDK for Python."""
         self._last_reply_link: tuple[str | None, Sender | None] = None, None
         link.accept(max_message_size=self._request_limits.max_request_bytes)
         link.keep_credit(REQUEST_CREDIT)
 
     @property
     def is_busy(self) -> bool:
-        """It costs nothing while nobody asks, and clients do not expect to lose it."""
+        """Always True: an idle link costs nothing, and clients do not expect to lose it."""
         return True
 
     def on_deliveries(self, deliveries: list[IncomingDelivery]) -> None:
-        """Requests that came in one read."""
+        """Queue requests that arrived in one read."""
         self.last_used_s = self._clock.monotonic_s()
         self._request_queue.add(self, deliveries)
 
     def execute(self, delivery: IncomingDelivery) -> None:
-        """Settle a request, and do what it asks. Nothing is done for a client that has detached meanwhile."""
+        """Settle a request and execute it, unless the client has detached the link."""
         if self.link.is_over:
             return
         transaction: Transaction | None = None
-        answer: Composite = ACCEPTED
+        outcome: Composite = ACCEPTED
         try:
             if delivery.state is not None:
-                transaction, answer = self._join_transaction(delivery)
+                transaction, outcome = self._join_transaction(delivery)
             request = Request(Message(delivery.payload, self._request_limits.decode_limits), transaction)
-        except (DecodeError, ServiceBusError) as fault:
-            error = fault if isinstance(fault, ServiceBusError) else MalformedMessage(f"no request: {fault}")
+        except (DecodeError, ServiceBusError) as cause:
+            error = (
+                cause if isinstance(cause, ServiceBusError) else MalformedMessage(f"the request is malformed: {cause}")
+            )
             _fail_transaction(transaction, error)
             self.link.settle([delivery], Rejected(error=to_amqp_error(error)))
             return
-        self.link.settle([delivery], answer)
+        self.link.settle([delivery], outcome)
         self._handle(request)
 
     def _join_transaction(self, delivery: IncomingDelivery) -> tuple[Transaction, TransactionalState]:
@@ -232,35 +237,35 @@ class RequestLink:
         return self._transactions.join(delivery.state, len(delivery.payload))
 
     def force_detach(self, error: ServiceBusError) -> None:
-        """What it is for was deleted."""
+        """Detach the link with an error, for example because the entity was deleted."""
         self.link.detach(error=to_amqp_error(error))
 
     def _reply_link_for(self, reply_to: str | None) -> Sender | None:
-        """Where the answer goes: mostly where the one before it went."""
-        asked, found = self._last_reply_link
-        if found is None or asked != reply_to or not found.is_attached:
-            found = self._find_reply_link(self.link, reply_to)
-            self._last_reply_link = reply_to, found
-        return found
+        """Return the link for a response, or None; usually the link that carried the previous response."""
+        last_reply_to, link = self._last_reply_link
+        if link is None or last_reply_to != reply_to or not link.is_attached:
+            link = self._find_reply_link(self.link, reply_to)
+            self._last_reply_link = reply_to, link
+        return link
 
     def _handle(self, request: Request) -> None:
-        weigh = self._request_limits.estimate_response_bytes
-        weight = weigh(request) if weigh is not None else DEFAULT_RESPONSE_BYTES
+        estimate = self._request_limits.estimate_response_bytes
+        reserved_bytes = estimate(request) if estimate is not None else DEFAULT_RESPONSE_BYTES
 
-        def lighten() -> None:
-            nonlocal weight
-            lighter, weight = weight, 0
-            self._request_queue.release(lighter)
+        def release() -> None:
+            nonlocal reserved_bytes
+            released_bytes, reserved_bytes = reserved_bytes, 0
+            self._request_queue.release(released_bytes)
 
         def reply(response: Response) -> None:
             self._pending_count -= 1
             send(response)
-            lighten()
+            release()
 
         def send(response: Response) -> None:
             link = self._reply_link_for(request.reply_to)
             if link is not None and link.session.send_queue.waiting_bytes > MAX_WAITING_RESPONSE_BYTES:
-                text = "the answers are not taken: grant a window in the session, and attach again"
+                text = "too many responses are waiting: open the session window, and attach again"
                 link.detach(error=to_amqp_error(ServerBusy(text)))
             elif link is not None and link.is_attached:
                 properties = Properties(correlation_id=request.message_id)
@@ -272,30 +277,30 @@ class RequestLink:
                 )
 
         self._pending_count += 1
-        self._request_queue.reserve(weight)
+        self._request_queue.reserve(reserved_bytes)
         try:
             if self._pending_count > REQUEST_CREDIT:
-                raise ServerBusy(f"{REQUEST_CREDIT} requests wait for their answers: ask again when some have come")
+                raise ServerBusy(f"{REQUEST_CREDIT} requests are unanswered: retry after some responses have arrived")
             self.node.handle(request, reply)
         except ServiceBusError as error:
             _fail_transaction(request.transaction, error)
             refusal = self.node.error_response(error)
             send_error(self, error, lambda: reply(refusal))
-            lighten()  # of an entity that is silent the answer comes much later, and is small
+            release()  # in a silent outage the response is sent much later, and it is small
 
 
 def _rewrite_decimals(body: object) -> None:
-    """In the messages of an answer."""
+    """Encode the decimals in a response's messages for the Azure SDK for Python."""
     messages = body.get("messages") if isinstance(body, dict) else None
     for item in messages if isinstance(messages, list) else ():
         item["message"] = rewrite_decimals(item["message"])
 
 
 class ReplyLink:
-    """A link on which answers go."""
+    """The server's end of a link on which a client receives responses."""
 
     def __init__(self, link: Sender, path: str, clock: Clock) -> None:
-        """Accept the link."""
+        """Accept the link, and send on it without waiting for credit."""
         self.link = link
         self.path = path
         self.last_used_s = clock.monotonic_s()
@@ -304,7 +309,7 @@ class ReplyLink:
 
     @property
     def is_busy(self) -> bool:
-        """As the link of the requests."""
+        """Always True, as for a `RequestLink`."""
         return True
 
 
@@ -318,11 +323,18 @@ if TYPE_CHECKING:
 
 
 def find_reply_link(request_link: Receiver, reply_to: str | None) -> Sender | None:
-    """The link to the same node, in the same session, whose target or name is `reply_to`; any, if nothing is said."""
-    asked = request_link.context
-    assert isinstance(asked, RequestLink)
+    """Return the link to the same node, in the same session, whose target or name is `reply_to`; None if there is none.
+
+    If `reply_to` is None, any link to the node is returned.
+    """
+    request_handler = request_link.context
+    assert isinstance(request_handler, RequestLink)
     for link in request_link.session.links.values():
-        if not isinstance(link, Sender) or not isinstance(link.context, ReplyLink) or link.context.path != asked.path:
+        if (
+            not isinstance(link, Sender)
+            or not isinstance(link.context, ReplyLink)
+            or link.context.path != request_handler.path
+        ):
             continue
         if reply_to is None or reply_to in (link.name, _target_address(link)):
             return link

@@ -1,25 +1,25 @@
 """Decimals for the Azure SDK for Python, whose decoder cannot read what its encoder writes.
 
-The SDK encodes a `Decimal` as AMQP's decimal128, and rightly so: 14 bits of exponent, 113 bits of coefficient. Its
-decoder reads another layout: it shifts the upper seven bits of the exponent two places too far, and takes the last
-twelve bytes for three decimal numbers that it writes one behind the other. What the SDK sends, it cannot read: an
-exponent out of range is an error, and the message with it is never received.
+The SDK encodes a `Decimal` correctly as AMQP's decimal128: 14 bits of exponent, 113 bits of coefficient. Its decoder
+reads another layout: it shifts the upper seven bits of the exponent two places too far, and takes the last twelve bytes
+for three decimal numbers that it concatenates. The SDK therefore cannot read its own decimals: an exponent out of range
+is an error, and the message is never received.
 
-Messages are stored as they were sent, so that every other client reads the right number. For a connection of this SDK,
-and for no other, each decimal that its decoder cannot read is written on delivery in the layout that it can; one that
-has no such form (more than 25 to 30 digits, or an exponent far from 0) becomes a string with the same digits. Messages
-with more than `MAX_ENTRIES` properties and annotations are delivered as they are: a sender must not be able to keep the
-server busy with the decimals of others' deliveries.
+Messages are stored as they were sent, so that every other client reads the right number. Only on connections from this
+SDK, each decimal that the decoder cannot read is rewritten on delivery in the layout that the decoder reads. A decimal
+that does not fit that layout (more than 25 to 30 digits, or an exponent far from 0) becomes a string with the same
+digits. Messages with more than `MAX_ENTRIES` properties and annotations are delivered unchanged: a sender must not be
+able to keep the server busy with rewriting deliveries to other clients.
 
-Owns: the SDK's layout, and which connections are the SDK's.
+Owns: the SDK's layout, and how to recognise a connection from the SDK.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from twinbus.amqp import decimals
-from twinbus.amqp.encode import write
+from twinbus.amqp.codec import decimals
+from twinbus.amqp.codec.encode import write
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.message import Message, Section
 
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     from decimal import Decimal
 
 MAX_ENTRIES: Final = 100
-"""Properties and annotations of a message that is looked through."""
+"""The maximum number of properties and annotations in a message that is rewritten."""
 _SDK_PRODUCT: Final = "azsdk-python-servicebus"
 _DECIMAL128: Final = 0x94
 _BIAS: Final = decimals.DECIMAL128.bias
 _MAX_EXPONENT: Final = 6111
 _SPECIAL: Final = 0x60
-"""Bits of the first byte that are set in an infinity, and in what is no number: the SDK reads those."""
+"""Bits of the first byte that are set in infinities and NaNs, which the SDK can read."""
 _UNSUPPORTED_EXPONENT_BITS: Final = 0x180
-"""Bits of an exponent for which the SDK's layout has no place."""
+"""Bits of an exponent that the SDK's layout cannot represent."""
 _MAX_WORD: Final = 2**32 - 1
 _MIN_WORD_DIGITS: Final = 8
 _MAX_WORD_DIGITS: Final = 10
@@ -47,22 +47,22 @@ _MAP32: Final = 0xD1
 
 
 def is_python_sdk(properties: Mapping[str, object] | None) -> bool:
-    """Whether a connection, by the properties of its open, is one of the SDK for Python."""
+    """Return whether the properties of a connection's open identify the SDK for Python."""
     return str((properties or {}).get("product", "")).startswith(_SDK_PRODUCT)
 
 
 def rewrite_decimals(payload: bytes) -> bytes:
-    """A message with each decimal in its properties and annotations as the SDK can read it."""
+    """Return a message in which the SDK can read all decimals in properties and annotations."""
     if _DECIMAL128 not in payload:
         return payload
     try:
         message = Message(payload)
         if sum([message.entry_count(section) for section in _MAP_SECTIONS]) > MAX_ENTRIES:
             return payload
-        found = {section: _rewrite_section(message, section) for section in _MAP_SECTIONS}
-    except DecodeError:  # its receiver may think otherwise
+        rewritten = {section: _rewrite_section(message, section) for section in _MAP_SECTIONS}
+    except DecodeError:  # the receiver may be able to decode the message
         return payload
-    if not any(found.values()):
+    if not any(rewritten.values()):
         return payload
     body = message.body_section
     order = (
@@ -73,21 +73,21 @@ def rewrite_decimals(payload: bytes) -> bytes:
         body,
         Section.FOOTER,
     )
-    return b"".join([found.get(one) or message.raw(one) for one in order if one is not None])
+    return b"".join([rewritten.get(each) or message.raw(each) for each in order if each is not None])
 
 
 def _rewrite_section(message: Message, section: Section) -> bytes:
-    """A section that has a decimal to rewrite; nothing of any other."""
-    pairs, is_new = [], False
+    """Return the rewritten section; empty if no decimal needs to be rewritten."""
+    pairs, is_changed = [], False
     for _, value_at, raw in message.entries(section):
         pair = raw
         if raw[value_at] == _DECIMAL128 and not _sdk_can_read(raw[value_at + 1 :]):
-            pair, is_new = (
+            pair, is_changed = (
                 raw[:value_at] + _encode_for_sdk(decimals.unpack(raw[value_at + 1 :], decimals.DECIMAL128)),
                 True,
             )
         pairs.append(pair)
-    if not is_new:
+    if not is_changed:
         return b""
     content = b"".join(pairs)
     head = bytes((0x00, 0x53, section, _MAP32)) + (len(content) + 4).to_bytes(4, "big")
@@ -110,13 +110,13 @@ def _encode_for_sdk(value: Decimal) -> bytes:
 
 
 def pack_for_sdk(value: Decimal) -> bytes | None:
-    """A number in the layout that the SDK reads; None if it has none there."""
+    """Return a number in the layout that the SDK reads; None if it cannot be represented."""
     sign, digits, exponent = value.as_tuple()
     assert isinstance(exponent, int)
     text = "".join(map(str, digits)).lstrip("0")
     spare = len(text) - len(text.rstrip("0")) if text else _MAX_DIGITS
     room = _MAX_DIGITS - len(text)
-    for zeros in _ZERO_SHIFTS:  # the same number with more or fewer zeros at its end
+    for zeros in _ZERO_SHIFTS:  # the same number with more or fewer trailing zeros
         biased = exponent - zeros + _BIAS
         if biased < 0 or biased & _UNSUPPORTED_EXPONENT_BITS or not -spare <= zeros <= room:
             continue
@@ -128,18 +128,21 @@ def pack_for_sdk(value: Decimal) -> bytes | None:
 
 
 def split_into_words(digits: str) -> list[int] | None:
-    """Three numbers that the SDK joins to these digits: it writes each with eight digits at least."""
-    found: list[int] = []
+    """Return three numbers that the SDK concatenates into these digits; None if the digits do not fit.
+
+    The SDK writes each number with at least eight digits.
+    """
+    words: list[int] = []
     for _ in range(2):
         size = next(
             (size for size in range(_MAX_WORD_DIGITS, _MIN_WORD_DIGITS, -1) if _fits_in_word(digits[-size:], size)), 0
         )
         size = size or _MIN_WORD_DIGITS
-        found.insert(0, int(digits[-size:] or "0"))
+        words.insert(0, int(digits[-size:] or "0"))
         digits = digits[:-size]
     if len(digits) > _MAX_WORD_DIGITS or int(digits or "0") > _MAX_WORD:
         return None
-    return [int(digits or "0"), *found]
+    return [int(digits or "0"), *words]
 
 
 def _fits_in_word(digits: str, size: int) -> bool:

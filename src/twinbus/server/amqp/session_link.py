@@ -1,6 +1,6 @@
 """A link on which a client receives the messages of one session.
 
-Owns: the wait for a session, and what the client is told of the one it has. The rest is as on any link that receives.
+Owns: the wait for a session, and the properties of the session in the attach. `OutgoingLink` does everything else.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ SESSION_FILTER: Final = Symbol("com.microsoft:session-filter")
 LOCKED_UNTIL_PROPERTY: Final = Symbol("com.microsoft:locked-until-utc")
 TIMEOUT_PROPERTY: Final = "com.microsoft:timeout"
 DEFAULT_SESSION_WAIT_S: Final = 65.0
-"""How long a client waits for any session that is free, if it does not say."""
+"""How long a client waits for any available session unless it sets a timeout."""
 MAX_SESSION_WAIT_S: Final = 3_600.0
 _TICKS_AT_UNIX_EPOCH: Final = 621_355_968_000_000_000
 _TICKS_PER_MS: Final = 10_000
 
 
 class SessionLink(OutgoingLink):
-    """Messages from one session to one link."""
+    """The server's end of a link on which a client receives the messages of one session."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class SessionLink(OutgoingLink):
         *,
         counter: UsageCounter | None = None,
     ) -> None:
-        """Accepted once it has a session."""
+        """Request a session; the link is accepted when the session is granted."""
         self.session_lock: SessionLock | None = None
         self._max_id_characters = namespace.limits.max_id_characters
         self._timers = namespace.timers
@@ -68,7 +68,7 @@ class SessionLink(OutgoingLink):
 
     @property
     def is_busy(self) -> bool:
-        """It waits for a session, or has one: its lock says how long."""
+        """Always True: the link waits for a session or holds one, and the session's lock limits how long."""
         return True
 
     def _register(self) -> None:
@@ -83,7 +83,7 @@ class SessionLink(OutgoingLink):
         self._multi_receiver.fragments[0].dispatcher.accept_session(self, session, self._on_session_granted)
 
     def _accept_next_session(self) -> None:
-        """Wait for a session of any fragment, also of one that does not work now; the first that has one is the one."""
+        """Wait for the first available session in any fragment, including fragments that are down now."""
         fragments = self._multi_receiver.begin_rotation()
         if not any(fragment.is_available for fragment in fragments):
             fragments[0].check_available()
@@ -102,8 +102,12 @@ class SessionLink(OutgoingLink):
 
     def _requested_wait_s(self) -> float:
         attach = self.link.remote_attach
-        wanted = (attach.properties or {}).get(TIMEOUT_PROPERTY) if attach is not None else None
-        return min(max(0.0, wanted / 1000), MAX_SESSION_WAIT_S) if isinstance(wanted, int) else DEFAULT_SESSION_WAIT_S
+        timeout_ms = (attach.properties or {}).get(TIMEOUT_PROPERTY) if attach is not None else None
+        return (
+            min(max(0.0, timeout_ms / 1000), MAX_SESSION_WAIT_S)
+            if isinstance(timeout_ms, int)
+            else DEFAULT_SESSION_WAIT_S
+        )
 
     def _on_session_granted(self, session_lock: SessionLock) -> None:
         self.session_lock = session_lock
@@ -113,10 +117,10 @@ class SessionLink(OutgoingLink):
         source = accepted_source(self.link, {SESSION_FILTER: session_lock.session_id.decode()})
         ticks = session_lock.locked_until_ms * _TICKS_PER_MS + _TICKS_AT_UNIX_EPOCH
         self.link.accept(source=source, properties={LOCKED_UNTIL_PROPERTY: ticks})
-        self.request_messages()
+        self._use_credit()
 
     def _bind_fragment(self, session_lock: SessionLock) -> None:
-        """The fragment that has its session is the only one for it from now on."""
+        """Keep only the fragment that owns the session, and stop waiting at the other fragments."""
         for fragment in self._multi_receiver.fragments:
             if fragment.dispatcher.owns_session_lock(session_lock):
                 self._multi_receiver = MultiFragmentReceiver([fragment])
@@ -128,13 +132,13 @@ class SessionLink(OutgoingLink):
             self.is_closed = True
             self._counter.empty_receives += 1
             self._stop_waiting()
-            text = f"No session of '{self.path}' became free in time: accept one again."
+            text = f"No session of '{self.path}' became available in time: try to accept one again."
             self.link.refuse(to_amqp_error(OperationTimeout(text)))
 
     def force_detach(self, error: ServiceBusError) -> None:
-        """The entity was deleted or disabled, or the session lost."""
+        """Detach or refuse the link with an error: the entity was deleted or disabled, or the session was lost."""
         if self.is_closed:
-            return  # another fragment of it has said so
+            return  # another fragment has detached the link already
         self.is_closed = True
         self._leave_exclusive_receiver()
         if self.session_lock is None:
@@ -146,7 +150,7 @@ class SessionLink(OutgoingLink):
             self._multi_receiver.remove(self)
 
     def on_detached(self, _lost: list[OutgoingDelivery]) -> None:
-        """The link is over: the session is free, and what was out is there again, uncounted."""
+        """Release the session; its locked messages become available again without a higher delivery count."""
         self.is_closed = True
         self._count_empty_receive()
         if self._wait_timer is not None:
@@ -159,14 +163,17 @@ class SessionLink(OutgoingLink):
 
 
 def requested_session(link: Sender, max_characters: int) -> bytes | None:
-    """The session that a client wants; None if any. Its id has `most` characters at most."""
+    """Return the id of the session that a client requests; None for any session.
+
+    Raise ArgumentOutOfRange if the id has more than `max_characters` characters.
+    """
     source = link.remote_attach.source if link.remote_attach is not None else None
-    asked = (getattr(source, "filter", None) or {}).get(SESSION_FILTER)
-    asked = getattr(asked, "value", asked)  # some clients describe it
-    if asked is None:
+    session_id = (getattr(source, "filter", None) or {}).get(SESSION_FILTER)
+    session_id = getattr(session_id, "value", session_id)  # some clients send a described value
+    if session_id is None:
         return None
-    if not isinstance(asked, str):
-        raise InvalidArgument("the session filter is the session's id, a string, or null for any")
-    if len(asked) > max_characters:
-        raise ArgumentOutOfRange(f"a session id of {len(asked)} characters; it can have {max_characters}")
-    return asked.encode()
+    if not isinstance(session_id, str):
+        raise InvalidArgument("the session filter must be a session id as a string, or null for any session")
+    if len(session_id) > max_characters:
+        raise ArgumentOutOfRange(f"the session id has {len(session_id)} characters (limit: {max_characters})")
+    return session_id.encode()

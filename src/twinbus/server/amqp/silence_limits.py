@@ -1,11 +1,12 @@
-"""Limits of silence: how soon a client that holds a claim is given up when nothing is heard of it.
+"""Silence limits: how soon a silent client loses its claim on an entity.
 
-A client that attaches an exclusive link may promise by the property `twinbus:silence-limit` never to be silent for so
-long on its connection while it has the link. The attach that accepts the link has the same property, and binds both
-ends (`amqp.agreement` says to what). If the client breaks its promise, its connection is ended and its claim is free
-for the next host, long before the time-out of ordinary connections.
+A client that attaches an exclusive link may promise, with the property `twinbus:silence-limit`, never to be silent on
+its connection for longer than this limit while it has the link. The attach that accepts the link has the same property,
+and binds both ends (`amqp.heartbeat` describes the obligations). If the client breaks its promise, its connection is
+closed and its claim is free for the next host, long before the idle timeout of ordinary connections.
 
-Owns: the property and its range, and which limit holds on a connection with several such links: the shortest.
+Owns: the property and its range, and the limit for a connection with several such links, which is the shortest of their
+limits.
 """
 
 from __future__ import annotations
@@ -22,46 +23,49 @@ if TYPE_CHECKING:
     from twinbus.amqp.link import Link
 
 SILENCE_LIMIT_PROPERTY: Final = "twinbus:silence-limit"
-"""A link property: milliseconds, a uint."""
+"""A link property: the limit in milliseconds, a uint."""
 MIN_SILENCE_LIMIT_MS: Final = 1_000
-"""A client that promises to speak more often is refused: a server that stalls for a moment would end its connection."""
+"""The shortest limit. With a shorter limit, a server that stalls for a moment would close the connection."""
 MAX_SILENCE_LIMIT_MS: Final = 60_000
 
 
 def read_silence_limit(properties: Mapping[str, object] | None) -> int | None:
-    """The limit that a client asks for, in milliseconds. InvalidArgument if it cannot be had."""
-    asked = (properties or {}).get(SILENCE_LIMIT_PROPERTY)
-    if asked is None:
+    """Return the limit in the properties of a link, in milliseconds; None if there is none.
+
+    Raise InvalidArgument if the limit is invalid.
+    """
+    limit_ms = (properties or {}).get(SILENCE_LIMIT_PROPERTY)
+    if limit_ms is None:
         return None
     if (
-        not isinstance(asked, int)
-        or isinstance(asked, bool)
-        or not MIN_SILENCE_LIMIT_MS <= asked <= MAX_SILENCE_LIMIT_MS
+        not isinstance(limit_ms, int)
+        or isinstance(limit_ms, bool)
+        or not MIN_SILENCE_LIMIT_MS <= limit_ms <= MAX_SILENCE_LIMIT_MS
     ):
         text = (
-            f"{SILENCE_LIMIT_PROPERTY} is {asked!r:.60}; it is a uint of {MIN_SILENCE_LIMIT_MS} to "
+            f"{SILENCE_LIMIT_PROPERTY} is {limit_ms!r:.60}; it must be a uint from {MIN_SILENCE_LIMIT_MS} to "
             f"{MAX_SILENCE_LIMIT_MS} milliseconds"
         )
         raise InvalidArgument(text)
-    return int(asked)
+    return int(limit_ms)
 
 
 class SilenceLimits:
-    """Those of one connection."""
+    """The silence limits for the links on one connection."""
 
     def __init__(self, connection: Connection) -> None:
-        """None is agreed yet."""
+        """Create an empty set of limits."""
         self._connection = connection
         self._by_link: dict[Link, int] = {}
 
     def agree(self, link: Link, limit_ms: int) -> dict[str, object]:
-        """Agree on a limit with the client of a link. The property with which the link is accepted."""
+        """Set the limit for a link; return the properties with which to accept the link."""
         self._by_link[link] = limit_ms
         self._apply()
         return {SILENCE_LIMIT_PROPERTY: UInt(limit_ms)}
 
     def remove(self, link: Link) -> None:
-        """A link has ended, whether it had a limit or not."""
+        """Remove the limit of a detached link, if it had one."""
         if self._by_link.pop(link, None) is not None:
             self._apply()
 

@@ -1,7 +1,7 @@
-"""Transactions of a connection, and the link that opens and closes them (AMQP 1.0, part 4).
+"""The transactions of a connection, and the link that declares and discharges them (AMQP 1.0, part 4).
 
-Owns: their ids, how many there may be, and how long one may take. A transaction lives as long as the link that opened
-it; whatever ends that rolls it back. What one does is the broker's affair.
+Owns: transaction ids, the limit on open transactions, and their timeout. A transaction is rolled back when the link
+that declared it is detached. The broker executes the transaction.
 """
 
 from __future__ import annotations
@@ -33,15 +33,17 @@ from twinbus.model.errors import (
 from twinbus.server.amqp.errors import send_error, to_amqp_error
 
 if TYPE_CHECKING:
+    from collections.abc import KeysView
+
     from twinbus.amqp.delivery import IncomingDelivery
     from twinbus.amqp.receiver import Receiver
     from twinbus.broker.clock import Timer
     from twinbus.broker.namespace import Namespace, Transaction
 
 MAX_OPEN_TRANSACTIONS: Final = 100
-"""Of one connection."""
+"""The maximum number of open transactions per connection."""
 MAX_TRANSACTION_BYTES: Final = 67_108_864
-"""What is sent in the open transactions of one connection is in memory until they are discharged."""
+"""The maximum total size of messages in a connection's open transactions; they stay in memory until the discharge."""
 MAX_TRANSACTION_S: Final = 120.0
 COORDINATOR_CREDIT: Final = 100
 _ID_BITS: Final = 128
@@ -51,14 +53,14 @@ class Transactions:
     """The open transactions of one connection."""
 
     def __init__(self, namespace: Namespace) -> None:
-        """None yet."""
+        """Create an empty set of transactions."""
         self._namespace = namespace
         self._open: dict[bytes, tuple[Transaction, Timer]] = {}
         self._timed_out: dict[bytes, None] = {}
-        """Those that were rolled back for taking too long: who goes on with one is told why."""
+        """Transactions that were rolled back after the timeout, so that later operations get the right error."""
 
     def declare(self) -> bytes:
-        """Open one; its id."""
+        """Open a transaction and return its id. Raise ServerBusy if the connection has too many transactions."""
         if len(self._open) >= MAX_OPEN_TRANSACTIONS:
             raise ServerBusy(
                 f"the connection has {MAX_OPEN_TRANSACTIONS} open transactions, its limit: discharge one first"
@@ -71,37 +73,43 @@ class Transactions:
         return txn_id
 
     def find(self, txn_id: bytes) -> Transaction:
-        """The one of that id. TransactionUnknown, TransactionTimeout."""
-        found = self._open.get(txn_id)
-        if found is None:
+        """Return the transaction with this id. Raise TransactionUnknown or TransactionTimeout."""
+        entry = self._open.get(txn_id)
+        if entry is None:
             raise self._not_found_error(txn_id)
-        return found[0]
+        return entry[0]
 
     def join(self, state: object, message_bytes: int) -> tuple[Transaction, TransactionalState]:
-        """The transaction in which a message of that size is sent, as its state says, and the answer if it is taken.
+        """Return the transaction named by a message's delivery state, and the state with which to accept the message.
 
-        InvalidOperation, ServerBusy, and what `find` raises.
+        Raise InvalidOperation, ServerBusy, TransactionUnknown or TransactionTimeout.
         """
         if not isinstance(state, TransactionalState):
             raise InvalidOperation(f"a message cannot be sent with the state {type(state).__name__}")
         transaction = self.find(state.txn_id)
-        held = sum([one.size for one, _ in self._open.values()])
-        if held and held + message_bytes > MAX_TRANSACTION_BYTES:
+        total_bytes = sum([open_transaction.size for open_transaction, _ in self._open.values()])
+        if total_bytes and total_bytes + message_bytes > MAX_TRANSACTION_BYTES:
             error = ServerBusy(
-                f"the open transactions of the connection hold {held:,} bytes, and {message_bytes:,} are too many"
+                f"the open transactions of the connection hold {total_bytes:,} bytes, and {message_bytes:,} more would "
+                f"exceed {MAX_TRANSACTION_BYTES:,}: discharge one first"
             )
             transaction.fail(error)
             raise error
         return transaction, TransactionalState(txn_id=state.txn_id, outcome=ACCEPTED)
 
     def remove(self, txn_id: bytes) -> Transaction:
-        """The one of that id, which is over now."""
+        """Remove the transaction with this id and return it. Raise TransactionUnknown or TransactionTimeout."""
         transaction = self.find(txn_id)
         self._open.pop(txn_id)[1].cancel()
         return transaction
 
+    @property
+    def open_ids(self) -> KeysView[bytes]:
+        """The ids of all open transactions."""
+        return self._open.keys()
+
     def roll_back_all(self, txn_ids: set[bytes]) -> None:
-        """Roll back those of these that are still open."""
+        """Roll back the given transactions that are still open."""
         for txn_id in txn_ids & self._open.keys():
             self.remove(txn_id).roll_back()
 
@@ -114,16 +122,14 @@ class Transactions:
     def _not_found_error(self, txn_id: bytes) -> ServiceBusError:
         if txn_id in self._timed_out:
             return TransactionTimeout(f"the transaction took longer than {MAX_TRANSACTION_S:g} s, and was rolled back")
-        return TransactionUnknown(
-            "there is no such transaction on this connection: it was discharged, or never declared"
-        )
+        return TransactionUnknown("the connection has no such transaction: it was discharged, or never declared")
 
 
 class CoordinatorLink:
-    """A link on which a client declares and discharges transactions."""
+    """The server's end of a link on which a client declares and discharges transactions."""
 
     def __init__(self, link: Receiver, transactions: Transactions, namespace: Namespace) -> None:
-        """Accept the link."""
+        """Accept the link and grant credit."""
         self.link = link
         self.path = "the coordinator"
         self.last_used_s = namespace.clock.monotonic_s()
@@ -135,11 +141,12 @@ class CoordinatorLink:
 
     @property
     def is_busy(self) -> bool:
-        """A transaction may take long enough by itself."""
+        """Whether a transaction declared on this link is still open; the link then does not count as idle."""
+        self._declared_ids &= self._transactions.open_ids  # the other transactions have timed out
         return bool(self._declared_ids)
 
     def on_deliveries(self, deliveries: list[IncomingDelivery]) -> None:
-        """Requests that came in one read."""
+        """Handle requests that arrived in one read."""
         self.last_used_s = self._clock.monotonic_s()
         for delivery in deliveries:
             try:
@@ -148,24 +155,24 @@ class CoordinatorLink:
                 self._reject(delivery, error)
 
     def on_detached(self) -> None:
-        """The link is over, and so is what was declared on it."""
+        """Roll back the transactions that were declared on this link."""
         self._transactions.roll_back_all(self._declared_ids)
 
     def _handle(self, delivery: IncomingDelivery) -> None:
         try:
-            asked = Message(delivery.payload).value
+            request = Message(delivery.payload).value
         except DecodeError as error:
             raise MalformedMessage(f"the request to the coordinator is malformed: {error.description}") from None
-        if isinstance(asked, Declare):
-            if asked.global_id is not None:
-                raise InvalidOperation("the transaction is to be part of a distributed one: there are local ones only")
+        if isinstance(request, Declare):
+            if request.global_id is not None:
+                raise InvalidOperation("distributed transactions are not supported: declare one without a global id")
             txn_id = self._transactions.declare()
             self._declared_ids.add(txn_id)
             self.link.settle([delivery], Declared(txn_id=txn_id))
-        elif isinstance(asked, Discharge):
-            self._discharge(delivery, asked)
+        elif isinstance(request, Discharge):
+            self._discharge(delivery, request)
         else:
-            raise MalformedMessage(f"the coordinator is asked for {type(asked).__name__}; it can declare and discharge")
+            raise MalformedMessage(f"the coordinator accepts declare and discharge, not {type(request).__name__}")
 
     def _discharge(self, delivery: IncomingDelivery, discharge: Discharge) -> None:
         transaction = self._transactions.remove(discharge.txn_id)
@@ -175,20 +182,20 @@ class CoordinatorLink:
             self.link.settle([delivery], ACCEPTED)
             return
 
-        def answer(error: ServiceBusError | None) -> None:
+        def on_committed(error: ServiceBusError | None) -> None:
             if error is None:
                 self.link.settle([delivery], ACCEPTED)
             else:
                 self._reject(delivery, error)
 
-        transaction.commit(answer)
+        transaction.commit(on_committed)
 
     def _reject(self, delivery: IncomingDelivery, error: ServiceBusError) -> None:
         send_error(self, error, lambda: self.link.settle([delivery], Rejected(error=to_amqp_error(error))))
 
 
 def disposition_of(outcome: object) -> Disposition:
-    """What an outcome in a transaction asks for. InvalidOperation."""
+    """Return the disposition for an outcome in a transaction. Raise InvalidOperation for any other state."""
     if isinstance(outcome, Accepted):
         return Disposition.COMPLETE
     if isinstance(outcome, Rejected):

@@ -1,5 +1,5 @@
 """Authentication and authorization of clients.
 
-Owns: keys and where they are stored, shared access signatures, the grants of a connection, revocation, and the log of
-failed logins. TLS is in `server.tls`.
+Owns: keys and where they are stored, shared access signatures, connection grants, revocation, and the log of failed
+logins. TLS is in `server.tls`.
 """

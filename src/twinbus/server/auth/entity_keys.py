@@ -1,9 +1,9 @@
-"""The keys of a queue or topic, changed by `twinbus key --entity` as those of the namespace are.
+"""The keys of a queue or topic, changed by `twinbus key --entity` in the same way as the keys of the namespace.
 
-    rules = await change(manager, Order("rotate", "sender", entity="orders"), now)
+    rules = await apply_command(administration, KeyCommand("rotate", "sender", entity="orders"), now)
 
-Owns: how an authorization rule becomes a key and comes back. A rule always has two secrets: where the secondary is
-revoked, one takes its place that nobody has seen. Who was let in with a secret that is gone is for `authority` to say.
+Owns: the conversion between authorization rules and keys. A rule always has two secrets: if the secondary secret is
+revoked, a new random secret that is never shown replaces it. `revocation` closes links that depend on an old secret.
 """
 
 from __future__ import annotations
@@ -28,25 +28,28 @@ if TYPE_CHECKING:
 
 
 class HasDescription(Protocol):
-    """An entity that is there."""
+    """An entity with a description."""
 
     @property
     def description(self) -> Description:
-        """What it is told to be."""
+        """The entity's description."""
 
 
 class EntityManager(Protocol):
-    """As far as an `Administration` is needed here."""
+    """The methods of `Administration` that this module uses."""
 
     async def get(self, path: str, /) -> HasDescription:
-        """The entity of that path, or EntityNotFound."""
+        """Return the entity at `path`, or raise EntityNotFound."""
 
     async def update(self, path: str, description: Description, /) -> object:
-        """Describe an entity anew."""
+        """Replace the description of an entity."""
 
 
 async def apply_command(administration: EntityManager, command: KeyCommand, now: dt.datetime) -> tuple[KeyRule, ...]:
-    """List the keys of an entity, or change one of them; return all that it has then. KeyRefused."""
+    """List an entity's keys or change one of them; return all keys of the entity afterwards.
+
+    Raise KeyChangeRefused if the command cannot be executed.
+    """
     try:
         description = (await administration.get(command.entity)).description
         if isinstance(description, SubscriptionDescription):
@@ -54,13 +57,13 @@ async def apply_command(administration: EntityManager, command: KeyCommand, now:
                 f"'{command.entity}' is a subscription, which has no keys of its own: use those of its topic"
             )
         before = {rule.name: rule for rule in description.authorization_rules}
-        # The namespace can be managed whatever becomes of the keys of one entity.
-        wanted = key_file.apply_command(
+        # `force`, because an entity needs no key with Manage: the keys of the namespace can manage it.
+        keys = key_file.apply_command(
             [_to_key_rule(rule) for rule in before.values()], msgspec.structs.replace(command, force=True), now
         )
         if command.do == "list":
-            return wanted
-        rules = tuple(_to_authorization_rule(one, before, int(now.timestamp() * 1000)) for one in wanted)
+            return keys
+        rules = tuple(_to_authorization_rule(key, before, int(now.timestamp() * 1000)) for key in keys)
         await administration.update(command.entity, replace(description, authorization_rules=rules))
     except ServiceBusError as error:
         raise KeyChangeRefused(str(error)) from error

@@ -1,7 +1,7 @@
-"""What one connection may do: the grants that its tokens, or its password, gave it.
+"""The rights of one connection: the grants from its tokens or its password.
 
-Owns: the grants of a connection and when the next one ends. Knows nothing of links: the connection checks them again
-when a grant has expired, or a key was changed. Each check reads the key as it is now.
+Owns: the grants of a connection and the time at which the next grant expires. Knows nothing of links: the connection
+checks its links again when a grant has expired or a key was changed. Every check uses the current state of the key.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from twinbus.server.auth.sas import Grant
 
 MAX_GRANTS = 1_000
-"""Tokens of one connection, each for another entity."""
+"""The maximum number of tokens per connection, one for each audience."""
 
 
 class ConnectionGrants:
@@ -27,39 +27,43 @@ class ConnectionGrants:
     def __init__(
         self, renew: Callable[[Grant], Grant | None], on_key_used: Callable[[Key], None] | None = None
     ) -> None:
-        """None at first. `renewed` returns a grant as it is now; `on_key` is called with the key of each new one."""
+        """Create an empty set of grants.
+
+        `renew` returns a grant with the current state of its key, or None if its secret is no longer valid.
+        `on_key_used` is called with the key of every grant that is added.
+        """
         self._renew = renew
         self._on_key_used = on_key_used
         self._grants: dict[str, Grant] = {}
-        """By what was asked for: a token that is put again replaces the one before."""
+        """Grants by audience: a new token for the same audience replaces the previous token's grant."""
 
     @property
     def is_empty(self) -> bool:
-        """Nothing was shown yet."""
+        """Whether the connection has no grants."""
         return not self._grants
 
     @property
     def next_expiry_s(self) -> float:
-        """When the first grant ends, on the wall clock; infinite if none does."""
+        """The time at which the first grant expires, in seconds since 1970; infinite if no grant expires."""
         return min((grant.expires_s for grant in self._grants.values()), default=inf)
 
     def add(self, audience: str, grant: Grant) -> None:
-        """Add a grant, or renew it."""
+        """Add or replace the grant for an audience. Raise Unauthorized if the connection has too many tokens."""
         if audience not in self._grants and len(self._grants) >= MAX_GRANTS:
-            raise Unauthorized(f"the connection has {MAX_GRANTS} tokens, its limit")
+            raise Unauthorized(f"the connection has {MAX_GRANTS} tokens, the limit: use a token for the namespace")
         self._store(audience, grant)
 
     def add_all(self, grants: Iterable[Grant]) -> None:
-        """A key itself was shown: it may be one of several entities."""
+        """Add the grants for a client that logged in with the key itself; several entities may have the same key."""
         for grant in grants:
             self._store(grant.scope, grant)
 
     def drop_expired(self, wall_s: float) -> None:
-        """Forget what has ended."""
+        """Remove the grants that expired before `wall_s`."""
         self._grants = {audience: grant for audience, grant in self._grants.items() if grant.expires_s > wall_s}
 
     def drop_revoked(self) -> None:
-        """Forget the grants of secrets that are not good any more."""
+        """Remove the grants whose secrets are no longer valid."""
         self._grants = {audience: grant for audience, grant in self._grants.items() if self._renew(grant) is not None}
 
     def _store(self, audience: str, grant: Grant) -> None:
@@ -68,16 +72,16 @@ class ConnectionGrants:
             self._on_key_used(grant.key)
 
     def allows(self, right: Right, path: str) -> bool:
-        """Some grant has this right on this entity."""
+        """Return whether a grant gives this right on this entity."""
         return any(grant.allows(right, path) for grant in self.current_grants())
 
     def current_grants(self) -> Iterator[Grant]:
-        """All there are, as they are worth now."""
-        now = map(self._renew, self._grants.values())
-        return (grant for grant in now if grant is not None)
+        """Return the grants that are still valid, each with the current state of its key."""
+        renewed = map(self._renew, self._grants.values())
+        return (grant for grant in renewed if grant is not None)
 
     def check(self, right: Right, path: str) -> None:
-        """Unauthorized where no grant has this right."""
+        """Raise Unauthorized if no grant gives this right on this entity."""
         if not self.allows(right, path):
             raise Unauthorized(
                 f"Unauthorized access. '{right.value}' claim(s) are required to perform this operation on '{path}'."

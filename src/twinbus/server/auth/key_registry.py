@@ -1,12 +1,13 @@
 """The keys of a namespace and of its queues and topics, indexed by name, by entity and by secret.
 
-Owns: which keys a name stands for, and the index of the authorization rules of all entities. `refresh` keeps the index
-in step: it is called whenever an entity is added, updated or removed, in every process that serves the namespace. The
-keys of the namespace are replaced all at once. If a change takes a secret or a right away, `on_reduced` is called.
-Knows nothing of tokens (`sas`), links or requests.
+Owns: the lookup of keys by name, and the index of the authorization rules of all entities. `refresh` updates the index:
+every process that serves the namespace calls it whenever an entity is added, updated or removed. The keys of the
+namespace are replaced all at once. If a change removes a secret or a right, `on_key_reduced` is called. Knows nothing
+of tokens (`sas`), links or requests.
 
-A failed login costs the same whatever was shown: one comparison with a namespace key (or a decoy), and one look-up by
-a keyed digest of name and secret. The cost depends neither on the number of entities nor on the names that exist.
+A failed login costs the same whatever the client presented: one comparison with a namespace key (or a decoy), and one
+lookup by a keyed digest of name and secret. The cost depends neither on the number of entities nor on which key names
+exist.
 """
 
 from __future__ import annotations
@@ -32,41 +33,41 @@ _SALT_BYTES: Final = 32
 
 
 class HasDescription(Protocol):
-    """An entity, as far as it is of interest here."""
+    """The part of an entity's interface that this module uses."""
 
     @property
     def description(self) -> object:
-        """With `authorization_rules`, if its kind can have any."""
+        """The entity's description; queues and topics have `authorization_rules` in it."""
 
 
 class KeyRegistry:
-    """Who may do what in a namespace."""
+    """The keys of a namespace and of its entities."""
 
     def __init__(self, keys: KeyRing, entities: Mapping[str, HasDescription]) -> None:
-        """`entities` are those of the namespace now, by the keys of their paths."""
+        """Index the keys of all `entities`, a live mapping from canonical paths to the entities of the namespace."""
         self.on_key_reduced: Callable[[Key], None] = ignore
-        """Called with a former key when one of its secrets or rights is gone, or all of it."""
+        """The callback for a key that was removed, or lost a secret or a right; its argument is the previous key."""
         self._namespace_keys = keys
         self._entities = entities
         self._salt = secrets.token_bytes(_SALT_BYTES)
         self._by_entity: dict[str, dict[str, Key]] = {}
-        """The keys of each entity, by their names."""
+        """The keys of each entity, by name."""
         self._by_name: dict[str, set[str]] = {}
-        """The entities that have a key of a name."""
+        """The entities that have a key with a given name."""
         self._by_secret: dict[bytes, dict[str, Key]] = {}
-        """By the digest of a name and a secret: the keys that this is good for, by their entities."""
+        """Keys by entity, stored under the digest of the key's name and one of its secrets."""
         for owner in entities:
             self.refresh(owner)
 
     def replace_keys(self, keys: KeyRing) -> None:
-        """Put other keys in the place of those of the namespace."""
+        """Replace the keys of the namespace."""
         before, self._namespace_keys = self._namespace_keys, keys
         for key in before.all_keys:
             if _is_reduced(key, keys.find(key.name)):
                 self.on_key_reduced(key)
 
     def refresh(self, entity_key: str) -> None:
-        """An entity was added, described anew, or removed: read its rules again."""
+        """Read the rules of an entity again, after the entity was added, updated or removed."""
         entity = self._entities.get(entity_key)
         rules: tuple[AuthorizationRule, ...] = getattr(entity.description, "authorization_rules", ()) if entity else ()
         before = self._by_entity.get(entity_key, {})
@@ -87,33 +88,34 @@ class KeyRegistry:
                 self.on_key_reduced(key)
 
     def find_named(self, name: str, scope: str) -> list[Key]:
-        """Return the keys of that name that can be good for `scope`: the namespace's, and that of its entity."""
-        own = self._by_entity.get(path.parent_entity(scope), {}).get(name)
-        return [*self._namespace_keys.find_named(name, scope), *([own] if own is not None else [])]
+        """Return the keys with this name that can be valid for `scope`: from the namespace and the scope's entity."""
+        entity_key = self._by_entity.get(path.parent_entity(scope), {}).get(name)
+        return [*self._namespace_keys.find_named(name, scope), *([entity_key] if entity_key is not None else [])]
 
     def has_key_named(self, name: str) -> bool:
-        """Return whether some key has that name."""
+        """Return whether the namespace or any of its entities has a key with this name."""
         return self._namespace_keys.find(name) is not None or name in self._by_name
 
     def check_password(self, name: str, secret: str) -> list[Grant]:
-        """Return the grants of a client that shows a key itself; none, if it is wrong.
+        """Return the grants for a client that presents the name and secret of a key; an empty list if no key matches.
 
-        The client does not say which entity the key is of: several may have the same.
+        The client does not say which entity the key belongs to: several entities may have a key with this name and
+        secret.
         """
         rights = self._namespace_keys.check_password(name, secret)
-        own = self._namespace_keys.find(name)
-        namespace_wide = [own] if own is not None and rights is not None else []
-        # The digest is keyed with a secret of this process: the time of the look-up says nothing about other secrets.
-        shown = self._by_secret.get(self._digest(name, secret), {})
-        return [Grant(key, secret, key.owner, inf) for key in [*namespace_wide, *shown.values()]]
+        namespace_key = self._namespace_keys.find(name)
+        namespace_wide = [namespace_key] if namespace_key is not None and rights is not None else []
+        # The digest is keyed with a secret of this process, so the lookup time reveals nothing about secrets.
+        entity_keys = self._by_secret.get(self._digest(name, secret), {})
+        return [Grant(key, secret, key.owner, inf) for key in [*namespace_wide, *entity_keys.values()]]
 
     def renew(self, grant: Grant) -> Grant | None:
-        """Return a grant with its key as it is now; None if the secret that was shown is not good any more."""
+        """Return a grant with the current state of its key; None if the secret of the grant is no longer valid."""
         name, owner = grant.key.name, grant.key.owner
         key = self._by_entity.get(owner, {}).get(name) if owner else self._namespace_keys.find(name)
         if key is grant.key or key == grant.key:
             return grant
-        # Both sides of this comparison are the server's own: the secret was checked when it was shown.
+        # No constant-time comparison is needed: the client's secret was verified when the grant was made.
         return replace(grant, key=key) if key is not None and grant.secret in key.secrets else None
 
     def _index(self, key: Key) -> None:
@@ -137,7 +139,7 @@ class KeyRegistry:
 
 
 def _is_reduced(before: Key, after: Key | None) -> bool:
-    """Some client that could use `before` cannot do so any more, or can do less."""
+    """Return whether a client that could use `before` can no longer do so, or has fewer rights."""
     return after is None or not set(before.secrets) <= set(after.secrets) or not before.rights <= after.rights
 
 

@@ -1,10 +1,10 @@
 """The local socket at which `twinbus key` reaches a running server: `keys.sock` in the data directory.
 
-    async with listening(path, handle): ...            # in the server
-    answer = ask(path, Order("rotate", "sender"))      # in the command; None if no server listens
+    async with serve_commands(path, handle): ...                      # in the server
+    reply = send_command(path, KeyCommand("rotate", "sender"))        # in `twinbus key`; None if no server listens
 
-Owns: the socket, and how an order and its answer are written: one line of JSON each, one order a connection. The socket
-is for its owner alone: whoever can open it can read `keys.json` as well. What is done about an order is in `reload`.
+Owns: the socket, and the encoding of a command and its reply: one line of JSON each, one command per connection. Only
+the owner of the data directory can open the socket, as with `keys.json`. `runtime.reloader` executes the commands.
 """
 
 from __future__ import annotations
@@ -30,48 +30,48 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger(__name__)
 
 REPLY_TIMEOUT_S: Final = 60.0
-"""How long a command waits for its answer: a server of several processes may have to end one that does not answer."""
+"""How long `twinbus key` waits for the reply: the server may first have to stop a worker that does not respond."""
 COMMAND_TIMEOUT_S: Final = 10.0
-"""How long the server waits for an order."""
+"""How long the server waits for a command after the connection was opened."""
 DATA_DIRECTORY: Final = "data directory"
 CONFIGURATION_FILE: Final = "configuration file"
 MAX_LINE_BYTES: Final = 65_536
 _MAX_SOCKET_NAME_BYTES: Final = 100
-"""A local socket's name has at most 107 bytes on Linux, and 103 elsewhere."""
+"""The longest path that is used as a socket name. The system's limit is 107 bytes on Linux and 103 elsewhere."""
 _PEER_CREDENTIALS: Final = struct.Struct("3i")
 
 
 class KeyView(msgspec.Struct, frozen=True):
-    """A key, as a command shows it."""
+    """A key as `twinbus key` prints it."""
 
     name: str
     rights: tuple[str, ...]
     source: str = DATA_DIRECTORY
-    """Where it is kept."""
+    """The place where the key is stored: the data directory or the configuration file."""
     has_secondary: bool = False
     changed: str | None = None
     primary: str | None = None
-    """This and the next ones: only if secrets were asked for."""
+    """The primary secret. This field and the following ones are None unless the command asked for secrets."""
     secondary: str | None = None
     connection_string: str | None = None
 
     def __repr__(self) -> str:
-        return f"Shown(name={self.name!r}, rights={self.rights})"
+        return f"KeyView(name={self.name!r}, rights={self.rights})"
 
 
 class KeyCommandReply(msgspec.Struct, frozen=True):
-    """What became of an order."""
+    """The reply to a command."""
 
     keys: tuple[KeyView, ...] = ()
-    """All of them, as they are now."""
+    """All keys after the command."""
     pid: int | None = None
-    """The server's; None if there is none."""
+    """The process id of the server; None if no server is running."""
     refused: str | None = None
-    """Why nothing was done."""
+    """The reason why the command was refused; None if it succeeded."""
 
 
 def make_key_view(rule: KeyRule, *, include_secrets: bool, connection_string: str | None = None) -> KeyView:
-    """Return a key as a command shows it: with its secrets, only if they are asked for."""
+    """Return the view of a key, with its secrets only if `include_secrets` is True."""
     return KeyView(
         rule.name,
         rule.rights,
@@ -88,41 +88,44 @@ def make_key_view(rule: KeyRule, *, include_secrets: bool, connection_string: st
 
 @contextlib.asynccontextmanager
 async def serve_commands(path: Path, handle: Callable[[KeyCommand], Awaitable[KeyCommandReply]]) -> AsyncIterator[None]:
-    """Answer orders. Where there can be no socket, that is logged, and the server serves without."""
+    """Serve commands on the socket while the context is open.
+
+    If the socket cannot be created, log a warning and continue without the socket.
+    """
     try:
         sock = _bind_socket(path)
     except OSError as error:
-        log.warning("twinbus key cannot reach this server: %s cannot be made: %s", path, error.strerror or error)
+        log.warning("twinbus key cannot reach this server: cannot create %s: %s", path, error.strerror or error)
         yield
         return
-    talks: set[asyncio.Task[None]] = set()
+    tasks: set[asyncio.Task[None]] = set()
 
     def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.get_running_loop().create_task(_handle_connection(reader, writer, handle))
-        talks.add(task)
-        task.add_done_callback(talks.discard)
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
 
     server = await asyncio.start_unix_server(accept, sock=sock, limit=MAX_LINE_BYTES)
     try:
         yield
     finally:
         server.close()
-        for task in list(talks):
+        for task in list(tasks):
             task.cancel()
-        await asyncio.gather(*talks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         _remove_socket(path)
 
 
 def _bind_socket(path: Path) -> socket.socket:
-    """Make the socket; nobody else has the data directory, so one that is there was left behind."""
+    """Create the socket. An existing file is stale and is removed: only one server uses a data directory at a time."""
     _remove_socket(path)
     sock = socket.socket(socket.AF_UNIX)
     try:
         with _short_socket_name(path) as name:
             sock.bind(name)
-        path.chmod(0o600)  # before anybody can connect: it does not listen yet
+        path.chmod(0o600)  # before listen(), so that no other user can connect in between
         sock.listen(8)
-        sock.setblocking(False)  # noqa: FBT003  # so it is called
+        sock.setblocking(False)  # noqa: FBT003  # the parameter has no name
     except OSError:
         sock.close()
         raise
@@ -139,12 +142,12 @@ async def _handle_connection(
     handle: Callable[[KeyCommand], Awaitable[KeyCommandReply]],
 ) -> None:
     try:
-        with contextlib.suppress(OSError, ValueError, TimeoutError):  # the command has gone, or is none of ours
+        with contextlib.suppress(OSError, ValueError, TimeoutError):  # the client disconnected, or is not `twinbus key`
             _check_peer(writer.get_extra_info("socket"))
             async with asyncio.timeout(COMMAND_TIMEOUT_S):
-                line = await reader.readline()
-            answer = await _execute_command(line, handle)
-            writer.write(msgspec.json.encode(answer) + b"\n")
+                request_line = await reader.readline()
+            reply = await _execute_command(request_line, handle)
+            writer.write(msgspec.json.encode(reply) + b"\n")
             await writer.drain()
     finally:
         writer.close()
@@ -157,23 +160,23 @@ async def _execute_command(
         return await handle(msgspec.json.decode(request_line, type=KeyCommand))
     except msgspec.MsgspecError as error:
         return KeyCommandReply(
-            refused=f"the server does not understand the command ({error}): is it of another version?"
+            refused=f"the server does not understand the command ({error}): check that both have the same version"
         )
     except KeyChangeRefused as error:
         return KeyCommandReply(refused=str(error))
     except Exception:
-        log.exception("an order of twinbus key failed")
-        return KeyCommandReply(refused="the server failed; its log says why")
+        log.exception("a command of twinbus key failed")
+        return KeyCommandReply(refused="the command failed in the server: see the server's log")
 
 
 def _check_peer(sock: socket.socket) -> None:
-    """Refuse other users, also where the permissions of a socket do not count."""
+    """Raise PermissionError for other users, because some systems ignore the permissions of a socket file."""
     if not hasattr(socket, "SO_PEERCRED"):
         return
-    found = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER_CREDENTIALS.size)
-    _, user, _ = _PEER_CREDENTIALS.unpack(found)
+    credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER_CREDENTIALS.size)
+    _, user, _ = _PEER_CREDENTIALS.unpack(credentials)
     if user not in (os.geteuid(), 0):
-        log.warning("user %d was refused at the socket of twinbus key", user)
+        log.warning("refused a connection of user %d to the socket of twinbus key", user)
         raise PermissionError
 
 
@@ -181,7 +184,10 @@ def _check_peer(sock: socket.socket) -> None:
 
 
 def send_command(path: Path, command: KeyCommand) -> KeyCommandReply | None:
-    """Give an order to the server that listens; None if there is none. KeyRefused, OSError."""
+    """Send a command to the running server and return its reply; None if no server listens.
+
+    Raise KeyChangeRefused if the server refuses the command, OSError if the connection fails.
+    """
     with socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(REPLY_TIMEOUT_S)
         try:
@@ -190,19 +196,22 @@ def send_command(path: Path, command: KeyCommand) -> KeyCommandReply | None:
         except (FileNotFoundError, ConnectionRefusedError):
             return None
         sock.sendall(msgspec.json.encode(command) + b"\n")
-        line = b"".join(iter(lambda: sock.recv(MAX_LINE_BYTES), b""))
-    if not line:
-        raise KeyChangeRefused("the server has closed the connection: its log may say why; look with twinbus key list")
-    answer = msgspec.json.decode(line, type=KeyCommandReply)
-    if answer.refused is not None:
-        raise KeyChangeRefused(answer.refused)
-    return answer
+        reply_line = b"".join(iter(lambda: sock.recv(MAX_LINE_BYTES), b""))
+    if not reply_line:
+        raise KeyChangeRefused("the server closed the connection: see its log, and run twinbus key list")
+    reply = msgspec.json.decode(reply_line, type=KeyCommandReply)
+    if reply.refused is not None:
+        raise KeyChangeRefused(reply.refused)
+    return reply
 
 
 @contextlib.contextmanager
 def _short_socket_name(path: Path) -> Iterator[str]:
-    """Yield a short enough name for the socket: if its path is too long, one through the open directory."""
-    if len(os.fsencode(path)) <= _MAX_SOCKET_NAME_BYTES or not os.path.isdir("/proc/self/fd"):  # noqa: PTH112  # no Path needed
+    """Yield a name for the socket that fits into the system's limit.
+
+    If the path is too long, the name refers to the open directory in /proc.
+    """
+    if len(os.fsencode(path)) <= _MAX_SOCKET_NAME_BYTES or not os.path.isdir("/proc/self/fd"):  # noqa: PTH112
         yield str(path)
         return
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -1,9 +1,8 @@
-"""The keys of a namespace: who may do what.
+"""The keys of a namespace and their rights.
 
-Owns: which keys there are, and the comparison of keys without telling by its time how much was right. Keys come from
-`keys.json` in the data directory (`key_file`), from the configuration file, and from the emulator. A key's text is
-never in a repr, a log or an error. What a signature made with a key proves is in `sas`; keys of single entities are
-added to these in `authority`.
+Owns: the set of keys, and constant-time comparison of secrets. Keys come from `keys.json` in the data directory
+(`key_file`), from the configuration file, and from the emulator. The secret of a key never appears in a repr, a log or
+an error. `sas` verifies signatures made with a key; `key_registry` adds the keys of entities.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ if TYPE_CHECKING:
     from twinbus.server.auth.key_file import KeyRule
 
 ROOT_KEY_NAME: Final = "RootManageSharedAccessKey"
-EMULATOR_SECRET: Final = "SAS_KEY_VALUE"  # noqa: S105  # known to everybody, and so good for loopback only
+EMULATOR_SECRET: Final = "SAS_KEY_VALUE"  # noqa: S105  # publicly known, so accepted on loopback only
 
 logger = logging.getLogger(__name__)
 
 
 class Right(Enum):
-    """What a key allows."""
+    """A right that a key can have."""
 
     SEND = "Send"
     LISTEN = "Listen"
@@ -45,34 +44,34 @@ ALL_RIGHTS: Final = frozenset(Right)
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A name, one or two secrets that are good for it, and what they allow."""
+    """A key: its name, its secrets and the rights they give."""
 
     name: str
     primary: str = field(repr=False)
     secondary: str | None = field(default=None, repr=False)
     rights: frozenset[Right] = ALL_RIGHTS
     owner: str = ""
-    """The queue or topic that it is a key of, in lower case; "" is the namespace."""
+    """The canonical path of the queue or topic that the key belongs to; "" for a key of the namespace."""
     emulator_secret: str | None = field(default=None, repr=False)
-    """A third secret, which everybody knows: the emulator's."""
+    """A third secret: the publicly known secret of Microsoft's emulator."""
 
     def __post_init__(self) -> None:
-        """Who may manage may also send and listen."""
+        """Add Send and Listen to a key with Manage."""
         if Right.MANAGE in self.rights:
             object.__setattr__(self, "rights", ALL_RIGHTS)
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Each text that is good for this key."""
-        return tuple(one for one in (self.primary, self.secondary, self.emulator_secret) if one is not None)
+        """All secrets of the key."""
+        return tuple(secret for secret in (self.primary, self.secondary, self.emulator_secret) if secret is not None)
 
     def matches_secret(self, secret: str) -> bool:
-        """One of its secrets was given. Takes the same time for every text."""
-        given = _digest(secret)
-        matches = hmac.compare_digest(given, _digest(self.primary))
-        matches |= hmac.compare_digest(given, _digest(self.secondary or self.primary))
-        if self.emulator_secret is not None:  # everybody knows which key that is
-            matches |= hmac.compare_digest(given, _digest(self.emulator_secret))
+        """Return whether `secret` is one of the key's secrets, in constant time."""
+        digest = _digest(secret)
+        matches = hmac.compare_digest(digest, _digest(self.primary))
+        matches |= hmac.compare_digest(digest, _digest(self.secondary or self.primary))
+        if self.emulator_secret is not None:  # the extra time reveals nothing: the name of this key is public
+            matches |= hmac.compare_digest(digest, _digest(self.emulator_secret))
         return matches
 
 
@@ -85,16 +84,19 @@ class KeyRing:
 
     @classmethod
     def load(cls, file: Path, *, create_missing: bool = True) -> KeyRing:
-        """Return the keys in `file`; StartError if it cannot be trusted. A file that is missing is made if `makes`."""
+        """Return the keys in `file`. If it is missing and `create_missing` is True, create it with a new root key.
+
+        Raise StartError if the file cannot be trusted.
+        """
         if create_missing and not file.exists() and not file.is_symlink():
             rule = key_file.new_rule(ROOT_KEY_NAME, ("Manage", "Send", "Listen"), dt.datetime.now(dt.UTC))
             key_file.write_rules(file, [rule])
-            logger.info("made a new root key", extra={"file": str(file)})
+            logger.info("created a new root key", extra={"file": str(file)})
         return cls.from_rules(key_file.read_rules(file), file)
 
     @classmethod
     def from_rules(cls, rules: Iterable[KeyRule], file: Path) -> KeyRing:
-        """Return the keys of these rules, and warn of secrets in `file` that can be guessed."""
+        """Return the keys for these rules. Log a warning for each key in `file` with a short, guessable secret."""
         keys = [Key(rule.name, rule.primary, rule.secondary, frozenset(map(Right, rule.rights))) for rule in rules]
         for key in keys:
             if min(map(len, key.secrets)) < MIN_SECRET_CHARACTERS:
@@ -108,19 +110,18 @@ class KeyRing:
         return cls(keys)
 
     def with_keys(self, keys: Iterable[Key]) -> KeyRing:
-        """Return a ring that has these as well. Misuse if a name is taken."""
+        """Return a ring with these additional keys. Raise ConfigurationError if a name is taken."""
         ring = list(self._keys.values())
         for key in keys:
             if key.name in self._keys:
                 raise ConfigurationError(
-                    f"{key.name!r} is the name of a key in the data directory already: give the one in the "
-                    "configuration file another name"
+                    f"the data directory has a key named {key.name!r} already: rename the key in the configuration file"
                 )
             ring.append(key)
         return KeyRing(ring)
 
     def with_emulator_key(self) -> KeyRing:
-        """Return a ring that also has the key of Microsoft's emulator, under the name that it has there."""
+        """Return a ring in which the root key also accepts the secret of Microsoft's emulator."""
         if ROOT_KEY_NAME not in self._keys:
             return self.with_keys([Key(ROOT_KEY_NAME, EMULATOR_SECRET)])
         return KeyRing(
@@ -132,29 +133,32 @@ class KeyRing:
 
     @property
     def all_keys(self) -> tuple[Key, ...]:
-        """Each of them, those of the data directory first."""
+        """All keys; keys from the data directory come first."""
         return tuple(self._keys.values())
 
     @property
     def root_key(self) -> Key | None:
-        """The first key that may do everything, for connection strings; None if there is none."""
+        """The first key with the right Manage, for connection strings; None if there is none."""
         return next((key for key in self._keys.values() if Right.MANAGE in key.rights), None)
 
     def find(self, name: str) -> Key | None:
-        """The key of that name."""
+        """Return the key with this name, or None."""
         return self._keys.get(name)
 
-    def find_named(self, name: str, scope: str) -> list[Key]:  # noqa: ARG002  # each is good for all of the namespace
-        """The keys of that name that can be good for `scope`."""
+    def find_named(self, name: str, scope: str) -> list[Key]:  # noqa: ARG002  # valid for any scope
+        """Return the keys with this name that can be valid for `scope`."""
         return [self._keys[name]] if name in self._keys else []
 
     def check_password(self, name: str, secret: str) -> frozenset[Right] | None:
-        """The rights of who says so, or None. Takes the same time whether the name or the secret is wrong."""
-        known = self._keys.get(name)
-        matches = (known or self._decoy).matches_secret(secret)
-        return known.rights if matches and known else None
+        """Return the rights of a client with this key name and secret; None if either is wrong.
+
+        The duration of the check does not reveal whether the name or the secret is wrong.
+        """
+        key = self._keys.get(name)
+        matches = (key or self._decoy).matches_secret(secret)
+        return key.rights if matches and key else None
 
 
 def _digest(secret: str) -> bytes:
-    """Of the same length for every secret: the time of a comparison tells the length of what is compared."""
+    """Return a digest of fixed length: the time to compare the secrets themselves would reveal their length."""
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()

@@ -1,8 +1,9 @@
-"""The log of failed logins, over all ways in: SASL, tokens on `$cbs`, tokens over HTTP.
+"""The log of failed logins with SASL, with tokens on `$cbs`, and with tokens over HTTP.
 
-Owns: how such a record looks, and how many there can be: a client that guesses keys must not fill the disk. Beyond
-`AT_ONCE` in `WINDOW_S` seconds, failures are only counted; the count is one record at the end of that time. No record
-holds a secret, a signature, or a key name that no key has: that may be a secret in the wrong place.
+Owns: the form of a record, and the limit on records: a client that guesses keys must not fill the disk. After
+`MAX_RECORDS_PER_WINDOW` failures within `WINDOW_S` seconds, further failures are only counted, and the count is logged
+at the end of the window. No record contains a secret, a signature, or an unknown key name: such a name may be a secret
+that was entered in the wrong field.
 """
 
 from __future__ import annotations
@@ -27,20 +28,20 @@ class LoginLog:
     """The failed logins of one process."""
 
     def __init__(self, clock: Clock, timers: Timers, is_known_key: Callable[[str], bool]) -> None:
-        """`knows` returns whether some key has a name."""
+        """Create a log without failures; `is_known_key` returns whether a key with the given name exists."""
         self._clock = clock
         self._timers = timers
         self._is_known_key = is_known_key
         self._count = 0
 
     def record_failure(self, mechanism: str, client: str, failure: LoginFailed) -> None:
-        """Somebody has shown a wrong key or token."""
+        """Log a failed login, or only count it if the window has too many records already."""
         if self._count == 0:
             self._timers.call_at(self._clock.monotonic_s() + WINDOW_S, self._end_window)
         self._count += 1
         if self._count <= MAX_RECORDS_PER_WINDOW:
-            known = next(filter(self._is_known_key, failure.key_names), UNKNOWN_KEY)
-            extra = {"way": mechanism, "client": client, "key_name": known, "reason": failure.reason}
+            key_name = next(filter(self._is_known_key, failure.key_names), UNKNOWN_KEY)
+            extra = {"way": mechanism, "client": client, "key_name": key_name, "reason": failure.reason}
             log.warning("a login failed", extra=extra)
 
     def _end_window(self) -> None:

@@ -1,8 +1,7 @@
-"""Connections by the keys that they use, to end what a changed key does not allow any more.
+"""Connections indexed by the keys they use, so that links that a changed key no longer allows can be closed.
 
-Owns: which connections have shown a key, or a token signed with one, and when they are checked again: soon after the
-key has lost a secret or a right. Nothing is done before that, and no other connection is looked at. What a connection
-does then is its own business.
+Owns: which connections have used a key or a token signed with it, and when they are checked: soon after the key lost a
+secret or a right. Connections that use other keys are not checked. The connection itself decides which links to close.
 """
 
 from __future__ import annotations
@@ -20,36 +19,36 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger(__name__)
 
 MAX_CHECKS_PER_TURN: Final = 50
-"""Connections that are checked in one turn of the loop: thousands may use the same key."""
+"""How many connections are checked per turn of the event loop: thousands may use the same key."""
 
 
 class KeyUser(Protocol):
-    """A connection, as far as it is of interest here."""
+    """The part of a connection's interface that this module uses."""
 
     def check_access(self) -> None:
-        """End every link that the connection's keys and tokens do not allow any more."""
+        """Close every link that the connection's keys and tokens no longer allow."""
 
 
 class Revocations:
-    """The users of all keys, in one process."""
+    """The connections to one process, by the keys they use."""
 
     def __init__(self, call_soon: CallSoon) -> None:
-        """`soon` makes a call in the next turn of the loop."""
+        """Create an empty index; `call_soon` schedules a call for the next turn of the event loop."""
         self._call_soon = call_soon
         self._users_by_key: dict[tuple[str, str], dict[KeyUser, None]] = {}
-        """By the entity ("" is the namespace) and the name of a key."""
+        """Connections by the key's owner ("" is the namespace) and name."""
         self._keys_by_user: dict[KeyUser, set[tuple[str, str]]] = {}
         self._pending: dict[KeyUser, None] = {}
-        """Those to be checked, in the order of the changes."""
+        """Connections to check, in the order in which their keys changed."""
         self._done_callbacks: list[Callable[[], None]] = []
 
     def add_user(self, user: KeyUser, key: Key) -> None:
-        """A connection uses a key."""
+        """Record that a connection uses a key."""
         self._users_by_key.setdefault((key.owner, key.name), {})[user] = None
         self._keys_by_user.setdefault(user, set()).add((key.owner, key.name))
 
     def remove_user(self, user: KeyUser) -> None:
-        """A connection is over."""
+        """Remove a closed connection."""
         self._pending.pop(user, None)
         for key in self._keys_by_user.pop(user, ()):
             users = self._users_by_key[key]
@@ -58,14 +57,14 @@ class Revocations:
                 del self._users_by_key[key]
 
     def revoke(self, key: Key) -> None:
-        """A key has lost a secret or a right, or is gone: check all who use it."""
+        """Schedule a check of all connections that use a key which was removed, or lost a secret or a right."""
         is_working = bool(self._pending)
         self._pending.update(self._users_by_key.get((key.owner, key.name), {}))
         if self._pending and not is_working:
             self._call_soon(self._check_some)
 
     def call_when_done(self, callback: Callable[[], None]) -> None:
-        """Make a call once all connections are checked whose keys have changed so far."""
+        """Call `callback` once all pending checks are done; at once if there are none."""
         if self._pending:
             self._done_callbacks.append(callback)
         else:
@@ -80,9 +79,9 @@ class Revocations:
         for user in users:
             try:
                 user.check_access()
-            except Exception:  # a fault of one connection must not spare the others
-                log.exception("a connection could not be checked after a change of its key")
+            except Exception:  # an error in one connection must not prevent the checks of other connections
+                log.exception("cannot check a connection after a change of its key")
         if not self._pending:
-            waiting, self._done_callbacks = self._done_callbacks, []
-            for call in waiting:
-                call()
+            callbacks, self._done_callbacks = self._done_callbacks, []
+            for callback in callbacks:
+                callback()

@@ -1,5 +1,5 @@
 """The catalogue of entities.
 
 Owns: the service that validates and stores changes, the replica of the catalogue in each broker process, and the
-interface by which entities are administered.
+interface for administering entities.
 """

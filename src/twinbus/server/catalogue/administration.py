@@ -1,7 +1,7 @@
-"""What the HTTP side asks of a namespace.
+"""The interface for administering the entities of a namespace.
 
-Owns: the protocol between those who speak to administrators and whoever keeps the catalogue. Knows nothing of XML,
-of HTTP or of where entities lie. Answers and errors are of the model, so that another way in can use the same protocol.
+Owns: the protocol between the management endpoints and the catalogue. Knows nothing of XML, HTTP or the placement of
+entities. Results and errors are types from the model, so that another endpoint can use the same protocol.
 """
 
 from __future__ import annotations
@@ -16,56 +16,74 @@ if TYPE_CHECKING:
 
 
 class Administration(Protocol):
-    """A namespace, to those who manage it. Paths and names compare without regard to case."""
+    """Administration of a namespace. Paths and names are case-insensitive."""
 
     namespace: str
-    """Its name."""
+    """The name of the namespace."""
     created_ms: int
-    """When it was made: milliseconds of the wall clock."""
+    """The time at which the namespace was created, in wall-clock milliseconds."""
 
     async def create_queue(self, path: str, description: QueueDescription) -> QueueInfo:
-        """Make a queue: EntityAlreadyExists, QuotaExceeded, InvalidArgument or StoreUnavailable if it cannot be."""
+        """Create a queue.
+
+        Raise EntityAlreadyExists, QuotaExceeded, InvalidArgument or StoreUnavailable if the queue cannot be created.
+        """
 
     async def create_topic(self, path: str, description: TopicDescription) -> TopicInfo:
-        """Make a topic: as for a queue."""
+        """Create a topic. Raise the same errors as `create_queue`."""
 
     async def create_subscription(
         self, topic: str, name: str, description: SubscriptionDescription, rule: RuleDescription | None = None
     ) -> SubscriptionInfo:
-        """Make a subscription, with one rule: `rule`, or one that is true for every message. EntityNotFound."""
+        """Create a subscription with `rule` (default: a rule that matches every message).
+
+        Raise EntityNotFound if there is no such topic, and otherwise the same errors as `create_queue`.
+        """
 
     async def get(self, path: str) -> EntityInfo:
-        """The entity of that path, or EntityNotFound."""
+        """Return the entity at `path`. Raise EntityNotFound if there is none."""
 
     async def list_queues(self, *, skip: int, top: int, prefix: str = "") -> list[QueueInfo]:
-        """At most `top` queues, in order of their paths, after the first `skip`; of those whose path starts so."""
+        """Return up to `top` queues whose path starts with `prefix`, in order of path, after skipping `skip`."""
 
     async def list_topics(self, *, skip: int, top: int, prefix: str = "") -> list[TopicInfo]:
-        """The same for topics."""
+        """Return up to `top` topics whose path starts with `prefix`, in order of path, after skipping `skip`."""
 
     async def list_subscriptions(self, topic: str, *, skip: int, top: int, prefix: str = "") -> list[SubscriptionInfo]:
-        """The same for the subscriptions of a topic, or EntityNotFound."""
+        """Return up to `top` subscriptions of a topic, in order of name, after skipping `skip`.
+
+        `prefix` selects subscriptions by name. Raise EntityNotFound if there is no such topic.
+        """
 
     async def update(self, path: str, description: Description) -> EntityInfo:
-        """Give an entity another description of its kind; InvalidArgument if what is fixed at creation would change."""
+        """Replace the description of an entity.
+
+        Raise InvalidArgument if the kind or a field that is fixed at creation would change.
+        """
 
     async def delete(self, path: str) -> None:
-        """Delete an entity and all it holds, a topic with its subscriptions; or EntityNotFound."""
+        """Delete an entity and its messages; for a topic, also its subscriptions.
+
+        Raise EntityNotFound if there is no such entity.
+        """
 
     async def create_rule(self, subscription: str, rule: RuleDescription) -> RuleDescription:
-        """Add a rule to the subscription of that path: EntityNotFound, EntityAlreadyExists, InvalidArgument."""
+        """Add a rule to the subscription at the path `subscription`.
+
+        Raise EntityNotFound, EntityAlreadyExists, InvalidArgument or QuotaExceeded if the rule cannot be added.
+        """
 
     async def get_rule(self, subscription: str, name: str) -> RuleDescription:
-        """A rule, or EntityNotFound."""
+        """Return a rule of a subscription by name. Raise EntityNotFound if there is none."""
 
     async def list_rules(self, subscription: str, *, skip: int, top: int) -> list[RuleDescription]:
-        """Some rules, in the order of their making."""
+        """Return up to `top` rules of a subscription, in order of creation, after skipping `skip`."""
 
     async def update_rule(self, subscription: str, rule: RuleDescription) -> RuleDescription:
-        """Another rule takes the place of the one of the same name, or EntityNotFound."""
+        """Replace the rule with the same name. Raise EntityNotFound if there is none."""
 
     async def delete_rule(self, subscription: str, name: str) -> None:
-        """Delete a rule, or EntityNotFound."""
+        """Delete a rule of a subscription. Raise EntityNotFound if there is none."""
 
     def health(self) -> dict[str, object]:
-        """The status, "ok" or "degraded", and for each store `is_available`, `takes_messages` and a reason if not."""
+        """Return the status, "ok" or "degraded", with the health of each store and the reason for any degradation."""

@@ -1,7 +1,7 @@
-"""What can happen to the entities of a namespace.
+"""Changes to the entities of a namespace.
 
-Owns: the kinds of change. Whoever keeps the catalogue says that one has happened; whoever has the entities does it to
-them, in the same order. What a change needs to be allowed is known to the former alone.
+Owns: the kinds of change. The catalogue service publishes each change, and every replica applies the changes in the
+same order. Must not know when a change is allowed: the catalogue service decides that.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EntityCreated:
-    """There is a new entity; a subscription has rules at once."""
+    """An entity was created. `rules` are the initial rules of a subscription (empty for other entities)."""
 
     row: EntityRow
     rules: tuple[RuleDescription, ...] = ()
@@ -24,14 +24,14 @@ class EntityCreated:
 
 @dataclass(frozen=True, slots=True)
 class EntityUpdated:
-    """An entity is described anew."""
+    """The description of an entity was replaced."""
 
     row: EntityRow
 
 
 @dataclass(frozen=True, slots=True)
 class EntityDeleted:
-    """An entity is gone, a topic with its subscriptions; what they leave in the stores has to be removed."""
+    """An entity was deleted, a topic with its subscriptions. The records of these entities are still in the stores."""
 
     path: str
     deleted_rows: tuple[CleanupRow, ...]
@@ -39,7 +39,7 @@ class EntityDeleted:
 
 @dataclass(frozen=True, slots=True)
 class RulePut:
-    """A subscription has a rule, in place of another one of that name if there was one."""
+    """A rule was added to a subscription, or replaced the rule with the same name."""
 
     subscription: str
     rule: RuleDescription
@@ -47,7 +47,7 @@ class RulePut:
 
 @dataclass(frozen=True, slots=True)
 class RuleDeleted:
-    """A subscription has a rule no more."""
+    """A rule of a subscription was deleted."""
 
     subscription: str
     name: str

@@ -1,7 +1,7 @@
-"""What is told of an entity to those who manage it.
+"""Information about entities, as management clients see it.
 
-Owns: how an entity of the broker is shown: a partitioned one with the size of all its fragments, a topic with the
-number of its filters.
+Owns: the conversion of the broker's entities to info objects: a partitioned entity shows the total size of its
+fragments, a topic shows the number of its filters.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ SizedT = TypeVar("SizedT", bound=QueueDescription | TopicDescription)
 
 
 def make_info(entity: Queue | Topic | Subscription) -> EntityInfo:
-    """Any entity."""
+    """Return the info of an entity of any kind."""
     if isinstance(entity, Queue):
         return make_queue_info(entity)
     return make_topic_info(entity) if isinstance(entity, Topic) else make_subscription_info(entity)
 
 
 def make_queue_info(queue: Queue) -> QueueInfo:
-    """A queue."""
+    """Return the info of a queue."""
     description = queue.description
     if queue.is_partitioned:
         description = with_total_size(description)
@@ -39,7 +39,7 @@ def make_queue_info(queue: Queue) -> QueueInfo:
 
 
 def make_topic_info(topic: Topic) -> TopicInfo:
-    """A topic."""
+    """Return the info of a topic, with the number of its filters."""
     filters = [rule.description.filter for one in topic.subscriptions.values() for rule in one.rules.values()]
     runtime = replace(
         topic.runtime(),
@@ -53,7 +53,7 @@ def make_topic_info(topic: Topic) -> TopicInfo:
 
 
 def make_subscription_info(subscription: Subscription) -> SubscriptionInfo:
-    """A subscription."""
+    """Return the info of a subscription."""
     topic, name = paths.split_subscription(subscription.path)
     return SubscriptionInfo(
         path=subscription.path,
@@ -65,5 +65,5 @@ def make_subscription_info(subscription: Subscription) -> SubscriptionInfo:
 
 
 def with_total_size(description: SizedT) -> SizedT:
-    """What a partitioned entity is told to be, with the size of all its fragments."""
+    """Return the description of a partitioned entity with the total size of its fragments."""
     return replace(description, max_size_mb=partitioned_size_mb(description.max_size_mb))

@@ -1,7 +1,7 @@
-"""The entities of a broker, as the catalogue has them.
+"""The replica of the catalogue in a broker process.
 
-Owns: that what stands in the catalogue is in the broker, changed when that is changed; and the answers to those who
-only look. Whether a change is allowed, and who asks for it, is not known here.
+Owns: the broker's entities, kept in step with the catalogue, and the read operations of an `Administration`. Must not
+know whether a change is allowed, nor who requested it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from twinbus.broker.namespace import Queue, Subscription, Topic
 from twinbus.model import path as paths
-from twinbus.model.description import FOREVER_MS
 from twinbus.model.errors import EntityNotFound, ServiceBusError, StoreUnavailable
 from twinbus.model.queue import QueueDescription
 from twinbus.model.topic import TopicDescription
@@ -33,34 +32,34 @@ log: Final = logging.getLogger(__name__)
 
 T = TypeVar("T")
 MAX_LOADED_PER_TURN: Final = 100
-"""Entities, in one turn of the loop, when all are loaded."""
+"""How many entities `load` adds before it yields to the event loop."""
 
 
 class CatalogueReplica:
-    """A namespace, to those who look at it. The rest of an `Administration` is added by whoever changes it."""
+    """The entities of a namespace in one process. Subclasses add the write operations of an `Administration`."""
 
     def __init__(self, namespace: Namespace, name: str) -> None:
-        """Empty."""
+        """Create a replica without entities for `namespace`, which is called `name`."""
         self.namespace = name
         self.created_ms = 0
         self._namespace = namespace
         self._tasks: set[asyncio.Task[None]] = set()
 
-    # --- as the catalogue says ----------------------------------------------------------------------------------------
+    # --- changes from the catalogue -----------------------------------------------------------------------------------
 
     async def load(self, entities: Iterable[tuple[EntityRow, Iterable[RuleDescription]]]) -> None:
-        """All that there is, and what its fragments hold; a topic comes before its subscriptions."""
+        """Add all entities and load their fragments. A topic must come before its subscriptions."""
         loaded = []
         for row, rules in entities:
             loaded.append(self._add_entity(row, rules))
             if not len(loaded) % MAX_LOADED_PER_TURN:
-                await asyncio.sleep(0)  # of ten thousand that takes its time, and who waits is to hear that this lives
+                await asyncio.sleep(0)  # loading ten thousand entities takes long: let the worker send its heartbeats
         await asyncio.gather(*[_load_entity(entity) for entity in loaded])
         for entity in loaded:
             entity.resume()
 
     def apply(self, change: Change) -> None:
-        """Do what was done in the catalogue."""
+        """Apply a catalogue change to the broker."""
         if isinstance(change, EntityCreated):
             self._add_entity(change.row, change.rules)
             log.info("%s created", change.row.kind, extra={"path": change.row.path, "stores": change.row.fragments})
@@ -100,10 +99,13 @@ class CatalogueReplica:
         else:
             self._namespace.update_subscription(row.path, description, updated_ms=row.updated_ms)
 
-    # --- what is deleted ----------------------------------------------------------------------------------------------
+    # --- deleted and idle entities ------------------------------------------------------------------------------------
 
     async def clean_up(self, deleted: CleanupRow, stores: Iterable[int]) -> bool:
-        """Remove a deleted entity's records from these stores. Where one does not work now, the next start does it."""
+        """Remove a deleted entity's records from `stores`, and return whether all were removed.
+
+        If a store is unavailable, its records and those in the stores after it stay until the next startup.
+        """
         for store in stores:
             removed: asyncio.Future[ServiceBusError | None] = asyncio.get_running_loop().create_future()
             try:
@@ -114,67 +116,57 @@ class CatalogueReplica:
             except StoreUnavailable as unavailable:
                 error = unavailable
             if error is not None:
-                log.warning("the records of a deleted entity stay until the next start: %s", error)
+                log.warning("records of a deleted entity remain until the next start: %s", error)
                 return False
         return True
 
-    def idle_seconds(self) -> dict[int, float]:
-        """For how many seconds nobody used each entity here that is to be deleted when nobody does, by their ids."""
-        now_s, found = self._namespace.clock.monotonic_s(), {}
-        for entity in self._namespace.entities.values():
-            if entity.description.auto_delete_on_idle_ms >= FOREVER_MS or entity.is_in_use:
-                entity.last_used_s = now_s
-            if entity.description.auto_delete_on_idle_ms < FOREVER_MS:
-                found[entity.entity_id] = now_s - entity.last_used_s
-        return found
-
-    # --- looking ------------------------------------------------------------------------------------------------------
+    # --- reads --------------------------------------------------------------------------------------------------------
 
     async def refresh(self, entities: Sequence[Queue | Topic | Subscription]) -> None:
-        """These are about to be shown: make sure that what is known of them is so."""
+        """Update the counters of entities before clients read them; here all counters are local, so do nothing."""
 
     async def get(self, path: str) -> EntityInfo:
-        """The entity of that path."""
+        """Return the entity at `path`. Raise EntityNotFound if there is none."""
         entity = self._namespace.find(path)
         await self.refresh([entity])
         return make_info(entity)
 
     async def list_queues(self, *, skip: int, top: int, prefix: str = "") -> list[QueueInfo]:
-        """Some queues, in the order of their paths."""
-        queues = {key: one for key, one in self._namespace.entities.items() if isinstance(one, Queue)}
-        found = _page(queues, prefix, skip, top)
-        await self.refresh(found)
-        return [make_queue_info(one) for one in found]
+        """Return one page of the queues whose path starts with `prefix`, in order of path."""
+        queues = {key: entity for key, entity in self._namespace.entities.items() if isinstance(entity, Queue)}
+        page = _page(queues, prefix, skip, top)
+        await self.refresh(page)
+        return [make_queue_info(entity) for entity in page]
 
     async def list_topics(self, *, skip: int, top: int, prefix: str = "") -> list[TopicInfo]:
-        """Some topics, in the order of their paths."""
-        topics = {key: one for key, one in self._namespace.entities.items() if isinstance(one, Topic)}
-        found = _page(topics, prefix, skip, top)
-        await self.refresh(found)
-        return [make_topic_info(one) for one in found]
+        """Return one page of the topics whose path starts with `prefix`, in order of path."""
+        topics = {key: entity for key, entity in self._namespace.entities.items() if isinstance(entity, Topic)}
+        page = _page(topics, prefix, skip, top)
+        await self.refresh(page)
+        return [make_topic_info(entity) for entity in page]
 
     async def list_subscriptions(self, topic: str, *, skip: int, top: int, prefix: str = "") -> list[SubscriptionInfo]:
-        """Some subscriptions of a topic, in the order of their names."""
+        """Return one page of a topic's subscriptions whose name starts with `prefix`, in order of name."""
         subscriptions: Mapping[str, Subscription] = self._find_topic(topic).subscriptions
-        found = _page(subscriptions, prefix, skip, top)
-        await self.refresh(found)
-        return [make_subscription_info(one) for one in found]
+        page = _page(subscriptions, prefix, skip, top)
+        await self.refresh(page)
+        return [make_subscription_info(subscription) for subscription in page]
 
     async def get_rule(self, subscription: str, name: str) -> RuleDescription:
-        """A rule."""
-        found = self._find_subscription(subscription)
-        rule = found.rules.get(paths.canonical_key(name))
+        """Return a rule of a subscription by name. Raise EntityNotFound if there is none."""
+        entity = self._find_subscription(subscription)
+        rule = entity.rules.get(paths.canonical_key(name))
         if rule is None:
-            raise EntityNotFound(f"{found.path}/Rules/{name}")
+            raise EntityNotFound(f"{entity.path}/Rules/{name}")
         return rule.description
 
     async def list_rules(self, subscription: str, *, skip: int, top: int) -> list[RuleDescription]:
-        """Some rules, in the order of their making."""
+        """Return up to `top` rules of a subscription, in order of creation, after skipping `skip`."""
         rules = self._find_subscription(subscription).rules.values()
         return [rule.description for rule in rules][skip : skip + top]
 
     def health(self) -> dict[str, object]:
-        """Which stores work, and which of them take messages; `reason` says why one does not."""
+        """Return the health of each store and of the namespace; `reason` says why a store is degraded."""
         stores = [journal.health() for journal in self._namespace.stores]
         by_reason: dict[object, list[str]] = {}
         for store in stores:
@@ -200,14 +192,14 @@ class CatalogueReplica:
         return subscription
 
     def _start_task(self, coroutine: Coroutine[None, None, None]) -> None:
-        """Do something beside all else: a store that hangs must not keep administrators waiting."""
+        """Run a coroutine in the background, so that a store that hangs does not block the caller."""
         task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
 
 def entity_kind(entity: Queue | Topic | Subscription) -> str:
-    """Queue, topic or subscription."""
+    """Return "queue", "topic" or "subscription"."""
     return type(entity).__name__.lower()
 
 
@@ -220,12 +212,12 @@ async def _load_entity(entity: Queue | Topic | Subscription) -> None:
 
 
 def _set_result(future: asyncio.Future[ServiceBusError | None], error: ServiceBusError | None) -> None:
-    """Whoever waited may have been cancelled: the server stops."""
+    """Set the result, unless the future was cancelled because the server is stopping."""
     if not future.done():
         future.set_result(error)
 
 
 def _page(items: Mapping[str, T], prefix: str, skip: int, top: int) -> list[T]:
-    """Some of those whose keys start so, in the order of their keys."""
+    """Return up to `top` items whose key starts with `prefix`, in order of key, after skipping `skip`."""
     start = paths.canonical_key(prefix)
     return [items[key] for key in sorted(key for key in items if key.startswith(start))[skip : skip + top]]

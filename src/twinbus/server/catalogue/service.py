@@ -1,11 +1,11 @@
-"""The keeper of the catalogue: what may be done to the entities of a namespace, done there first.
+"""The catalogue service: validates and stores changes to a namespace's entities.
 
-    keeper = Keeper(limits, clock, stores=4, trouble=trouble, publish=publish)
-    row = await keeper.create("orders", QueueDescription())
+    service = CatalogueService(limits, clock, store_count=4, unavailable_reason=unavailable_reason, publish=publish)
+    row = await service.create("orders", QueueDescription())
 
-Owns: the catalogue, what stands in it, and which change is allowed. One change comes after the other: it is checked,
-written, and published to whoever has the entities; whoever asked for it hears of it when all of them have it. Knows
-nothing of the broker: whether a store works is told by `trouble`. After a power cut the catalogue is right.
+Owns: the catalogue, its contents, and the rules for allowed changes. Changes are made one at a time: the service checks
+a change, writes it, publishes it to all replicas, and returns to the caller once every replica has applied the change.
+Knows nothing of the broker: `unavailable_reason` says whether a store is available. The catalogue survives a power cut.
 """
 
 from __future__ import annotations
@@ -52,43 +52,43 @@ FIXED_AT_CREATION: Final = {
     "requires_session": "RequiresSession",
     "requires_duplicate_detection": "RequiresDuplicateDetection",
 }
-"""What is set when an entity is created, and never after."""
+"""Fields that cannot change after an entity is created, with their names in Azure."""
 
 
 class CatalogueEntry:
-    """An entity, as it stands in the catalogue."""
+    """An entity in the catalogue, with its rules or subscriptions."""
 
     def __init__(self, row: EntityRow) -> None:
-        """Without rules."""
+        """Create an entry for `row`, without rules or subscriptions."""
         self.row = row
         self.rules: dict[str, RuleDescription] = {}
-        """Of a subscription, by the keys of their names, in the order of their making."""
+        """Rules of a subscription by canonical name, in order of creation."""
         self.subscriptions: dict[str, None] = {}
-        """Of a topic: the keys of their paths."""
+        """Canonical paths of a topic's subscriptions."""
         self.rule_costs: dict[str, tuple[RuleDescription, int]] = {}
-        """What rules cost, by their keys, as far as that was of interest."""
+        """Cached rule costs by canonical rule name, each with the rule that the cost was computed for."""
 
     @property
     def path(self) -> str:
-        """As it was spelled."""
+        """The entity's path, as spelled at creation."""
         return self.row.path
 
     @property
     def description(self) -> Description:
-        """What it is told to be."""
+        """The entity's description."""
         return self.row.description
 
     @property
     def is_partitioned(self) -> bool:
-        """It has several fragments."""
+        """Whether the entity has more than one fragment."""
         return len(self.row.fragments) > 1
 
     def set_outage(self, outage: Outage | None) -> None:
-        """An outage of it shows where it is served."""
+        """Do nothing: only the process that serves the entity applies an outage."""
 
 
 class CatalogueService:
-    """The catalogue, and who may change what in it."""
+    """The catalogue of a namespace: checks, stores and publishes changes one at a time."""
 
     def __init__(
         self,
@@ -99,12 +99,15 @@ class CatalogueService:
         unavailable_reason: Callable[[int], str | None],
         publish: Callable[[Change], Awaitable[None]],
     ) -> None:
-        """New entities are spread over the first `stores` stores; `trouble` says why one does not work now."""
+        """Create a service that places new entities in the first `store_count` stores.
+
+        `unavailable_reason` returns why a store is unavailable, or None. `publish` sends a change to all replicas.
+        """
         self.created_ms = 0
         self.entities: dict[str, CatalogueEntry] = {}
-        """By the keys of their paths, in the order of their making."""
+        """Entries by canonical path, in order of creation."""
         self.deleted_entities: dict[int, CleanupRow] = {}
-        """Those that were deleted, and of which something may still be in a store."""
+        """Deleted entities that may still have records in a store, by entity id."""
         self._limits = limits
         self._clock = clock
         self._store_count = store_count
@@ -112,62 +115,65 @@ class CatalogueService:
         self._publish = publish
         self._catalogue: Catalogue
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="catalogue")
-        """SQLite waits for the disk, so it does so here."""
+        """The thread for SQLite calls, which block on the disk."""
         self._is_closed = False
         self._change_lock = asyncio.Lock()
         self._fragments_per_store: Counter[int] = Counter()
-        """Fragments in each store."""
+        """The number of fragments in each store."""
         self._partitioned_count = 0
         self._stores_to_clean: dict[int, set[int]] = {}
-        """The stores that something of a deleted entity may still be in."""
+        """Stores that may still hold records of a deleted entity, by entity id."""
 
     async def open(self, open_catalogue: Callable[[], Catalogue], store_count: int) -> None:
-        """Read all of it; `stores` is how many there are. StoreUnavailable."""
+        """Open and read the catalogue.
+
+        Raise StoreUnavailable if an entity has a fragment in a store that does not exist; `store_count` stores exist.
+        """
         self._catalogue = await self._run_in_thread(open_catalogue)
         rows = await self._run_in_thread(self._catalogue.entities)
         _check_store_numbers(rows, store_count)
         self.created_ms = min((row.created_ms for row in rows), default=self._clock.wall_ms())
-        by_id = {row.id: self._add_entry(row) for row in rows}  # in the order of their making: a topic comes first
+        by_id = {row.id: self._add_entry(row) for row in rows}  # in order of creation: topics before subscriptions
         for rule in await self._run_in_thread(self._catalogue.rules):
             by_id[rule.entity_id].rules[paths.canonical_key(rule.description.name)] = rule.description
         self._add_deleted(await self._run_in_thread(self._catalogue.pending_cleanups))
         self._warn_of_weak_secrets()
 
     def _warn_of_weak_secrets(self) -> None:
-        """Versions before there was a minimum took secrets of one character."""
-        for known in self.entities.values():
-            weak = [rule.name for rule in getattr(known.description, "authorization_rules", ()) if rule.is_weak]
+        """Log entities whose keys have short secrets: early versions accepted secrets of any length."""
+        for entry in self.entities.values():
+            weak = [rule.name for rule in getattr(entry.description, "authorization_rules", ()) if rule.is_weak]
             if weak:
                 log.warning(
                     "keys of an entity have secrets of fewer than %d characters, which can be guessed: change them",
                     MIN_SECRET_CHARACTERS,
-                    extra={"entity": known.path, "keys": ", ".join(weak)},
+                    extra={"entity": entry.path, "keys": ", ".join(weak)},
                 )
 
     async def close(self) -> None:
-        """Finish what is being changed, and let go of the file."""
+        """Wait for the change in progress, then close the catalogue file."""
         async with self._change_lock:
             await self._run_in_thread(self._catalogue.close)
             self._is_closed = True
         self._executor.shutdown()
 
     def find(self, path: str) -> CatalogueEntry:
-        """The entity of that path, in any spelling. EntityNotFound."""
-        known = self.entities.get(paths.canonical_key(path))
-        if known is None:
+        """Return the entity at `path`, which is case-insensitive. Raise EntityNotFound if there is none."""
+        entry = self.entities.get(paths.canonical_key(path))
+        if entry is None:
             raise EntityNotFound(path)
-        return known
+        return entry
 
     # --- entities -----------------------------------------------------------------------------------------------------
 
     async def create(self, path: str, description: Description) -> EntityRow:
-        """Make a queue or a topic."""
+        """Create a queue or a topic, and return its row."""
         return await self._create(lambda: paths.check_entity_path(path), description)
 
     async def create_subscription(
         self, topic: str, name: str, description: SubscriptionDescription, rule: RuleDescription | None = None
     ) -> EntityRow:
-        """Make a subscription with one rule, or one that is true for every message."""
+        """Create a subscription with `rule` (default: a rule that matches every message), and return its row."""
         rule = rule or RuleDescription(name=DEFAULT_RULE)
         rule = msgspec.structs.replace(rule, created_ms=self._clock.wall_ms())
         self._check_rule_cost(rule)
@@ -191,46 +197,46 @@ class CatalogueService:
                 await self._check_topic_cost(topic, rule, self._check_rule_cost(rule))
             kind, now_ms = KIND_OF_DESCRIPTION[type(description)], self._clock.wall_ms()
             row = await self._run_in_thread(self._catalogue.create, kind, path, description, stores, now_ms, rules)
-            known = self._add_entry(row)
-            known.rules = {paths.canonical_key(rule.name): rule for rule in rules}
+            entry = self._add_entry(row)
+            entry.rules = {paths.canonical_key(rule.name): rule for rule in rules}
             await self._publish(EntityCreated(row, rules))
         return row
 
     async def update(self, path: str, description: Description) -> EntityRow:
-        """Describe an entity anew."""
+        """Replace the description of an entity, and return its row."""
         async with self._change_lock:
-            known = self.find(path)
-            self._check_stores_available(known)
-            if type(known.description) is not type(description):
-                raise InvalidArgument(f"'{known.path}' is a {known.row.kind}, and stays one")
+            entry = self.find(path)
+            self._check_stores_available(entry)
+            if type(entry.description) is not type(description):
+                raise InvalidArgument(f"'{entry.path}' is a {entry.row.kind}: its kind cannot be changed")
             for field, name in FIXED_AT_CREATION.items():
-                if getattr(known.description, field, None) != getattr(description, field, None):
-                    raise InvalidArgument(f"{name} of '{known.path}' cannot be changed: it is set at creation")
-            self._check_forward_targets(known.path, description)
+                if getattr(entry.description, field, None) != getattr(description, field, None):
+                    raise InvalidArgument(f"{name} of '{entry.path}' cannot be changed: it is set at creation")
+            self._check_forward_targets(entry.path, description)
             now_ms = self._clock.wall_ms()
-            known.row = await self._run_in_thread(
+            entry.row = await self._run_in_thread(
                 self._catalogue.update, paths.canonical_key(path), description, now_ms
             )
-            await self._publish(EntityUpdated(known.row))
-        return known.row
+            await self._publish(EntityUpdated(entry.row))
+        return entry.row
 
     async def delete(self, path: str) -> EntityRow:
-        """Delete an entity, a topic with its subscriptions."""
+        """Delete an entity, and return its row. A topic's subscriptions are deleted with it."""
         async with self._change_lock:
-            known = self.find(path)
-            self._check_stores_available(known)
-            keys = [known.row.path_key, *known.subscriptions]
-            is_subscription = known.row.kind == SUBSCRIPTION
-            topic_id = self._find_topic(paths.split_subscription(known.path)[0]).row.id if is_subscription else None
-            doomed = await self._run_in_thread(lambda: self._catalogue.delete(*keys, topic_id=topic_id))
+            entry = self.find(path)
+            self._check_stores_available(entry)
+            keys = [entry.row.path_key, *entry.subscriptions]
+            is_subscription = entry.row.kind == SUBSCRIPTION
+            topic_id = self._find_topic(paths.split_subscription(entry.path)[0]).row.id if is_subscription else None
+            deleted = await self._run_in_thread(lambda: self._catalogue.delete(*keys, topic_id=topic_id))
             for key in keys:
                 self._remove_entry(key)
-            self._add_deleted(doomed)
-            await self._publish(EntityDeleted(known.path, tuple(doomed)))
-        return known.row
+            self._add_deleted(deleted)
+            await self._publish(EntityDeleted(entry.path, tuple(deleted)))
+        return entry.row
 
     async def cleanup_finished(self, entity_id: int, stores: Iterable[int]) -> None:
-        """Nothing of a deleted entity is left in these stores."""
+        """Record that a deleted entity's records are removed from `stores`; after the last store, forget the entity."""
         left = self._stores_to_clean.get(entity_id)
         if left is None:
             return
@@ -246,43 +252,43 @@ class CatalogueService:
         rule = msgspec.structs.replace(rule, created_ms=self._clock.wall_ms())
         cost = self._check_rule_cost(rule)
         async with self._change_lock:
-            found = self._find_subscription(subscription)
-            if paths.canonical_key(rule.name) in found.rules:
-                raise EntityAlreadyExists(f"The rule '{rule.name}' of '{found.path}' already exists.")
-            most = self._limits.max_rules
-            if len(found.rules) >= most:
-                raise QuotaExceeded(f"'{found.path}' has {most} rules, its limit: delete one first")
-            self._check_action_count(self._find_topic_of(found), rule)
-            await self._check_topic_cost(self._find_topic_of(found), rule, cost)
-            await self._run_in_thread(self._catalogue.add_rule, found.row.id, rule)
-            await self._publish_rule(found, rule)
+            entry = self._find_subscription(subscription)
+            if paths.canonical_key(rule.name) in entry.rules:
+                raise EntityAlreadyExists(f"The rule '{rule.name}' of '{entry.path}' already exists.")
+            limit = self._limits.max_rules
+            if len(entry.rules) >= limit:
+                raise QuotaExceeded(f"'{entry.path}' has {limit} rules, its limit: delete one first")
+            self._check_action_count(self._find_topic_of(entry), rule)
+            await self._check_topic_cost(self._find_topic_of(entry), rule, cost)
+            await self._run_in_thread(self._catalogue.add_rule, entry.row.id, rule)
+            await self._publish_rule(entry, rule)
         return rule
 
     async def update_rule(self, subscription: str, rule: RuleDescription) -> RuleDescription:
-        """Another rule takes the place of the one of the same name."""
+        """Replace the rule with the same name, keeping its name and creation time."""
         cost = self._check_rule_cost(rule)
         async with self._change_lock:
-            found = self._find_subscription(subscription)
-            before = self._find_rule(found, rule.name)
+            entry = self._find_subscription(subscription)
+            before = self._find_rule(entry, rule.name)
             if before.action is None:
-                self._check_action_count(self._find_topic_of(found), rule)
+                self._check_action_count(self._find_topic_of(entry), rule)
             await self._check_topic_cost(
-                self._find_topic_of(found), rule, cost, replaced_cost=self._cached_cost(found, before)
+                self._find_topic_of(entry), rule, cost, replaced_cost=self._cached_cost(entry, before)
             )
             rule = msgspec.structs.replace(rule, name=before.name, created_ms=before.created_ms)
-            await self._run_in_thread(self._catalogue.update_rule, found.row.id, rule)
-            await self._publish_rule(found, rule)
+            await self._run_in_thread(self._catalogue.update_rule, entry.row.id, rule)
+            await self._publish_rule(entry, rule)
         return rule
 
     async def delete_rule(self, subscription: str, name: str) -> None:
-        """Delete a rule."""
+        """Delete a rule of a subscription."""
         async with self._change_lock:
-            found = self._find_subscription(subscription)
-            self._find_rule(found, name)
-            await self._run_in_thread(self._catalogue.delete_rule, found.row.id, name)
-            del found.rules[paths.canonical_key(name)]
-            found.rule_costs.pop(paths.canonical_key(name), None)
-            await self._publish(RuleDeleted(found.path, name))
+            entry = self._find_subscription(subscription)
+            self._find_rule(entry, name)
+            await self._run_in_thread(self._catalogue.delete_rule, entry.row.id, name)
+            del entry.rules[paths.canonical_key(name)]
+            entry.rule_costs.pop(paths.canonical_key(name), None)
+            await self._publish(RuleDeleted(entry.path, name))
 
     async def _publish_rule(self, subscription: CatalogueEntry, rule: RuleDescription) -> None:
         subscription.rules[paths.canonical_key(rule.name)] = rule
@@ -294,59 +300,63 @@ class CatalogueService:
             raise EntityNotFound(f"{subscription.path}/Rules/{name}")
         return rule
 
-    # --- what is allowed ----------------------------------------------------------------------------------------------
+    # --- checks -------------------------------------------------------------------------------------------------------
 
     def _check_quotas(self, path: str, description: Description) -> None:
         if paths.canonical_key(path) in self.entities:
             raise EntityAlreadyExists(f"The messaging entity '{path}' already exists.")
-        most = self._limits.max_entities
-        if len(self.entities) >= most:
-            raise QuotaExceeded(f"the namespace has {most} entities, its limit: delete one first")
-        most = self._limits.max_partitioned
-        if getattr(description, "enable_partitioning", False) and self._partitioned_count >= most:
-            raise QuotaExceeded(f"the namespace has {most} partitioned entities, its limit: delete one first")
+        limit = self._limits.max_entities
+        if len(self.entities) >= limit:
+            raise QuotaExceeded(f"the namespace has {limit} entities, its limit: delete one first")
+        limit = self._limits.max_partitioned
+        if getattr(description, "enable_partitioning", False) and self._partitioned_count >= limit:
+            raise QuotaExceeded(f"the namespace has {limit} partitioned entities, its limit: delete one first")
 
     def _check_rule_cost(self, rule: RuleDescription) -> int:
-        """What a rule costs. InvalidArgument if it is none; QuotaExceeded if that is more than a rule may cost."""
-        cost, most = compile_rule(rule).total_cost, self._limits.max_rule_cost
-        if cost > most:
+        """Return the cost of a rule.
+
+        Raise InvalidArgument if the rule is not valid, QuotaExceeded if it costs more than the limit for one rule.
+        """
+        cost, limit = compile_rule(rule).total_cost, self._limits.max_rule_cost
+        if cost > limit:
             raise QuotaExceeded(
                 f"the rule {rule.name!r:.60} takes up to {cost:,} units of work for a message, and a rule may take "
-                f"{most:,}: use fewer patterns with wildcards between their characters, or several rules"
+                f"{limit:,}: use fewer patterns with wildcards between their characters, or several rules"
             )
         return cost
 
     async def _check_topic_cost(
         self, topic: CatalogueEntry, rule: RuleDescription, cost: int, replaced_cost: int = 0
     ) -> None:
-        """QuotaExceeded if the rules of a topic would cost too much with one more, or with one instead of another.
+        """Raise QuotaExceeded if a topic's rules would cost too much once `rule` is added or replaces another rule.
 
-        What they cost together may be more already: then they may only come to cost less.
+        If a topic already exceeds the limit, because the limit was lowered, a rule may only be replaced by a cheaper
+        rule.
         """
         total = 0
         for key in topic.subscriptions:
             subscription = self.entities[key]
-            for one in subscription.rules.values():
-                if not _has_cached_cost(subscription, one):
-                    await asyncio.sleep(0)  # after a start each rule is read once more: others are served meanwhile
-                total += self._cached_cost(subscription, one)
-        most = self._limits.max_topic_rule_cost
-        if cost > replaced_cost and total - replaced_cost + cost > most:
+            for existing in subscription.rules.values():
+                if not _has_cached_cost(subscription, existing):
+                    await asyncio.sleep(0)  # compiling many rules after startup must not block the event loop
+                total += self._cached_cost(subscription, existing)
+        limit = self._limits.max_topic_rule_cost
+        if cost > replaced_cost and total - replaced_cost + cost > limit:
             raise QuotaExceeded(
                 f"the rules of '{topic.path}' take up to {total:,} units of work for a message, the rule "
-                f"{rule.name!r:.60} takes {cost:,}, and together they may take {most:,}: delete or simplify rules first"
+                f"{rule.name!r:.60} takes {cost:,}, and the limit is {limit:,}: delete or simplify rules first"
             )
 
     def _check_action_count(self, topic: CatalogueEntry, rule: RuleDescription) -> None:
-        """QuotaExceeded if a topic would have too many rules with an action with one more."""
+        """Raise QuotaExceeded if `rule` would give a topic too many rules with an action."""
         if rule.action is None:
             return
         subscriptions = [self.entities[key] for key in topic.subscriptions]
-        count = sum(one.action is not None for found in subscriptions for one in found.rules.values())
-        most = self._limits.max_topic_actions
-        if count >= most:
+        count = sum(existing.action is not None for entry in subscriptions for existing in entry.rules.values())
+        limit = self._limits.max_topic_actions
+        if count >= limit:
             raise QuotaExceeded(
-                f"'{topic.path}' has {count:,} rules with an action, and a topic may have {most:,} "
+                f"'{topic.path}' has {count:,} rules with an action, and a topic may have {limit:,} "
                 f"(max_topic_actions): delete one before the rule {rule.name!r:.60} gets an action"
             )
 
@@ -360,28 +370,28 @@ class CatalogueService:
         return self._find_topic(paths.split_subscription(subscription.path)[0])
 
     def _check_forward_targets(self, path: str, description: Description) -> None:
-        """What messages are forwarded to has to be there, and to be something that they can be sent to."""
+        """Raise an error if a forwarding target does not exist or is a subscription."""
         for name, field in (("ForwardTo", "forward_to"), ("ForwardDeadLetteredMessagesTo", "forward_dead_lettered_to")):
             target = getattr(description, field, None)
             if target is None:
                 continue
             try:
-                found = self.find(target)
+                destination = self.find(target)
             except EntityNotFound as error:
                 raise InvalidArgument(f"{name} of '{path}' is '{target}': {error}") from None
-            if found.row.kind == SUBSCRIPTION:
-                raise NotAllowed(f"nothing can be sent to '{found.path}': a subscription is filled by its topic")
+            if destination.row.kind == SUBSCRIPTION:
+                raise NotAllowed(f"cannot forward to the subscription '{destination.path}': forward to its topic")
 
     def _check_stores_available(self, entry: CatalogueEntry) -> None:
-        """StoreUnavailable while a store of a partitioned entity does not work: nothing is done to a part of it."""
+        """Raise StoreUnavailable if a store of a partitioned entity is down: its fragments change together."""
         for store in entry.row.fragments if entry.is_partitioned else ():
             if self._unavailable_reason(store) is not None:
                 raise StoreUnavailable(
-                    f"store {store} does not work now, and a fragment of '{entry.path}' lies in it: try again later"
+                    f"store {store} is unavailable and holds a fragment of '{entry.path}': try again later"
                 )
 
     def _choose_stores(self, path: str, description: Description) -> Sequence[int]:
-        """Where the fragments of a new entity are to lie: those of a subscription where its topic's do."""
+        """Return the store of each fragment of a new entity; a subscription uses the stores of its topic."""
         if isinstance(description, SubscriptionDescription):
             topic = self._find_topic(paths.split_subscription(path)[0])
             self._check_stores_available(topic)
@@ -391,16 +401,16 @@ class CatalogueService:
         for number in range(self._store_count):
             if self._unavailable_reason(number) is not None:
                 raise StoreUnavailable(
-                    f"store {number} does not work now, and a fragment of '{path}' would lie in it: try again later"
+                    f"store {number} is unavailable and would hold a fragment of '{path}': try again later"
                 )
         return [number % self._store_count for number in range(FRAGMENT_COUNT)]
 
     def _choose_store(self) -> int:
-        """Of the stores that work the one with the fewest entities; of those that are equal, the first."""
-        working = [number for number in range(self._store_count) if self._unavailable_reason(number) is None]
-        if not working:
-            raise StoreUnavailable("no store works now: nothing can be created")
-        return min(working, key=lambda number: (self._fragments_per_store[number], number))
+        """Return the available store with the fewest fragments; among equals, the store with the lowest number."""
+        available = [number for number in range(self._store_count) if self._unavailable_reason(number) is None]
+        if not available:
+            raise StoreUnavailable("no store is available: try again later")
+        return min(available, key=lambda number: (self._fragments_per_store[number], number))
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
@@ -417,23 +427,23 @@ class CatalogueService:
         return subscription
 
     def _add_entry(self, row: EntityRow) -> CatalogueEntry:
-        known = self.entities[row.path_key] = CatalogueEntry(row)
+        entry = self.entities[row.path_key] = CatalogueEntry(row)
         if row.kind == SUBSCRIPTION:
             self._find_topic(paths.split_subscription(row.path)[0]).subscriptions[row.path_key] = None
-        elif known.is_partitioned:
+        elif entry.is_partitioned:
             self._partitioned_count += 1
         self._fragments_per_store.update(row.fragments)
-        return known
+        return entry
 
     def _remove_entry(self, key: str) -> None:
-        known = self.entities.pop(key)
-        if known.row.kind == SUBSCRIPTION:
+        entry = self.entities.pop(key)
+        if entry.row.kind == SUBSCRIPTION:
             topic = self.entities.get(paths.split_subscription(key)[0])
-            if topic is not None:  # else it goes with its topic
+            if topic is not None:  # the topic's entry is removed first when a whole topic is deleted
                 del topic.subscriptions[key]
-        elif known.is_partitioned:
+        elif entry.is_partitioned:
             self._partitioned_count -= 1
-        self._fragments_per_store.subtract(known.row.fragments)
+        self._fragments_per_store.subtract(entry.row.fragments)
 
     def _add_deleted(self, rows: Iterable[CleanupRow]) -> None:
         for row in rows:
@@ -442,7 +452,7 @@ class CatalogueService:
 
     async def _run_in_thread(self, function: Callable[..., T], *arguments: object) -> T:
         if self._is_closed:
-            raise StoreUnavailable("the server stops: nothing was changed")
+            raise StoreUnavailable("the server is stopping: nothing was changed")
         return await asyncio.get_running_loop().run_in_executor(self._executor, function, *arguments)
 
 
@@ -450,11 +460,11 @@ def _check_store_numbers(rows: Sequence[EntityRow], store_count: int) -> None:
     for row in rows:
         if max(row.fragments) >= store_count:
             raise StoreUnavailable(
-                f"'{row.path}' lies in store {max(row.fragments)}, and there are {store_count}: was stores.json lost?"
+                f"'{row.path}' is in store {max(row.fragments)}, but only {store_count} exist: was stores.json lost?"
             )
 
 
 def _has_cached_cost(subscription: CatalogueEntry, rule: RuleDescription) -> bool:
-    """What a rule costs was of interest before, and the rule is still the same."""
-    known = subscription.rule_costs.get(paths.canonical_key(rule.name))
-    return known is not None and known[0] is rule
+    """Return whether the cost of this very rule is cached, not the cost of an earlier rule with the same name."""
+    cached = subscription.rule_costs.get(paths.canonical_key(rule.name))
+    return cached is not None and cached[0] is rule

@@ -1,13 +1,14 @@
-"""How many connections each worker has, in memory that all of them share, so that each gets its share of the next.
+"""Connection counts of all workers in shared memory, for balancing new connections between the workers.
 
-    tally = Tally(descriptor, workers)      # memory that the supervisor made
-    acceptor = Acceptor(sock, admission, tally.share(port, number))
+    counts = ConnectionCounts(descriptor, workers)      # memory that the supervisor created
+    acceptor = Acceptor(sock, admission, counts.balancer_for(port, number))
 
-All workers wake up for a new connection, and the first one awake would take it: of a few connections, all could go to
-one process while the others idle. So a worker with no more connections than the others accepts at once; one with more
-leaves the connection to the others for some milliseconds, and takes it then: one of the others may be stopped.
+A new connection wakes all workers, and the first worker would accept it: a few connections could all end up in one
+process while the other processes idle. So a worker with no more connections than any other worker accepts at once. A
+worker with more connections first waits some milliseconds for the other workers, and then accepts anyway: the other
+workers may have stopped.
 
-Owns: the shared numbers, and whose turn it is. Accepting is `acceptor`'s.
+Owns: the shared counts, and how long a worker waits. The `acceptor` module accepts the connections.
 """
 
 from __future__ import annotations
@@ -17,71 +18,74 @@ import os
 from typing import Final
 
 DEFER_S: Final = 0.02
-"""How long a connection is left to each of those that have fewer."""
+"""How long a worker waits before it accepts, for each worker with fewer connections."""
 MAX_DEFERRALS: Final = 3
-"""... and to how many of them at most."""
+"""The largest number of workers to wait for."""
 ABSENT: Final = 2**32 - 1
-"""The number of connections of a process that is not there: nobody leaves anything to it."""
+"""The count of a worker that is not running: the highest number, so that no worker waits for it."""
 _WIDTH: Final = 4
 
 
 class ConnectionCounts:
-    """How many connections each worker has, on each of some ports."""
+    """The number of connections per worker, for each listening port."""
 
     def __init__(self, descriptor: int, workers: int) -> None:
-        """Map the memory that `make` has made."""
+        """Map the memory that `create_memory` created."""
         self._workers = workers
         self._counts = memoryview(mmap.mmap(descriptor, 0)).cast("I")
 
     @staticmethod
     def create_memory(workers: int, ports: int) -> int:
-        """Make the memory, with all workers absent. A descriptor, to be inherited: a file could be cleaned up."""
-        descriptor = os.memfd_create("twinbus-tally")
+        """Create the memory with all workers absent, and return its descriptor, which workers inherit.
+
+        The memory has no file name, which a cleanup of temporary files could remove.
+        """
+        descriptor = os.memfd_create("twinbus-connection-counts")
         os.write(descriptor, ABSENT.to_bytes(_WIDTH, "little") * workers * ports)
         return descriptor
 
     def balancer_for(self, port: int, number: int) -> WorkerAcceptBalancer:
-        """The part of one worker on one port."""
+        """Return the balancer of worker `number` on a port."""
         return WorkerAcceptBalancer(self._counts[port * self._workers : (port + 1) * self._workers], number)
 
     def clear_worker(self, number: int) -> None:
-        """A worker has gone."""
-        for place in range(number, len(self._counts), self._workers):
-            self._counts[place] = ABSENT
+        """Mark a worker that has exited as absent."""
+        for index in range(number, len(self._counts), self._workers):
+            self._counts[index] = ABSENT
 
 
 class WorkerAcceptBalancer:
-    """One worker's part in the connections of one port: a `Share` of its acceptor."""
+    """The accept balancer of one worker on one port."""
 
     def __init__(self, row: memoryview, number: int) -> None:
-        """`row` has the numbers of all workers, `number` is this one's place in it."""
+        """Create a balancer for worker `number`; `row` has the counts of all workers on the port."""
         self._row = row
         self._number = number
         self._count = 0
         self._is_open = False
 
     def start(self) -> None:
-        """Take part."""
+        """Publish this worker's count: from now on other workers may wait for this worker."""
         self._is_open = True
         self._row[self._number] = self._count
 
     def stop(self) -> None:
-        """Accept no more."""
+        """Mark this worker as absent: other workers no longer wait for this worker."""
         self._is_open = False
         self._row[self._number] = ABSENT
 
     def delay_s(self) -> float:
-        """How long to leave the next connection to workers with fewer connections."""
+        """Return how long to wait for workers with fewer connections before accepting the next connection."""
         fewer = sum(count < self._count for count in self._row)
         return min(fewer, MAX_DEFERRALS) * DEFER_S
 
     def on_accepted(self) -> bool:
-        """Count a connection; whether no other worker has fewer now."""
+        """Count a new connection, and return whether no other worker has fewer connections now."""
         self._set(self._count + 1)
         return self._count <= min(self._row)
 
     def on_closed(self) -> None:
-        """Count a connection out."""
+        """Uncount a closed connection."""
         self._set(self._count - 1)
 
     def _set(self, count: int) -> None:

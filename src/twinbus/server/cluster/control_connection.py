@@ -1,7 +1,7 @@
-"""The socket between the supervisor and a worker, on which both speak and both ask.
+"""The control connection between the supervisor and a worker: both sides send notices and requests.
 
-Owns: which question an answer is for, and that a question is answered in any case: where the other process does not
-answer, or has gone, with StoreUnavailable.
+Owns: matching replies to requests. Every request finishes: if the other process does not reply in time or exits, the
+request fails with StoreUnavailable.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class ControlConnection:
-    """One end of it."""
+    """One end of the connection between the supervisor and a worker."""
 
     def __init__(
         self,
@@ -40,7 +40,11 @@ class ControlConnection:
         handle_request: Callable[[Any], Awaitable[object]],
         on_lost: Callable[[], None],
     ) -> None:
-        """`hear` is told what is said, `answer` is asked what is asked, `lost` is called when nothing will come."""
+        """Create a connection that is not open yet.
+
+        `on_notice` is called with each notice, `handle_request` returns the result for each request, and `on_lost` is
+        called when the connection is closed.
+        """
         self.is_lost = False
         self._on_notice = on_notice
         self._handle_request = handle_request
@@ -51,32 +55,35 @@ class ControlConnection:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def open(self, connect: Connect) -> None:
-        """Speak over the connection that `connect` makes."""
+        """Attach this end to the socket that `connect` connects."""
         await connect(lambda: self._channel)
 
     def close(self) -> None:
-        """Say no more."""
+        """Close the connection."""
         self._channel.close()
 
     def notify(self, notice: Message) -> None:
-        """What is not answered."""
+        """Send a notice, which has no reply."""
         self._send(0, notice)
 
     async def request(self, message: Message, result_type: type[T], timeout_s: float) -> T:
-        """What is answered. The error that the other side tells, or StoreUnavailable."""
+        """Send a request and return its result.
+
+        Raise the error in the other process's reply, or StoreUnavailable if there is no reply.
+        """
         if self.is_lost:
             raise _not_connected()
-        number = next(self._request_ids)
-        future = self._pending[number] = asyncio.get_running_loop().create_future()
-        self._send(number, message)
+        request_id = next(self._request_ids)
+        future = self._pending[request_id] = asyncio.get_running_loop().create_future()
+        self._send(request_id, message)
         try:
             async with asyncio.timeout(timeout_s):
                 result = await future
         except TimeoutError:
-            text = f"the process that this is asked of has not answered for {timeout_s:g} s: it may still be done"
+            text = f"no reply from the other process within {timeout_s:g} s: the request may still be carried out"
             raise StoreUnavailable(text) from None
         finally:
-            self._pending.pop(number, None)
+            self._pending.pop(request_id, None)
         return msgspec.msgpack.decode(result, type=result_type)
 
     def _send(self, request_id: int, message: Message) -> None:
@@ -86,7 +93,7 @@ class ControlConnection:
     def _receive(self, request_id: int, message: Message) -> None:
         if isinstance(message, Done | RequestFailed):
             future = self._pending.get(request_id)
-            if future is None or future.done():  # nobody waits any more
+            if future is None or future.done():  # the caller timed out or was cancelled
                 return
             if isinstance(message, Done):
                 future.set_result(message.result)
@@ -107,7 +114,7 @@ class ControlConnection:
             self._send(request_id, RequestFailed(error_name(error), str(error)))
         except Exception:
             log.exception("%s failed", type(request).__name__)
-            self._send(request_id, RequestFailed(InternalFault.__name__, "the server failed; its log says why"))
+            self._send(request_id, RequestFailed(InternalFault.__name__, "internal error: see the server's log"))
 
     def _on_channel_lost(self) -> None:
         self.is_lost = True
@@ -119,6 +126,6 @@ class ControlConnection:
 
 def _not_connected() -> StoreUnavailable:
     return StoreUnavailable(
-        "the process that keeps the catalogue is not there: messages can be sent and received, and nothing can be "
-        "changed until the server is started again"
+        "the supervisor, which owns the catalogue, is down: messages can be sent and received, but nothing can be "
+        "changed until the server is restarted"
     )

@@ -1,6 +1,6 @@
-"""What the supervisor and a worker say to each other.
+"""The control protocol: messages between the supervisor and its workers.
 
-Owns: the words, and how rows of the catalogue and changes of it are written in them. They are data and nothing else.
+Owns: the message types, and the encoding of catalogue rows and changes. Messages are plain data without behaviour.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ if TYPE_CHECKING:
 
 
 class Message(msgspec.Struct, array_like=True, tag=True):
-    """Anything that is said: written as an array that begins with its name."""
+    """The base of all messages: encoded as an array that begins with the name of the type."""
 
 
 # --- rows and changes -------------------------------------------------------------------------------------------------
 
 
 class EncodedDescription(msgspec.Struct, array_like=True):
-    """What an entity is told to be."""
+    """An entity's description, encoded."""
 
     kind: str
     content: bytes
 
     @classmethod
     def encode(cls, description: Description) -> Self:
-        """As it is said."""
+        """Encode a description."""
         return cls(KIND_OF_DESCRIPTION[type(description)], msgspec.msgpack.encode(description))
 
     def decode(self) -> Description:
-        """As it is meant."""
+        """Return the description."""
         return msgspec.msgpack.decode(self.content, type=DESCRIPTION_TYPES[self.kind])
 
 
 class EncodedRow(msgspec.Struct, array_like=True):
-    """An entity, as the catalogue has it."""
+    """An entity's catalogue row, encoded."""
 
     id: int
     path: str
@@ -56,12 +56,12 @@ class EncodedRow(msgspec.Struct, array_like=True):
 
     @classmethod
     def encode(cls, row: EntityRow) -> Self:
-        """As it is said."""
-        described = EncodedDescription.encode(row.description)
-        return cls(row.id, row.path, described, row.created_ms, row.updated_ms, row.fragments)
+        """Encode a catalogue row."""
+        encoded = EncodedDescription.encode(row.description)
+        return cls(row.id, row.path, encoded, row.created_ms, row.updated_ms, row.fragments)
 
     def decode(self) -> EntityRow:
-        """As it is meant."""
+        """Return the catalogue row."""
         return EntityRow(
             id=self.id,
             kind=self.description.kind,
@@ -81,7 +81,7 @@ class EntityCreatedMessage(Message):
 
 
 class EntityUpdatedMessage(Message):
-    """An entity was described anew."""
+    """The description of an entity was replaced."""
 
     row: EncodedRow
 
@@ -94,21 +94,21 @@ class EntityDeletedMessage(Message):
 
 
 class RulePutMessage(Message):
-    """A subscription has a rule."""
+    """A rule was added to a subscription, or replaced the rule with the same name."""
 
     subscription: str
     rule: RuleDescription
 
 
 class RuleDeletedMessage(Message):
-    """A subscription has a rule no more."""
+    """A rule of a subscription was deleted."""
 
     subscription: str
     name: str
 
 
 class OutageBegun(Message):
-    """An outage on purpose was switched on, for so many seconds from now on. Times are of the wall clock."""
+    """A rehearsed outage began and lasts `seconds` from now. The times in milliseconds are wall-clock times."""
 
     path: str
     kind: OutageKind
@@ -118,17 +118,17 @@ class OutageBegun(Message):
 
 
 class OutageEnded(Message):
-    """The outage of that path was switched off, or all."""
+    """The rehearsed outage of `path` ended, or all outages if None."""
 
     path: str | None
 
 
 class IdentityReloaded(Message):
-    """Keys, certificate and log level are others; None: as before. Keys are secret: this is never logged."""
+    """Keys, certificate or log level were reloaded; None means unchanged. Never log this message: keys are secret."""
 
     keys: list[Key]
     certificate: tuple[str, str] | None
-    """The files of the certificate and of its key."""
+    """The paths of the certificate file and of its key file."""
     log_level: str | None
 
 
@@ -145,7 +145,7 @@ AnyChange: TypeAlias = (
 
 
 def encode_change(change: Change) -> AnyChange:
-    """A change of the catalogue, as it is said."""
+    """Return the message for a catalogue change."""
     if isinstance(change, EntityCreated):
         return EntityCreatedMessage(EncodedRow.encode(change.row), change.rules)
     if isinstance(change, EntityUpdated):
@@ -160,7 +160,7 @@ def encode_change(change: Change) -> AnyChange:
 def decode_change(
     message: EntityCreatedMessage | EntityUpdatedMessage | EntityDeletedMessage | RulePutMessage | RuleDeletedMessage,
 ) -> Change:
-    """... and as it is meant."""
+    """Return the catalogue change in a message."""
     if isinstance(message, EntityCreatedMessage):
         return EntityCreated(message.row.decode(), message.rules)
     if isinstance(message, EntityUpdatedMessage):
@@ -172,101 +172,101 @@ def decode_change(
     return RuleDeleted(message.subscription, message.name)
 
 
-# --- the supervisor says ----------------------------------------------------------------------------------------------
+# --- messages from the supervisor -------------------------------------------------------------------------------------
 
 
 class CatalogueSnapshot(msgspec.Struct, array_like=True):
-    """All of the catalogue."""
+    """The whole catalogue at one version."""
 
     entities: list[tuple[EncodedRow, list[RuleDescription]]]
-    """A topic comes before its subscriptions."""
+    """Entities with their rules; a topic comes before its subscriptions."""
     pending_cleanups: list[CleanupRow]
     created_ms: int
 
 
 class Start(Message):
-    """What a worker is to serve, and how. Keys are secret: this is never logged."""
+    """Start a worker: settings, sockets, stores and catalogue. Never log this message: keys are secret."""
 
     workers: int
     run_folder: str
-    """Where the workers' sockets are."""
+    """The folder for the workers' Unix sockets."""
     stores: list[str]
-    """The directory of every store, by its number."""
+    """The directory of each store, by store number."""
     usage_folder: str
-    """The directory of what clients use, as it is counted."""
+    """The directory for the usage journals and Parquet files."""
     sockets: dict[str, list[int]]
-    """Descriptors that were inherited, by the names of the ways in."""
+    """Inherited descriptors of listening sockets, by listener name."""
     connection_counts: int
-    """... and that of the memory in which workers say how many connections they have."""
+    """The inherited descriptor of the shared memory with the connection counts of all workers."""
     settings: dict[str, Any]
     limits: NamespaceLimits
     keys: list[Key]
     certificate: tuple[str, str]
-    """The files of the certificate and of its key."""
+    """The paths of the certificate file and of its key file."""
     version: int
     catalogue: bytes
-    """A Copy."""
+    """A `CatalogueSnapshot` in MessagePack, at `version`."""
     outages: list[OutageBegun]
 
 
 class Serve(Message):
-    """Clients may come."""
+    """Accept clients from now on."""
 
 
 class Apply(Message):
-    """A change, with the version that the catalogue has after it. Answered when it is made."""
+    """Apply a change, then reply; `version` is the catalogue's version after the change."""
 
     version: int
     change: AnyChange
 
 
 class GetIdleSeconds(Message):
-    """For how many seconds each entity was not used that is to be deleted then. Answered with a map of ids."""
+    """Ask how long each entity with AutoDeleteOnIdle has been idle. The result is the seconds by entity id."""
 
 
-# --- a worker says ----------------------------------------------------------------------------------------------------
+# --- messages from a worker -------------------------------------------------------------------------------------------
 
 
 class Hello(Message):
-    """It runs, and waits for `Start`."""
+    """The worker is running and waits for `Start`."""
 
 
 class Loaded(Message):
-    """Its stores are open, and it knows what they hold."""
+    """The worker has opened its stores and loaded their fragments."""
 
 
 class Failed(Message):
-    """It cannot start."""
+    """The worker cannot start."""
 
     reason: str
 
 
 class Serving(Message):
-    """Clients can come to it."""
+    """The worker accepts clients."""
 
 
 class Heartbeat(Message):
-    """It lives. Why some of its stores do not work, by their numbers."""
+    """The worker is alive; `unavailable_stores` has the reason for each unavailable store, by store number."""
 
     unavailable_stores: dict[int, str]
 
 
 class CleanupFinished(Message):
-    """Nothing of a deleted entity is left in these stores."""
+    """The records of a deleted entity are removed from `stores`."""
 
     entity_id: int
     stores: list[int]
 
 
 class CreateEntity(Message):
-    """Make a queue or topic. Answered with its path."""
+    """Create a queue or a topic. The result is its path."""
 
     path: str
     description: EncodedDescription
 
 
 class CreateSubscription(Message):
-    """Make a subscription. Answered with its path."""
+    """Create a subscription. The result is its path."""
 
     topic: str
     name: str
@@ -275,41 +275,41 @@ class CreateSubscription(Message):
 
 
 class UpdateEntity(Message):
-    """Describe an entity anew. Answered with its path."""
+    """Replace the description of an entity. The result is the entity's path."""
 
     path: str
     description: EncodedDescription
 
 
 class DeleteEntity(Message):
-    """Delete an entity."""
+    """Delete an entity. The result is its path."""
 
     path: str
 
 
 class CreateRule(Message):
-    """Add a rule. Answered with it."""
+    """Add a rule to a subscription. The result is the rule."""
 
     subscription: str
     rule: RuleDescription
 
 
 class UpdateRule(Message):
-    """Put a rule in the place of another. Answered with it."""
+    """Replace the rule with the same name. The result is the new rule."""
 
     subscription: str
     rule: RuleDescription
 
 
 class DeleteRule(Message):
-    """Delete a rule."""
+    """Delete a rule of a subscription."""
 
     subscription: str
     name: str
 
 
 class BeginOutage(Message):
-    """Switch an outage on. Answered with how it is told."""
+    """Begin a rehearsed outage. The result is its description."""
 
     path: str
     kind: OutageKind
@@ -317,46 +317,46 @@ class BeginOutage(Message):
 
 
 class EndOutage(Message):
-    """Switch an outage off, or all. Answered with how each was told."""
+    """End the rehearsed outage of `path`, or all outages if None. The result describes the ended outages."""
 
     path: str | None
 
 
 class PutReport(Message):
-    """Keep what a paired client reports."""
+    """Store a report from a paired client."""
 
     report: Report
 
 
 class RemoveReport(Message):
-    """Forget the report of a client that has ended."""
+    """Remove the report of a paired client that has stopped."""
 
     departure: ClientDeparture
 
 
 class ListPrimaries(Message):
-    """The primaries that there are reports of."""
+    """List the primaries that paired clients have reported on."""
 
 
 class ReadReports(Message):
-    """Reports of some primaries. Answered with a page."""
+    """Read reports on some primaries. The result is one page."""
 
     primaries: list[str]
     skip: int
     top: int
 
 
-# --- answers ----------------------------------------------------------------------------------------------------------
+# --- replies ----------------------------------------------------------------------------------------------------------
 
 
 class Done(Message):
-    """It was done; what is answered is in MessagePack."""
+    """The request succeeded; `result` is in MessagePack."""
 
     result: bytes
 
 
 class RequestFailed(Message):
-    """It was not: the name of the error's class, and its text."""
+    """The request failed with an error of the class `error_name`."""
 
     error_name: str
     text: str

@@ -1,7 +1,7 @@
-"""Words over a local socket: many in one write.
+"""Messages over a local socket, many in one write.
 
-Owns: the frames. A frame is its length, four bytes, and a pair in MessagePack: a number, which is 0 for what has no
-answer, and a word. What words mean is known to who sends and who gets them.
+Owns: the framing. A frame is a length of four bytes, followed by a pair in MessagePack: a request id, which is 0 for
+notices without a reply, and a message. Must not know what the messages mean.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 _LENGTH: Final = Struct(">I")
 MAX_FRAME_BYTES: Final = 268_435_456
-"""What is received together, and then sent together, to one fragment is less than that."""
+"""The largest frame: the messages that one event-loop turn sends to a fragment are always smaller."""
 SOCKET_BUFFER_BYTES: Final = 4_194_304
-"""What the system keeps between the two: more at once is fewer turns of each."""
+"""The size of the kernel's socket buffers: larger buffers let both processes handle more messages per turn."""
 REQUEST_DECODER: Final = msgspec.msgpack.Decoder(tuple[int, Request])
 REPLY_DECODER: Final = msgspec.msgpack.Decoder(tuple[int, Reply])
 
 
 def _to_builtin(value: object) -> object:
-    """Values that came in a message are of AMQP's types, which are numbers and strings."""
+    """Convert values of AMQP types, which subclass int and str, for MessagePack."""
     if isinstance(value, int):
         return int(value)
     if isinstance(value, str):
@@ -48,7 +48,7 @@ class MessageChannel(asyncio.Protocol):
         on_message: Callable[[int, Any], None],
         on_lost: Callable[[], None],
     ) -> None:
-        """`on_word` hears of each word that comes, `on_lost` when no more will."""
+        """Create a channel that calls `on_message` with each message received, and `on_lost` when the socket closes."""
         self._decode = decoder.decode
         self._on_message = on_message
         self._on_lost = on_lost
@@ -59,7 +59,7 @@ class MessageChannel(asyncio.Protocol):
         self._input = bytearray()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """It is there."""
+        """Set the buffer sizes, and send the messages that were queued before the connection was made."""
         self._transport = cast("asyncio.Transport", transport)
         connection = transport.get_extra_info("socket")
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
@@ -69,7 +69,7 @@ class MessageChannel(asyncio.Protocol):
         self._flush()
 
     def send(self, request_id: int, message: Request | Reply) -> None:
-        """Say something: at the end of this turn, with all else that is said in it."""
+        """Send a message at the end of this event-loop turn, in one write with the turn's other messages."""
         content = _encode((request_id, message))
         if not self._output:
             self._loop.call_soon(self._flush)
@@ -78,13 +78,13 @@ class MessageChannel(asyncio.Protocol):
 
     def _flush(self) -> None:
         if not self._is_connected:
-            return  # what is said to one that comes is said when it is there
+            return  # `connection_made` sends the queued messages
         out, self._output = self._output, []
         if out and self._transport is not None and not self._transport.is_closing():
             self._transport.writelines(out)
 
     def data_received(self, data: bytes) -> None:
-        """Some bytes came: perhaps several words, and part of one."""
+        """Handle received bytes: any number of whole frames, and perhaps part of another frame."""
         buffer: bytes | bytearray = data
         if self._input:
             self._input += data
@@ -92,12 +92,12 @@ class MessageChannel(asyncio.Protocol):
         at = self._read_frames(buffer)
         if buffer is data:
             self._input += data[at:]
-        elif at:  # else it is part of a word yet: of a long one there are many
+        elif at:  # else a long frame is still incomplete
             del self._input[:at]
 
     def _read_frames(self, buffer: bytes | bytearray) -> int:
-        """Tell the words that are whole; where the rest begins."""
-        whole = memoryview(buffer)
+        """Deliver the messages in all whole frames, and return the position after the last whole frame."""
+        view = memoryview(buffer)
         at, end = 0, len(buffer)
         while end - at >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(buffer, at)
@@ -107,17 +107,17 @@ class MessageChannel(asyncio.Protocol):
             start = at + _LENGTH.size
             if end - start < length:
                 break
-            number, word = self._decode(whole[start : start + length])
+            request_id, message = self._decode(view[start : start + length])
             at = start + length
-            self._on_message(number, word)
+            self._on_message(request_id, message)
         return at
 
     def connection_lost(self, _error: Exception | None) -> None:
-        """The other process has gone, or it was closed."""
+        """Report that the other process exited or one side closed the socket."""
         self._transport = None
         self._on_lost()
 
     def close(self) -> None:
-        """Say no more. What was said is lost with what was not yet sent: the other process is not there any more."""
+        """Close the socket at once, and drop messages that are not yet written."""
         if self._transport is not None:
             self._transport.abort()

@@ -1,8 +1,8 @@
-"""The other processes of a namespace, as one of them knows them.
+"""The connections between this process and all other processes of the namespace.
 
-Owns: the way to each, which is kept for as long as this process lives: where one has gone it is looked for until it is
-back. The others connect to it (`transport`): on the connection of another one it is asked (`Desk`), on its own
-connection to that one it asks (`Owner`).
+Owns: one connection to every other process, reconnected until this process exits, and the connections that other
+processes open to this one. Requests arrive on connections opened by other processes (`PeerServer`); this process sends
+its own requests on the connections that it opened (`PeerClient`).
 """
 
 from __future__ import annotations
@@ -38,27 +38,28 @@ NOTICE_ID = 0
 
 
 class HealthPublisher:
-    """One for a process."""
+    """Sends the health of this process's stores to all connected processes."""
 
     def __init__(self, namespace: Namespace) -> None:
-        """Nobody is told yet."""
+        """Create a publisher without peers."""
         self._namespace = namespace
         self._published: dict[SendHealth, StoreHealth] = {}
+        """The health that was last sent to each peer."""
 
     def add_peer(self, send: SendHealth) -> None:
-        """Another process has come, and hears what is said by `respond`."""
+        """Send the current health to a newly connected peer, and later also changes."""
         self._publish(send, self._current_health())
 
     def remove_peer(self, send: SendHealth) -> None:
-        """It has gone."""
+        """Remove a peer that has disconnected."""
         self._published.pop(send, None)
 
     def publish_changes(self) -> None:
-        """Tell those who do not know how it is now."""
-        now = self._current_health()
-        for respond, told in list(self._published.items()):
-            if told != now:
-                self._publish(respond, now)
+        """Send the current health to each peer that does not have it yet."""
+        current = self._current_health()
+        for send, published in list(self._published.items()):
+            if published != current:
+                self._publish(send, current)
 
     def _publish(self, send: SendHealth, health: StoreHealth) -> None:
         self._published[send] = health
@@ -76,20 +77,20 @@ class HealthPublisher:
 log: Final = logging.getLogger(__name__)
 
 RECONNECT_S: Final = (0.02, 0.5)
-"""How soon one that has gone is looked for again: at first, and at last."""
+"""The first and the longest pause before reconnecting to a process."""
 HEALTH_INTERVAL_S: Final = 0.2
-"""How often the others are told where a store of this process began or ceased to work."""
+"""How often changes in the health of this process's stores are sent to the other processes."""
 REFRESH_TIMEOUT_S: Final = 1.0
-"""How long is waited for what others hold."""
+"""How long to wait for the counters of fragments in other processes."""
 
 
 class PeerNetwork:
-    """All other processes."""
+    """The connections to and from all other processes."""
 
     def __init__(
         self, namespace: Namespace, *, worker_number: int, workers: int, transport: Transport, timeout_s: float = 10.0
     ) -> None:
-        """`transport` reaches them. A caller waits for an answer from one of them for `timeout_s`."""
+        """Create a network that is not connected yet; a request to another process times out after `timeout_s`."""
         self._namespace = namespace
         self._worker_number = worker_number
         self._transport = transport
@@ -107,27 +108,27 @@ class PeerNetwork:
         self._connected: dict[int, asyncio.Event] = {}
 
     def client(self, number: int) -> PeerClient:
-        """Another process, by its number."""
+        """Return the client for the process `number`."""
         return self._clients[number]
 
     async def start(self, administration: Administration) -> None:
-        """Let the others ask, and find them. What is here is loaded by now."""
+        """Accept requests from other processes and connect to them. This process must have loaded its fragments."""
         loop = asyncio.get_running_loop()
         self._server = await self._transport.listen(self._worker_number, partial(self._accept, administration))
         self._connected = {other: asyncio.Event() for other in self._clients}
-        self._tasks = [loop.create_task(self._keep_connected(other, owner)) for other, owner in self._clients.items()]
+        self._tasks = [loop.create_task(self._keep_connected(other, client)) for other, client in self._clients.items()]
         self._tasks.append(loop.create_task(self._publish_health()))
 
     async def wait_connected(self, timeout_s: float) -> None:
-        """Until all others were reached once, or for so long."""
-        reached = [asyncio.ensure_future(event.wait()) for event in self._connected.values()]
-        if reached:
-            _, late = await asyncio.wait(reached, timeout=timeout_s)
-            for one in late:
-                one.cancel()
+        """Wait until every other process has been connected once, or until the timeout."""
+        waits = [asyncio.ensure_future(event.wait()) for event in self._connected.values()]
+        if waits:
+            _, unfinished = await asyncio.wait(waits, timeout=timeout_s)
+            for wait in unfinished:
+                wait.cancel()
 
     async def close(self) -> None:
-        """Leave all of them."""
+        """Close all connections, and stop reconnecting and listening."""
         for task in self._tasks:
             task.cancel()
         for channel in list(self._servers):
@@ -135,20 +136,20 @@ class PeerNetwork:
         if self._server is not None:
             self._server.close()
 
-    # --- what others ask ----------------------------------------------------------------------------------------------
+    # --- connections from other processes -----------------------------------------------------------------------------
 
     def _accept(self, administration: Administration) -> MessageChannel:
-        def leave() -> None:
+        def on_lost() -> None:
             del self._servers[channel]
             self._health_publisher.remove_peer(channel.send)
-            desk.close()
+            peer_server.close()
 
-        def receive(number: int, word: object) -> None:
-            desk.receive(number, word)  # type: ignore[arg-type]  # the channel's decoder knows calls only
+        def on_message(request_id: int, request: object) -> None:
+            peer_server.receive(request_id, request)  # type: ignore[arg-type]  # the decoder returns requests only
 
-        channel = MessageChannel(REQUEST_DECODER, receive, leave)
-        desk = PeerServer(self._namespace, channel.send, partial(handle_management, administration))
-        self._servers[channel] = desk
+        channel = MessageChannel(REQUEST_DECODER, on_message, on_lost)
+        peer_server = PeerServer(self._namespace, channel.send, partial(handle_management, administration))
+        self._servers[channel] = peer_server
         self._health_publisher.add_peer(channel.send)
         return channel
 
@@ -157,11 +158,11 @@ class PeerNetwork:
             await asyncio.sleep(HEALTH_INTERVAL_S)
             self._health_publisher.publish_changes()
 
-    # --- the way to others --------------------------------------------------------------------------------------------
+    # --- connections to other processes -------------------------------------------------------------------------------
 
     async def _keep_connected(self, number: int, client: PeerClient) -> None:
         loop = asyncio.get_running_loop()
-        pause_s, longest_s = RECONNECT_S
+        pause_s, max_pause_s = RECONNECT_S
         while True:
             lost = loop.create_future()
             channel = MessageChannel(REPLY_DECODER, client.receive, partial(_resolve, lost))
@@ -169,49 +170,52 @@ class PeerNetwork:
                 await self._transport.connect(number, partial(_return_channel, channel))
             except OSError:
                 await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, longest_s)
+                pause_s = min(2 * pause_s, max_pause_s)
                 continue
             pause_s = RECONNECT_S[0]
             client.on_connected(channel.send)
             self._connected[number].set()
-            log.info("broker process %d is there", number)
+            log.info("connected to broker process %d", number)
             try:
                 await lost
             except asyncio.CancelledError:
                 channel.close()
                 raise
             client.on_disconnected()
-            log.warning("broker process %d is not there any more", number)
+            log.warning("lost the connection to broker process %d", number)
 
-    # --- what others hold ---------------------------------------------------------------------------------------------
+    # --- counters of remote fragments ---------------------------------------------------------------------------------
 
     async def refresh(self, entities: Sequence[Queue | Topic | Subscription]) -> None:
-        """Ask what the parts of entities hold that others have."""
-        wanted: dict[PeerClient, list[int]] = {}
+        """Update the counters of the entities' fragments that other processes own.
+
+        Fragments in processes that do not reply count as unavailable.
+        """
+        ids_by_owner: dict[PeerClient, list[int]] = {}
         parts: dict[tuple[int, int], RemotePart] = {}
         for entity in entities:
             for part in entity.parts:
                 if isinstance(part, RemotePart):
                     parts[entity.entity_id, part.number] = part
-                    ids = wanted.setdefault(part.owner, [])
+                    ids = ids_by_owner.setdefault(part.owner, [])
                     if not ids or ids[-1] != entity.entity_id:
                         ids.append(entity.entity_id)
-        answers = await asyncio.gather(*[_request_runtimes(owner, ids) for owner, ids in wanted.items()])
-        weights = [weight for answer in answers if answer is not None for weight in answer.fragments]
-        for weight in weights:
-            known = parts.pop((weight.entity_id, weight.fragment), None)
-            if known is not None:
-                known.last_runtime = msgspec.convert(weight.runtime, QueueRuntime)
-        for silent in parts.values():  # their owners have not answered
-            silent.last_runtime = replace(silent.last_runtime, is_available=False)
+        replies = await asyncio.gather(*[_request_runtimes(owner, ids) for owner, ids in ids_by_owner.items()])
+        runtimes = [runtime for reply in replies if reply is not None for runtime in reply.fragments]
+        for runtime in runtimes:
+            replied = parts.pop((runtime.entity_id, runtime.fragment), None)
+            if replied is not None:
+                replied.last_runtime = msgspec.convert(runtime.runtime, QueueRuntime)
+        for unanswered in parts.values():
+            unanswered.last_runtime = replace(unanswered.last_runtime, is_available=False)
 
 
 async def _request_runtimes(client: PeerClient, entity_ids: list[int]) -> Runtimes | None:
-    answered: asyncio.Future[Reply | ServiceBusError] = asyncio.get_running_loop().create_future()
+    future: asyncio.Future[Reply | ServiceBusError] = asyncio.get_running_loop().create_future()
     with suppress(ServiceBusError, TimeoutError):
-        client.send_request(GetRuntimes(entity_ids), partial(_resolve, answered))
-        answer = await asyncio.wait_for(answered, REFRESH_TIMEOUT_S)
-        return answer if isinstance(answer, Runtimes) else None
+        client.send_request(GetRuntimes(entity_ids), partial(_resolve, future))
+        reply = await asyncio.wait_for(future, REFRESH_TIMEOUT_S)
+        return reply if isinstance(reply, Runtimes) else None
     return None
 
 
@@ -220,6 +224,6 @@ def _return_channel(channel: MessageChannel) -> MessageChannel:
 
 
 def _resolve(future: asyncio.Future[Any], result: object = None) -> None:
-    """Whoever waited may have given up."""
+    """Set the result, unless the waiting caller was cancelled."""
     if not future.done():
         future.set_result(result)

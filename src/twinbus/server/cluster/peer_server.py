@@ -1,7 +1,7 @@
-"""The desk: what one other process asks of the fragments of this one.
+"""Requests from one other process for the fragments of this process.
 
-Owns: the receivers, readers and transactions of that process, which end with it. What a call means is done by the
-broker, as for whoever is connected to this process itself.
+Owns: the consumers, browsers and transactions of that process, which are closed when it disconnects. The broker carries
+out these requests in the same way as requests from clients connected to this process.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
-from twinbus.amqp.decode import decode
-from twinbus.amqp.encode import encode
+from twinbus.amqp.codec.decode import decode
+from twinbus.amqp.codec.encode import encode
 from twinbus.broker.fragment.message_browser import BrowseCursor
 from twinbus.broker.namespace import Transaction
 from twinbus.broker.ports import peer_protocol as calls
@@ -52,17 +52,14 @@ if TYPE_CHECKING:
     from twinbus.broker.namespace import Namespace, Queue, Subscription, Topic
     from twinbus.broker.ports.callbacks import OnDone
     from twinbus.broker.ports.consumer import Consumer
-    from twinbus.broker.ports.peer_protocol import FragmentAddress, Reply, Request
+    from twinbus.broker.ports.peer_protocol import FragmentAddress, ManagementCall, Reply, Request
     from twinbus.model.path import SubQueue
+    from twinbus.server.amqp.request_link import Response
+    from twinbus.server.catalogue.administration import Administration
 
     SendReply: TypeAlias = Callable[[int, Reply], None]
     OnReply: TypeAlias = Callable[[Reply], None]
     HandleManagement: TypeAlias = Callable[["PeerServer", calls.ManagementCall, OnReply], None]
-    from collections.abc import Callable
-
-    from twinbus.broker.ports.peer_protocol import ManagementCall, Reply
-    from twinbus.server.amqp.request_link import Response
-    from twinbus.server.catalogue.administration import Administration
 
 _TRANSACTIONAL_OPERATIONS: Final = {
     ScheduleMessages: transactional_operations.schedule,
@@ -73,7 +70,7 @@ _TRANSACTIONAL_OPERATIONS: Final = {
 def handle_management(
     administration: Administration, peer_server: PeerServer, request: ManagementCall, on_reply: Callable[[Reply], None]
 ) -> None:
-    """Do what another process asks of a fragment."""
+    """Carry out a management request from another process on a fragment, and reply with the response."""
 
     def reply(response: Response) -> None:
         on_reply(ManagementResponse(encode([dict(response.properties), response.body])))
@@ -81,7 +78,7 @@ def handle_management(
     entity, number, sub_queue = request.address
     try:
         peer_server.part(entity, number)
-        subject = RequestContext(
+        context = RequestContext(
             peer_server.namespace,
             administration,
             peer_server.entity(entity),
@@ -90,15 +87,15 @@ def handle_management(
             partial(peer_server.owns_consumer, request.client_id),
             fragment_number=number,
         )
-        subject.entity.record_access(peer_server.namespace.clock)
+        context.entity.record_access(peer_server.namespace.clock)
         body = cast("dict[Any, Any]", decode(request.arguments)[0])
         arguments = Arguments(body, max_id_characters=peer_server.namespace.limits.max_id_characters)
         if request.transaction_id:
             _TRANSACTIONAL_OPERATIONS[type(request)](
-                subject, arguments, peer_server.transaction(request.transaction_id), reply
+                context, arguments, peer_server.transaction(request.transaction_id), reply
             )
         else:
-            OPERATION_BY_MESSAGE[type(request)](subject, arguments, reply)
+            OPERATION_BY_MESSAGE[type(request)](context, arguments, reply)
     except ServiceBusError as error:
         if request.transaction_id:
             peer_server.transaction(request.transaction_id).fail(error)
@@ -109,10 +106,10 @@ NOTICE_ID: Final = 0
 
 
 class PeerServer:
-    """What one other process does here."""
+    """The server side of the connection from one other process."""
 
     def __init__(self, namespace: Namespace, send_reply: SendReply, handle_management: HandleManagement) -> None:
-        """`respond` says something to it; `manage` does what it asks of `$management`."""
+        """Create a server that replies with `send_reply`, and passes management requests to `handle_management`."""
         self.namespace = namespace
         self._send_reply = send_reply
         self._handle_management = handle_management
@@ -120,9 +117,9 @@ class PeerServer:
         self._consumers: dict[int, RemoteConsumer] = {}
         self._readers: dict[int, tuple[RemoteBrowseReader, BrowseCursor]] = {}
         self._groups: dict[int, RemoteConsumerGroup] = {}
-        """By their links."""
+        """Consumer groups by link id."""
         self._group_of_consumer: dict[int, RemoteConsumerGroup] = {}
-        """By their visitors' numbers."""
+        """Consumer groups by consumer id."""
         self._transactions: dict[int, Transaction] = {}
         self._request_handlers: dict[type, Callable[[Any, OnReply], None]] = {
             calls.Send: self._send,
@@ -140,7 +137,7 @@ class PeerServer:
             calls.AttachBrowser: self._attach_browser,
             calls.Commit: self._commit,
             calls.ReturnMessages: self._return_messages,
-            calls.Barrier: lambda _call, tell: tell(Done()),
+            calls.Barrier: lambda _request, on_reply: on_reply(Done()),
         }
         for kind in calls.ManagementCall.__subclasses__():
             self._request_handlers[kind] = partial(handle_management, self)
@@ -153,90 +150,93 @@ class PeerServer:
         }
 
     def receive(self, request_id: int, request: Request) -> None:
-        """Do what is asked, and say what came of it."""
-        notice = self._notice_handlers.get(type(request))
-        if notice is not None:
-            notice(request)
+        """Carry out a request and reply with its result, or handle a notice."""
+        handle_notice = self._notice_handlers.get(type(request))
+        if handle_notice is not None:
+            handle_notice(request)
             return
 
-        def tell(answer: Reply) -> None:
-            self._send_reply(request_id, answer)
+        def send_reply(reply: Reply) -> None:
+            self._send_reply(request_id, reply)
 
         try:
-            self._request_handlers[type(request)](request, tell)
+            self._request_handlers[type(request)](request, send_reply)
         except ServiceBusError as error:
-            tell(failure_reply(error))
+            send_reply(failure_reply(error))
 
     def close(self) -> None:
-        """The other process has gone: its receivers are detached, and its transactions rolled back."""
+        """Roll back the transactions, detach the consumers and close the browsers of a disconnected process."""
         for transaction in self._transactions.values():
             transaction.roll_back()
-        for visitor in list(self._consumers.values()):
-            self._detach_consumer(visitor)
+        for consumer in list(self._consumers.values()):
+            self._detach_consumer(consumer)
         for _, browser in self._readers.values():
             browser.close()
 
-    # --- finding ------------------------------------------------------------------------------------------------------
+    # --- lookups ------------------------------------------------------------------------------------------------------
 
     def entity(self, entity_id: int) -> Queue | Topic | Subscription:
-        """The entity of that id. StoreUnavailable if it is not here: who asks has heard of it earlier, or not yet."""
+        """Return the entity with this id.
+
+        Raise StoreUnavailable if there is none: the two processes apply catalogue changes at different times.
+        """
         entities = self.namespace.entities
-        found = self._entities_by_id.get(entity_id)
-        if found is None or entities.get(canonical_key(found.path)) is not found:
+        known = self._entities_by_id.get(entity_id)
+        if known is None or entities.get(canonical_key(known.path)) is not known:
             self._entities_by_id = {entity.entity_id: entity for entity in entities.values()}
-            found = self._entities_by_id.get(entity_id)
-        if found is None:
-            raise StoreUnavailable("the entity is being made or deleted in this moment: try again")
-        return found
+            known = self._entities_by_id.get(entity_id)
+        if known is None:
+            raise StoreUnavailable("the entity is just being created or deleted: try again")
+        return known
 
     def part(self, entity_id: int, number: int) -> EntityPart:
-        """A part of an entity that is of this process. StoreUnavailable if it is not, which others will learn."""
+        """Return part `number` of an entity. Raise StoreUnavailable if another process owns the part."""
         part = self.entity(entity_id).parts[number]
         if isinstance(part, RemotePart):
-            raise StoreUnavailable(f"fragment {number} of '{part.entity.path}' is not here: try again in a moment")
+            raise StoreUnavailable(f"another process owns fragment {number} of '{part.entity.path}': try again")
         return part
 
     def fragment(self, address: FragmentAddress) -> Fragment:
-        """The fragment at a place."""
+        """Return the fragment at an address."""
         entity, number, sub_queue = address
         return self.part(entity, number).fragment_of(calls.SUB_QUEUES[sub_queue]).local
 
     def find_session_holder(
         self, client_id: int, source: Queue | Subscription, session_id: bytes
     ) -> RemoteConsumer | None:
-        """The receiver of a client of the other process that has a session of an entity."""
+        """Return the consumer with which a client of the other process holds a session, or None."""
         fragments = local_fragments(source, calls.SUB_QUEUES[0])
-        found = (
-            one
-            for one in self._consumers.values()
-            if one.client_id == client_id
-            and one.session_lock is not None
-            and one.session_lock.session_id == session_id
-            and not one.session_lock.has_ended
+        holders = (
+            consumer
+            for consumer in self._consumers.values()
+            if consumer.client_id == client_id
+            and consumer.session_lock is not None
+            and consumer.session_lock.session_id == session_id
+            and not consumer.session_lock.has_ended
         )
-        return next((one for one in found if one.fragment in fragments), None)
+        return next((consumer for consumer in holders if consumer.fragment in fragments), None)
 
     def owns_consumer(self, client_id: int, consumer: Consumer) -> bool:
-        """A receiver is of a client of the other process."""
+        """Return whether a consumer belongs to client `client_id` of the other process."""
         if not isinstance(consumer, RemoteConsumerGroup) or self._groups.get(consumer.link_id) is not consumer:
             return False
         return consumer.client_id == client_id
 
     def transaction(self, transaction_id: int) -> Transaction:
-        """A transaction of the other process, which begins here with what it asks first."""
-        found = self._transactions.get(transaction_id)
-        if found is None:
-            found = self._transactions[transaction_id] = Transaction(self.namespace.intake)
-        return found
+        """Return a transaction of the other process; the first request in a transaction begins it."""
+        transaction = self._transactions.get(transaction_id)
+        if transaction is None:
+            transaction = self._transactions[transaction_id] = Transaction(self.namespace.intake)
+        return transaction
 
     # --- sending ------------------------------------------------------------------------------------------------------
 
     def _send(self, request: calls.Send, on_reply: OnReply) -> None:
         part, numbers = self.part(request.entity_id, request.fragment), cast("list[int]", [])
-        parcel = IncomingBatch()
-        parcel.records, parcel.duplicate_ids = request.records, request.identities
+        batch = IncomingBatch()
+        batch.records, batch.duplicate_ids = request.records, request.identities
         part.send(
-            parcel, lambda error: on_reply(failure_reply(error) if error is not None else Numbers(numbers)), numbers
+            batch, lambda error: on_reply(failure_reply(error) if error is not None else Numbers(numbers)), numbers
         )
         self._touch_entity(request.entity_id)
 
@@ -269,60 +269,60 @@ class PeerServer:
         source = cast("Queue | Subscription", self.entity(request.address[0]))
         fragment = self.fragment(request.address)
         source.check_not_forwarded(sub_queue)
-        party = self._groups.get(request.link_id)
-        if party is None:
-            party = RemoteConsumerGroup(request.link_id, request.client_id, source.exclusive_receiver_of(sub_queue))
-            where, fragments = f"{source.path}{sub_queue.value}", local_fragments(source, sub_queue)
-            party.attach(where, request.epoch, fragments, if_free=request.if_free)
-        visitor = RemoteConsumer(
+        group = self._groups.get(request.link_id)
+        if group is None:
+            group = RemoteConsumerGroup(request.link_id, request.client_id, source.exclusive_receiver_of(sub_queue))
+            entity_path, fragments = f"{source.path}{sub_queue.value}", local_fragments(source, sub_queue)
+            group.attach(entity_path, request.epoch, fragments, if_free=request.if_free)
+        consumer = RemoteConsumer(
             request.consumer_id,
             fragment,
             client_id=request.client_id,
             receive_and_delete=request.receive_and_delete,
             notify=notice_sender(self._send_reply),
         )
-        self._groups[request.link_id] = party
-        party.consumers.add(visitor)
-        self._consumers[request.consumer_id] = visitor
-        self._group_of_consumer[request.consumer_id] = party
+        self._groups[request.link_id] = group
+        group.consumers.add(consumer)
+        self._consumers[request.consumer_id] = consumer
+        self._group_of_consumer[request.consumer_id] = group
         try:
-            _add_consumer(visitor, request.session_id)
+            _add_consumer(consumer, request.session_id)
         except ServiceBusError:
-            self._detach_consumer(visitor)
+            self._detach_consumer(consumer)
             raise
         source.record_access(self.namespace.clock)
         on_reply(Done())
 
     def _grant_credit(self, request: calls.GrantCredit) -> None:
-        visitor = self._consumers.get(request.consumer_id)
-        if visitor is not None:
-            visitor.grant_credit(request.credit)
+        consumer = self._consumers.get(request.consumer_id)
+        if consumer is not None:
+            consumer.grant_credit(request.credit)
             return
-        found = self._readers.get(request.consumer_id)
-        if found is not None:
-            _grant_browse_credit(*found, request.credit)
+        browse = self._readers.get(request.consumer_id)
+        if browse is not None:
+            _grant_browse_credit(*browse, request.credit)
 
     def _detach(self, request: calls.Detach) -> None:
-        visitor = self._consumers.get(request.consumer_id)
-        if visitor is not None:
-            self._detach_consumer(visitor, request.received_count)
-        found = self._readers.pop(request.consumer_id, None)
-        if found is not None:
-            found[1].close()
+        consumer = self._consumers.get(request.consumer_id)
+        if consumer is not None:
+            self._detach_consumer(consumer, request.received_count)
+        browse = self._readers.pop(request.consumer_id, None)
+        if browse is not None:
+            browse[1].close()
 
     def _detach_consumer(self, consumer: RemoteConsumer, received_count: int | None = None) -> None:
         del self._consumers[consumer.consumer_id]
         consumer.detach(received_count)
-        party = self._group_of_consumer.pop(consumer.consumer_id)
-        party.consumers.discard(consumer)
-        if not party.consumers:
-            party.detach()
-            del self._groups[party.link_id]
+        group = self._group_of_consumer.pop(consumer.consumer_id)
+        group.consumers.discard(consumer)
+        if not group.consumers:
+            group.detach()
+            del self._groups[group.link_id]
 
     def _return_messages(self, request: calls.ReturnMessages, on_reply: OnReply) -> None:
-        visitor = self._consumers.get(request.consumer_id)
-        if visitor is not None:
-            visitor.return_messages(request.sequence_numbers, _done_or_failed(on_reply))
+        consumer = self._consumers.get(request.consumer_id)
+        if consumer is not None:
+            consumer.return_messages(request.sequence_numbers, _done_or_failed(on_reply))
         else:
             on_reply(Done())
 
@@ -339,18 +339,18 @@ class PeerServer:
             on_reply(calls.LocksLost([]))
             return
 
-        def answer(error: ServiceBusError | None) -> None:
-            on_reply(failure_reply(error) if error is not None else calls.LocksLost(places))
+        def on_settled(error: ServiceBusError | None) -> None:
+            on_reply(failure_reply(error) if error is not None else calls.LocksLost(lost_indexes))
 
         lost = fragment.settlement.settle(
-            Disposition(request.disposition), numbers, answer, _decode_properties(request.properties)
+            Disposition(request.disposition), numbers, on_settled, _decode_properties(request.properties)
         )
-        missing = set(lost)
-        places = [place for place, number in enumerate(numbers) if number in missing]
-        if len(places) == len(numbers):
-            on_reply(calls.LocksLost(places))  # nobody else tells it
+        lost_numbers = set(lost)
+        lost_indexes = [index for index, number in enumerate(numbers) if number in lost_numbers]
+        if len(lost_indexes) == len(numbers):
+            on_reply(calls.LocksLost(lost_indexes))  # nothing was settled, so `on_settled` is never called
 
-    # --- looking ------------------------------------------------------------------------------------------------------
+    # --- browsing and counters ----------------------------------------------------------------------------------------
 
     def _attach_browser(self, request: calls.AttachBrowser, on_reply: OnReply) -> None:
         reader = RemoteBrowseReader(request.consumer_id, notice_sender(self._send_reply))
@@ -381,21 +381,21 @@ class PeerServer:
         )
 
     def _find_by_enqueued_time(self, request: calls.FindByEnqueuedTime, on_reply: OnReply) -> None:
-        def done(found: int | ServiceBusError) -> None:
-            on_reply(failure_reply(found) if isinstance(found, ServiceBusError) else Numbers([found]))
+        def done(sequence: int | ServiceBusError) -> None:
+            on_reply(failure_reply(sequence) if isinstance(sequence, ServiceBusError) else Numbers([sequence]))
 
         self.fragment(request.address).browser.find_by_enqueued_time(request.enqueued_ms, done)
 
     def _get_log_range(self, request: calls.GetLogRange, on_reply: OnReply) -> None:
-        holdings = self.fragment(request.address).message_table
-        on_reply(Numbers([holdings.low_watermark, holdings.committed.next_sequence]))
+        table = self.fragment(request.address).message_table
+        on_reply(Numbers([table.low_watermark, table.committed.next_sequence]))
 
     def _find_locked_message(self, request: calls.FindLockedMessage, on_reply: OnReply) -> None:
         fragment = self.fragment(request.address)
         (number,) = fragment.lock_numbers([request.lock_token])
 
-        def done(found: tuple[int, str | None] | ServiceBusError) -> None:
-            on_reply(failure_reply(found) if isinstance(found, ServiceBusError) else LockedMessage(*found))
+        def done(locked: tuple[int, str | None] | ServiceBusError) -> None:
+            on_reply(failure_reply(locked) if isinstance(locked, ServiceBusError) else LockedMessage(*locked))
 
         fragment.settlement.find_locked_message(number, done)
 
@@ -405,12 +405,12 @@ class PeerServer:
         on_reply(Numbers([fragment.settlement.renew(number)]))
 
     def _get_runtimes(self, request: GetRuntimes, on_reply: OnReply) -> None:
-        weights: list[FragmentRuntime] = []
+        runtimes: list[FragmentRuntime] = []
         for entity_id in request.entity_ids:
             with suppress(StoreUnavailable):
                 entity = self.entity(entity_id)
-                weights += [_fragment_runtime(part) for part in entity.parts if not isinstance(part, RemotePart)]
-        on_reply(Runtimes(weights))
+                runtimes += [_fragment_runtime(part) for part in entity.parts if not isinstance(part, RemotePart)]
+        on_reply(Runtimes(runtimes))
 
     # --- transactions -------------------------------------------------------------------------------------------------
 
@@ -419,8 +419,8 @@ class PeerServer:
         try:
             fragment = self.fragment(request.address)
             part = self.part(*request.address[:2])
-            numbers, how = fragment.lock_numbers(request.lock_tokens), Disposition(request.disposition)
-            if transaction.settle(part, fragment, numbers, how, _decode_properties(request.properties)):
+            numbers, disposition = fragment.lock_numbers(request.lock_tokens), Disposition(request.disposition)
+            if transaction.settle(part, fragment, numbers, disposition, _decode_properties(request.properties)):
                 raise lock_lost_error()
         except ServiceBusError as error:
             transaction.fail(error)
@@ -443,12 +443,12 @@ class PeerServer:
 
 
 def notice_sender(send_reply: SendReply) -> OnReply:
-    """What says something that nobody asked for."""
+    """Return a function that sends notices, which are not replies to a request."""
     return lambda notice: send_reply(NOTICE_ID, notice)
 
 
 def _add_consumer(consumer: RemoteConsumer, session_id: bytes | None) -> None:
-    """Let a visitor receive from its fragment; where that has sessions, from one that it names, or any."""
+    """Attach a consumer to its fragment, or to the session `session_id` (None: the next available session)."""
     fragment = consumer.fragment
     if not fragment.has_sessions:
         fragment.dispatcher.add(consumer)
@@ -463,7 +463,7 @@ def _done_or_failed(on_reply: OnReply) -> OnDone:
 
 
 def _grant_browse_credit(reader: RemoteBrowseReader, browser: BrowseCursor, credit: int) -> None:
-    """Let somebody see so many messages, and hear when there are more."""
+    """Grant credit to a browser, and report when it has drained the available messages."""
     reader.grant_credit(credit)
 
     def drained() -> None:
@@ -478,12 +478,12 @@ def _decode_properties(encoded: bytes) -> dict[str, object]:
 
 
 def local_fragments(source: Queue | Subscription, sub_queue: SubQueue) -> list[Fragment]:
-    """Return those fragments of an entity that belong to this process."""
+    """Return the fragments of an entity that belong to this process."""
     return [part.fragment_of(sub_queue).local for part in source.parts if not isinstance(part, RemotePart)]
 
 
 def _fragment_runtime(part: EntityPart) -> FragmentRuntime:
-    """Return what a part holds; its times are those of its entity."""
+    """Return the counters of a part, with the last access time of its entity."""
     runtime = replace(part.runtime(), accessed_ms=part.entity.accessed_ms)
     values = {field.name: getattr(runtime, field.name) for field in fields(runtime)}
     return FragmentRuntime(part.entity.entity_id, part.number, values)

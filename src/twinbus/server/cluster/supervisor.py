@@ -1,8 +1,8 @@
-"""The supervisor: the process over those that serve a namespace.
+"""The supervisor: the parent process of the workers that serve a namespace.
 
-Owns: the data directory and its catalogue, the listening sockets, and the workers. It serves nobody itself: while it is
-down messages flow, and nothing can be managed. Its lock on the data directory is inherited by the workers, so that no
-other server comes to the stores while one of them lives.
+Owns: the data directory and its catalogue, the listening sockets, and the workers. The supervisor serves no clients:
+while it is down, clients send and receive messages, but entities cannot be changed. Workers inherit its lock on the
+data directory, so that no other server opens the stores while a worker runs.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from twinbus.model.description import FOREVER_MS
 from twinbus.model.errors import ServiceBusError
 from twinbus.model.topic import SubscriptionDescription
+from twinbus.server.catalogue.auto_delete import delete_idle_entities
 from twinbus.server.catalogue.entity_info import with_total_size
-from twinbus.server.catalogue.local_catalogue import IDLE_CHECK_INTERVAL_S
 from twinbus.server.catalogue.service import CatalogueService
 from twinbus.server.cluster.connection_counts import ConnectionCounts
 from twinbus.server.cluster.control_protocol import (
@@ -45,7 +44,6 @@ from twinbus.store.catalogue import Catalogue
 
 if TYPE_CHECKING:
     import contextlib
-    from collections.abc import Awaitable, Callable
 
     from twinbus.model.info import Description
     from twinbus.model.queue import QueueDescription
@@ -62,14 +60,14 @@ log: Final = logging.getLogger(__name__)
 _SUPERVISOR_SETTINGS: Final = frozenset(
     {"data", "store_dirs", "ready_file", "tls_cert", "tls_key", "keys", "plan", "limits"}
 )
-"""Settings that a worker gets in another form, or has no use for."""
+"""Settings that a worker gets in another form, or does not need."""
 
 
 class Supervisor:
     """One namespace, served from a data directory by several processes."""
 
     def __init__(self, settings: ServeSettings, data_directory: DataDirectory) -> None:
-        """Nothing is started yet."""
+        """Prepare the stores, keys and certificate, without starting a worker."""
         self._settings = settings
         self._data_directory = data_directory
         self._clock = SystemClock()
@@ -77,11 +75,14 @@ class Supervisor:
         self._keys = live_settings.load_keys(settings, data_directory)
         self._certificate = live_settings.choose_certificate(settings, data_directory)
         self._encoded_catalogue = (-1, b"")
-        """The last one that was written, and of which version."""
+        """The version and bytes of the last encoded catalogue snapshot."""
         self._cleanups: set[asyncio.Task[None]] = set()
 
     async def start(self, stack: contextlib.AsyncExitStack, stop: asyncio.Event) -> ReadyFile:
-        """Start everything; `stack` stops it. What a client needs to know. Stopped if `stop` is set before that."""
+        """Start the workers, and return the contents of the ready file. `stack` stops everything that was started.
+
+        Raise StoppedBeforeReady if `stop` is set first.
+        """
         settings, data = self._settings, self._data_directory
         self._sockets = open_sockets(settings)
         for sock in [sock for sockets in self._sockets.values() for sock in sockets]:
@@ -93,7 +94,7 @@ class Supervisor:
         self._workers = self._make_workers()
         self._catalogue = await self._open_catalogue(stack)
         self._request_handler = WorkerRequestHandler(self._catalogue, self._clock, self._workers.publish)
-        stack.callback(self._request_handler.timer_drive.stop)
+        stack.callback(self._request_handler.timer_driver.stop)
         stack.push_async_callback(self._workers.stop)
         await self._workers.start(stop)
         idle = asyncio.get_running_loop().create_task(delete_idle_entities(self._catalogue, self._workers.idle_seconds))
@@ -101,47 +102,47 @@ class Supervisor:
         return self._make_ready_file()
 
     async def apply(self, changes: LiveSettings) -> ReadyFile:
-        """Use other keys, another certificate and log level in all workers. What a client needs to know then."""
+        """Apply reloaded keys, certificate and log level in all workers, and return the new ready file."""
         self._keys = changes.keys
         if changes.certificate is not None:
             self._certificate = changes.certificate
         if changes.log_level is not None:
             self._settings = replace(self._settings, log_level=changes.log_level)
             logs.set_level(changes.log_level)
-        # Nothing is awaited before the workers are notified: one that starts meanwhile has all of this, or is notified.
+        # No await before `publish`: a worker that starts now either starts with the new values or is notified of them.
         files = self._certificate_files() if changes.certificate is not None else None
         await self._workers.publish(IdentityReloaded(list(changes.keys.all_keys), files, changes.log_level))
         return self._make_ready_file()
 
     @property
     def administration(self) -> CatalogueEntityManager:
-        """Manages the entities."""
+        """Operations on the entities of the namespace, for commands that change an entity's keys."""
         return CatalogueEntityManager(self._catalogue)
 
     async def wait_for_revocations(self) -> None:
-        """Do nothing: a change is made when the workers say that these links have ended."""
+        """Do nothing: `apply` already waits until the workers have closed the links whose rights were revoked."""
 
     def _make_ready_file(self) -> ReadyFile:
-        ports = {way: sockets[0].getsockname()[1] for way, sockets in self._sockets.items()}
+        ports = {listener: sockets[0].getsockname()[1] for listener, sockets in self._sockets.items()}
         return live_settings.make_ready_file(self._settings, ports, self._keys, self._certificate)
 
     def _make_workers(self) -> WorkerPool:
         descriptors = [sock.fileno() for sockets in self._sockets.values() for sock in sockets]
-        fleet = WorkerPool(
+        pool = WorkerPool(
             self._settings.workers,
             timeout_s=self._settings.worker_timeout_s,
             descriptors=[*descriptors, self._data_directory.lock_descriptor, self._connection_counts],
             make_start=self._make_start,
-            handle_request=lambda request: self._request_handler.handle(request),  # noqa: PLW0108  # made below: each needs the other
+            handle_request=lambda request: self._request_handler.handle(request),  # noqa: PLW0108  # created later
             on_cleanup_finished=self._on_cleanup_finished,
         )
-        fleet.on_pids = self._data_directory.record_workers
-        fleet.on_down = ConnectionCounts(self._connection_counts, self._settings.workers).clear_worker
-        return fleet
+        pool.on_pids = self._data_directory.record_workers
+        pool.on_down = ConnectionCounts(self._connection_counts, self._settings.workers).clear_worker
+        return pool
 
     async def _open_catalogue(self, stack: contextlib.AsyncExitStack) -> CatalogueService:
         settings = self._settings
-        keeper = CatalogueService(
+        service = CatalogueService(
             settings.limits,
             self._clock,
             store_count=len(self._store_directories),
@@ -149,19 +150,19 @@ class Supervisor:
             publish=self._publish,
         )
         try:
-            await keeper.open(partial(Catalogue, self._data_directory.catalogue_file), len(self._store_directories))
+            await service.open(partial(Catalogue, self._data_directory.catalogue_file), len(self._store_directories))
         except ServiceBusError as error:
             raise StartError(str(error)) from error
-        stack.push_async_callback(keeper.close)
+        stack.push_async_callback(service.close)
         stack.push_async_callback(self._finish_cleanups)
         if settings.plan is not None:
-            await reconcile(CatalogueEntityManager(keeper), settings.plan, now_ms=self._clock.wall_ms())
-        return keeper
+            await reconcile(CatalogueEntityManager(service), settings.plan, now_ms=self._clock.wall_ms())
+        return service
 
     async def _publish(self, change: Change) -> None:
         await self._workers.publish(encode_change(change))
 
-    # --- what a worker is told ----------------------------------------------------------------------------------------
+    # --- starting a worker --------------------------------------------------------------------------------------------
 
     def _make_start(self) -> Start:
         return Start(
@@ -169,7 +170,7 @@ class Supervisor:
             run_folder=str(self._run_folder.path),
             stores=[str(directory) for directory in self._store_directories],
             usage_folder=str(self._data_directory.usage_directory),
-            sockets={way: [sock.fileno() for sock in sockets] for way, sockets in self._sockets.items()},
+            sockets={listener: [sock.fileno() for sock in sockets] for listener, sockets in self._sockets.items()},
             connection_counts=self._connection_counts,
             settings=_worker_settings(self._settings),
             limits=self._settings.limits,
@@ -184,20 +185,20 @@ class Supervisor:
         return str(self._certificate.certificate_file), str(self._certificate.key_file)
 
     def _encode_catalogue(self) -> bytes:
-        """Of ten thousand entities that is some work, and all workers start at the same time."""
+        """Return the encoded catalogue, cached per version: all workers start at once, and encoding is expensive."""
         if self._encoded_catalogue[0] != self._workers.version:
-            copy = CatalogueSnapshot(
+            snapshot = CatalogueSnapshot(
                 [
-                    (EncodedRow.encode(known.row), list(known.rules.values()))
-                    for known in self._catalogue.entities.values()
+                    (EncodedRow.encode(entry.row), list(entry.rules.values()))
+                    for entry in self._catalogue.entities.values()
                 ],
                 list(self._catalogue.deleted_entities.values()),
                 self._catalogue.created_ms,
             )
-            self._encoded_catalogue = (self._workers.version, msgspec.msgpack.encode(copy))
+            self._encoded_catalogue = (self._workers.version, msgspec.msgpack.encode(snapshot))
         return self._encoded_catalogue[1]
 
-    # --- what a worker tells ------------------------------------------------------------------------------------------
+    # --- cleanup of deleted entities ----------------------------------------------------------------------------------
 
     def _on_cleanup_finished(self, report: CleanupFinished) -> None:
         task = asyncio.get_running_loop().create_task(self._record_cleanup(report))
@@ -211,7 +212,7 @@ class Supervisor:
         try:
             await self._catalogue.cleanup_finished(report.entity_id, report.stores)
         except ServiceBusError as error:
-            log.warning("a deleted entity is removed once more at the next start: %s", error)
+            log.warning("the cleanup of a deleted entity runs again at the next start: %s", error)
 
 
 def _worker_settings(settings: ServeSettings) -> dict[str, Any]:
@@ -222,66 +223,29 @@ def _worker_settings(settings: ServeSettings) -> dict[str, Any]:
     }
 
 
-async def delete_idle_entities(
-    catalogue: CatalogueService, get_idle_seconds: Callable[[], Awaitable[list[dict[int, float]] | None]]
-) -> None:
-    """Delete entities that delete themselves when nobody uses them, for ever.
-
-    `ask` gets how long each worker's clients have not used each entity, by the ids of entities. An entity is idle if
-    all workers say so; while a worker is down, nothing is deleted: its clients are about to come back.
-    """
-    while True:
-        await asyncio.sleep(IDLE_CHECK_INTERVAL_S)
-        await delete_idle_once(catalogue, get_idle_seconds)
-
-
-async def delete_idle_once(
-    catalogue: CatalogueService, get_idle_seconds: Callable[[], Awaitable[list[dict[int, float]] | None]]
-) -> None:
-    """Delete the entities that are idle now."""
-    limits_s = {
-        known.row.id: known.description.auto_delete_on_idle_ms / 1000
-        for known in catalogue.entities.values()
-        if known.description.auto_delete_on_idle_ms < FOREVER_MS
-    }
-    answers = await get_idle_seconds() if limits_s else None
-    if answers is None:
-        return
-    for known in list(catalogue.entities.values()):
-        row, limit_s = known.row, limits_s.get(known.row.id)
-        if limit_s is None or min(answer.get(row.id, 0.0) for answer in answers) < limit_s:
-            continue
-        try:
-            await catalogue.delete(row.path)
-        except ServiceBusError as error:  # with its topic, or then at a later look
-            log.debug("an idle entity was not deleted: %s", error, extra={"path": row.path})
-        else:
-            log.info("%s was deleted: it was idle", row.kind, extra={"path": row.path, "idle_s": limit_s})
-
-
 MAX_FOLDER_CHARACTERS: Final = 80
-"""Characters: the name of a local socket has at most 107."""
+"""The longest path of a parent folder: the path of a Unix socket has at most 107 characters."""
 _PREFIX: Final = "twinbus-"
 
 
 class RunFolder:
-    """Where the workers' sockets are, from the start of a server to its end: private, and with a short name."""
+    """The private folder for the workers' Unix sockets, with a short path, for one run of the server."""
 
     def __init__(self, data_directory: DataDirectory) -> None:
-        """Made anew; one that a server left behind which was killed is removed. StartError."""
+        """Create the folder, and remove any folder that a killed server left behind. Raise StartError if this fails."""
         self._pointer_file = data_directory.path / "run"
         self._remove_old()
         parent = tempfile.gettempdir()
         try:
             self.path = Path(
                 tempfile.mkdtemp(prefix=_PREFIX, dir=parent if len(parent) < MAX_FOLDER_CHARACTERS else "/tmp")  # noqa: S108  # mkdtemp is safe there
-            )  # mkdtemp is safe there
+            )
         except OSError as error:
-            raise StartError(f"no folder can be made in {parent}: {error.strerror}") from error
+            raise StartError(f"cannot create a folder in {parent}: {error.strerror}") from error
         write_atomically(self._pointer_file, f"{self.path}\n".encode())
 
     def remove(self) -> None:
-        """Nobody needs it any more."""
+        """Remove the folder and the file that points to it."""
         shutil.rmtree(self.path, ignore_errors=True)
         self._pointer_file.unlink(missing_ok=True)
 
@@ -296,57 +260,57 @@ class RunFolder:
 
 @dataclass(frozen=True, slots=True)
 class CataloguedEntity:
-    """An entity that is there."""
+    """An entity that exists, with its description."""
 
     path: str
     description: Description
 
 
 class CatalogueEntityManager:
-    """The catalogue, as a configuration file is applied to it before any worker is started."""
+    """Operations on the catalogue service, for configuration files and key commands."""
 
     def __init__(self, catalogue: CatalogueService) -> None:
-        """Opened before."""
+        """Create a manager for a catalogue service that is open."""
         self._catalogue = catalogue
 
     async def get(self, path: str) -> CataloguedEntity:
-        """An entity, with the size that it is shown with. EntityNotFound."""
-        known = self._catalogue.find(path)
-        description = known.description
-        if isinstance(description, SubscriptionDescription) or not known.is_partitioned:
-            return CataloguedEntity(known.path, description)
-        return CataloguedEntity(known.path, with_total_size(description))
+        """Return an entity; a partitioned one has the total size of its fragments. Raise EntityNotFound if missing."""
+        entry = self._catalogue.find(path)
+        description = entry.description
+        if isinstance(description, SubscriptionDescription) or not entry.is_partitioned:
+            return CataloguedEntity(entry.path, description)
+        return CataloguedEntity(entry.path, with_total_size(description))
 
     async def create_queue(self, path: str, description: QueueDescription) -> object:
-        """Make a queue."""
+        """Create a queue."""
         return await self._catalogue.create(path, description)
 
     async def create_topic(self, path: str, description: TopicDescription) -> object:
-        """Make a topic."""
+        """Create a topic."""
         return await self._catalogue.create(path, description)
 
     async def create_subscription(
         self, topic: str, name: str, description: SubscriptionDescription, rule: RuleDescription | None = None
     ) -> object:
-        """Make a subscription."""
+        """Create a subscription with `rule` (default: a rule that matches every message)."""
         return await self._catalogue.create_subscription(topic, name, description, rule)
 
     async def update(self, path: str, description: Description) -> object:
-        """Describe an entity anew."""
+        """Replace the description of an entity."""
         return await self._catalogue.update(path, description)
 
     async def list_rules(self, subscription: str, *, skip: int, top: int) -> list[RuleDescription]:
-        """Some rules, in the order of their making."""
+        """Return up to `top` rules of a subscription, in order of creation, after skipping `skip`."""
         return list(self._catalogue.find(subscription).rules.values())[skip : skip + top]
 
     async def create_rule(self, subscription: str, rule: RuleDescription) -> object:
-        """Add a rule."""
+        """Add a rule to a subscription."""
         return await self._catalogue.create_rule(subscription, rule)
 
     async def update_rule(self, subscription: str, rule: RuleDescription) -> object:
-        """Put a rule in the place of another."""
+        """Replace the rule with the same name."""
         return await self._catalogue.update_rule(subscription, rule)
 
     async def delete_rule(self, subscription: str, name: str) -> None:
-        """Delete a rule."""
+        """Delete a rule of a subscription."""
         await self._catalogue.delete_rule(subscription, name)

@@ -1,7 +1,7 @@
-"""How the processes of a namespace reach each other.
+"""Connections between the processes of a namespace.
 
-Owns: the addresses. Peers and their supervisor speak over whatever a transport connects: Unix sockets in a folder that
-only their user can enter, on one machine.
+Owns: the addresses of processes. All processes run on one machine and connect over Unix sockets in a folder that only
+their user can enter.
 """
 
 from __future__ import annotations
@@ -16,28 +16,31 @@ if TYPE_CHECKING:
 
     ProtocolFactory: TypeAlias = Callable[[], asyncio.Protocol]
     Connect: TypeAlias = Callable[[ProtocolFactory], Awaitable[object]]
-    """Connects a protocol to the other end."""
+    """A function that connects a protocol to the other process."""
 
 
 class Transport(Protocol):
-    """The way from one process to the others, which are known by numbers."""
+    """A way to connect to the other processes, each of which has a number."""
 
     async def listen(self, number: int, protocol_factory: ProtocolFactory) -> asyncio.AbstractServer:
-        """Let other processes connect to this one, `number`; `make` makes a protocol for each connection. OSError."""
+        """Accept connections from other processes to this process, `number`, each with a new protocol from the factory.
+
+        Raise OSError if this process cannot listen.
+        """
 
     async def connect(self, number: int, protocol_factory: ProtocolFactory) -> None:
-        """Connect a protocol to another process. OSError if that cannot be reached now."""
+        """Connect a protocol to process `number`. Raise OSError if that process cannot be reached."""
 
 
 class UnixTransport:
-    """Unix sockets in one folder, named by the numbers of the processes."""
+    """Unix sockets in one folder, named by process number."""
 
     def __init__(self, folder: Path) -> None:
-        """The folder exists, and belongs to the user that all processes run as."""
+        """Use an existing folder, which belongs to the user that all processes run as."""
         self._folder = folder
 
     async def listen(self, number: int, protocol_factory: ProtocolFactory) -> asyncio.AbstractServer:
-        """Make this process's socket; one that an earlier process left behind is replaced."""
+        """Create this process's socket, and replace a socket that an earlier process left behind."""
         path = self._path(number)
         path.unlink(missing_ok=True)
         return await asyncio.get_running_loop().create_unix_server(protocol_factory, str(path))
@@ -51,9 +54,9 @@ class UnixTransport:
 
 
 def connect_over(sock: socket.socket) -> Connect:
-    """Use a Unix socket that is connected already, as a supervisor and its workers have one."""
+    """Return a function that attaches a protocol to a connected Unix socket, such as a worker's control socket."""
 
-    async def connect(make: ProtocolFactory) -> object:
-        return await asyncio.get_running_loop().create_unix_connection(make, sock=sock)
+    async def connect(protocol_factory: ProtocolFactory) -> object:
+        return await asyncio.get_running_loop().create_unix_connection(protocol_factory, sock=sock)
 
     return connect

@@ -2,10 +2,10 @@
 
     python -m twinbus.server.cluster.worker NUMBER DESCRIPTOR
 
-Owns: the process from its start by the supervisor to its end. It opens its own stores, knows all entities of the
-namespace by the supervisor's copy of the catalogue, reaches those of other workers, and serves clients on sockets that
-it has inherited. If the supervisor ends, it goes on serving until SIGTERM; SIGINT and SIGHUP are for the supervisor
-alone, which passes on what has to be known here.
+Owns: the worker process, from its launch by the supervisor to its exit. A worker opens its own stores, loads all
+entities of the namespace from the supervisor's catalogue, connects to the other workers, and serves clients on
+inherited sockets. If the supervisor exits, the worker keeps serving until SIGTERM. A worker ignores SIGINT and SIGHUP:
+the supervisor handles both and notifies its workers.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from twinbus.model.outage import OutageKind
 from twinbus.model.path import canonical_key
 from twinbus.server.amqp.outage_node import OutageSwitch
 from twinbus.server.auth.keys import KeyRing
+from twinbus.server.catalogue.auto_delete import idle_seconds
 from twinbus.server.cluster.connection_counts import ConnectionCounts
 from twinbus.server.cluster.control_connection import ControlConnection
 from twinbus.server.cluster.control_protocol import (
@@ -84,27 +85,27 @@ if TYPE_CHECKING:
 
 
 class ClusterOutageSwitch(OutageSwitch):
-    """The outages of all workers."""
+    """Rehearsed outages in all workers, begun and ended through the supervisor."""
 
     def __init__(self, outages: Outages, connection: ControlConnection) -> None:
-        """Those of this worker are told from here."""
+        """Create a switch; `outages` are the outages in this worker."""
         super().__init__(outages)
         self._connection = connection
 
     async def begin(self, path: str, kind: str, seconds: float) -> dict[str, object]:
-        """Switch one on everywhere."""
-        if kind not in [one.value for one in OutageKind]:
-            raise InvalidArgument(f"kind is {kind!r:.40}; it is {', '.join(one.value for one in OutageKind)}")
+        """Begin an outage in all workers, and return its description."""
+        if kind not in [member.value for member in OutageKind]:
+            raise InvalidArgument(f"kind is {kind!r:.40}: use {', '.join(member.value for member in OutageKind)}")
         return await self._connection.request(
             BeginOutage(path, OutageKind(kind), seconds), dict[str, Any], REQUEST_TIMEOUT_S
         )
 
     async def end(self, path: str | None) -> list[dict[str, object]]:
-        """Switch one off everywhere, or all."""
+        """End the outage of `path`, or all outages if None, in all workers; return descriptions of these outages."""
         return await self._connection.request(EndOutage(path), list[dict[str, Any]], REQUEST_TIMEOUT_S)
 
     def apply(self, change: OutageBegun | OutageEnded) -> None:
-        """Do here what was asked for somewhere."""
+        """Begin or end an outage in this worker, as the supervisor published it."""
         if isinstance(change, OutageBegun):
             self.begin_local(change.path, change.kind, change.seconds, (change.since_ms, change.until_ms))
         else:
@@ -112,56 +113,56 @@ class ClusterOutageSwitch(OutageSwitch):
 
 
 class ClusterReportService(PairingReports):
-    """The reports to all workers."""
+    """Reports from paired clients to all workers, stored in the supervisor."""
 
     def __init__(self, connection: ControlConnection) -> None:
-        """None is kept here."""
+        """Create a service that stores no reports itself: the supervisor stores them."""
         self._connection = connection
 
     async def put(self, report: Report) -> None:
-        """Keep a report."""
+        """Store a report."""
         await self._connection.request(PutReport(report), type(None), REQUEST_TIMEOUT_S)
 
     async def remove(self, departure: ClientDeparture) -> None:
-        """Forget the report of a client that has ended."""
+        """Remove the report of a client that has stopped."""
         await self._connection.request(RemoveReport(departure), type(None), REQUEST_TIMEOUT_S)
 
     async def read(
         self, may_read: Callable[[str], bool], *, primary: str | None = None, skip: int = 0, top: int
     ) -> ReportPage:
-        """Reports of the primaries that one may see."""
+        """Return one page of the reports on `primary`, or on all primaries, that `may_read` allows."""
         primaries = (
             [canonical_key(primary)]
             if primary is not None
             else await self._connection.request(ListPrimaries(), list[str], REQUEST_TIMEOUT_S)
         )
-        seen = [one for one in primaries if may_read(one)]
-        return await self._connection.request(ReadReports(seen, skip, top), ReportPage, REQUEST_TIMEOUT_S)
+        readable = [name for name in primaries if may_read(name)]
+        return await self._connection.request(ReadReports(readable, skip, top), ReportPage, REQUEST_TIMEOUT_S)
 
 
 log: Final = logging.getLogger(__name__)
 
 HEARTBEAT_S: Final = 1.0
 CONNECT_PEERS_S: Final = 2.0
-"""How long it waits for the way to the other workers before clients come to it."""
+"""How long a worker waits for connections to the other workers before it accepts clients."""
 
 
 class SupervisorLost(StartError):
-    """The supervisor has ended before this served."""
+    """The supervisor exited before this worker was serving."""
 
     def __init__(self) -> None:
-        """Whoever is started next finds the stores free."""
-        super().__init__("the supervisor has ended")
+        """Create the error. The worker exits with this error, so that the next server finds the stores free."""
+        super().__init__("the supervisor exited")
 
 
 class Worker:
-    """One of them."""
+    """A worker process: its namespace, catalogue replica, stores and listeners."""
 
     namespace: Namespace
     catalogue: WorkerCatalogue
 
     def __init__(self, number: int) -> None:
-        """On the running loop."""
+        """Create worker `number` on the running event loop."""
         loop = asyncio.get_running_loop()
         self._number = number
         self._connection = ControlConnection(
@@ -173,17 +174,17 @@ class Worker:
         self._start_received: asyncio.Future[Start] = loop.create_future()
         self._serve_received: asyncio.Future[None] = loop.create_future()
         self._early_changes: list[Apply] | None = []
-        """Changes that came before all was loaded."""
+        """Changes received before the catalogue was loaded; None afterwards."""
         self._version = 0
         self._tls: ServerTls | None = None
         self._certificate: tuple[str, str] | None = None
-        """Another one than that of the start."""
+        """The files of a reloaded certificate; None if the certificate from startup is still in use."""
         self._meter = UsageMeter()
         self._own_commit_logs: dict[int, CommitLog] = {}
-        """By the numbers of their stores."""
+        """The commit logs of this worker's stores, by store number."""
 
     async def run(self, sock: socket.socket) -> int:
-        """Serve until told to stop; the exit code."""
+        """Serve until SIGTERM, and return the exit code."""
         await self._connection.open(connect_over(sock))
         self._connection.notify(Hello())
         try:
@@ -191,7 +192,7 @@ class Worker:
             return await self._serve(start)
         except StartError as error:
             self._connection.notify(Failed(str(error)))
-            await asyncio.sleep(0.1)  # until it is said
+            await asyncio.sleep(0.1)  # time to write the notice
             return 1
 
     async def _serve(self, start: Start) -> int:
@@ -201,8 +202,8 @@ class Worker:
         stop = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
         async with contextlib.AsyncExitStack() as stack:
-            beat = asyncio.get_running_loop().create_task(self._send_heartbeats())
-            stack.callback(beat.cancel)
+            heartbeats = asyncio.get_running_loop().create_task(self._send_heartbeats())
+            stack.callback(heartbeats.cancel)
             peers = await self._open(stack, settings, start)
             self._connection.notify(Loaded())
             await self._serve_received
@@ -215,7 +216,7 @@ class Worker:
             await stop.wait()
         return 0
 
-    # --- its start ----------------------------------------------------------------------------------------------------
+    # --- start --------------------------------------------------------------------------------------------------------
 
     async def _open(self, stack: contextlib.AsyncExitStack, settings: ServeSettings, start: Start) -> PeerNetwork:
         clock, workers = SystemClock(), start.workers
@@ -223,7 +224,7 @@ class Worker:
             clock=clock,
             random=random.SystemRandom(),
             call_at_turn_end=asyncio.get_running_loop().call_soon,
-            on_failed=lambda journal: stores.reopen(journal),  # noqa: PLW0108  # made below: each needs the other
+            on_failed=lambda commit_log: stores.reopen(commit_log),  # noqa: PLW0108  # `stores` is created below
             limits=settings.limits,
             store_timeout_s=settings.store_timeout_s,
         )
@@ -259,23 +260,23 @@ class Worker:
         return peers
 
     def _start_metering(self, stack: contextlib.AsyncExitStack, settings: ServeSettings, start: Start) -> None:
-        """What its own clients use, and what is forwarded from its own stores."""
+        """Meter the usage of this worker's clients, and the messages forwarded from its stores."""
         namespace = self.namespace
         namespace.on_forwarded = self._meter.count_forwards
         if settings.metering:
-            desk = UsageWriterConfig(
+            config = UsageWriterConfig(
                 folder=Path(start.usage_folder),
                 namespace=settings.name,
                 process_number=self._number,
                 process_count=start.workers,
                 retention_days=settings.usage_days,
             )
-            clerk = UsageWriter(self._meter, namespace.clock, namespace.timers, desk)
-            stack.push_async_callback(clerk.close)
-            clerk.start()
+            writer = UsageWriter(self._meter, namespace.clock, namespace.timers, config)
+            stack.push_async_callback(writer.close)
+            writer.start()
 
     def _make_listeners(self, settings: ServeSettings, start: Start) -> Listeners:
-        front = Listeners(
+        listeners = Listeners(
             settings,
             self.namespace,
             self.catalogue,
@@ -284,39 +285,39 @@ class Worker:
             self._meter,
         )
         self._outage_switch = ClusterOutageSwitch(self.namespace.outages, self._connection)
-        front.gateway.outage_switch = self._outage_switch
-        front.gateway.pairing_reports = ClusterReportService(self._connection)
-        return front
+        listeners.gateway.outage_switch = self._outage_switch
+        listeners.gateway.pairing_reports = ClusterReportService(self._connection)
+        return listeners
 
     def _acceptors(self, start: Start) -> dict[str, list[amqp_peers.StartAccepting]]:
-        """For each socket that was inherited."""
-        tally = ConnectionCounts(start.connection_counts, start.workers)
+        """Return functions that start accepting on the inherited sockets, by listener name."""
+        counts = ConnectionCounts(start.connection_counts, start.workers)
         return {
-            way: [
-                Acceptor(socket.socket(fileno=one), self._admission, tally.balancer_for(place, self._number)).serve
-                for one in some
+            name: [
+                Acceptor(socket.socket(fileno=fd), self._admission, counts.balancer_for(port, self._number)).serve
+                for fd in descriptors
             ]
-            for place, (way, some) in enumerate(start.sockets.items())
+            for port, (name, descriptors) in enumerate(start.sockets.items())
         }
 
     async def _load(self, start: Start) -> None:
-        copy = msgspec.msgpack.decode(start.catalogue, type=CatalogueSnapshot)
-        self.catalogue.created_ms = copy.created_ms
+        snapshot = msgspec.msgpack.decode(start.catalogue, type=CatalogueSnapshot)
+        self.catalogue.created_ms = snapshot.created_ms
         try:
-            await self.catalogue.load([(row.decode(), rules) for row, rules in copy.entities])
+            await self.catalogue.load([(row.decode(), rules) for row, rules in snapshot.entities])
         except ServiceBusError as error:
             raise StartError(str(error)) from error
         for outage in start.outages:
             with contextlib.suppress(EntityNotFound):
                 self._outage_switch.apply(outage)
-        for doomed in copy.pending_cleanups:
-            self.catalogue.start_cleanup(doomed)
+        for cleanup in snapshot.pending_cleanups:
+            self.catalogue.start_cleanup(cleanup)
         self._version = start.version
         early, self._early_changes = self._early_changes or [], None
         for change in early:
             self._apply(change)
 
-    # --- what the supervisor says -------------------------------------------------------------------------------------
+    # --- messages from the supervisor ---------------------------------------------------------------------------------
 
     def _on_notice(self, notice: FromSupervisor) -> None:
         if isinstance(notice, Start):
@@ -333,7 +334,7 @@ class Worker:
                 await self._listeners.wait_for_revocations()
             return None
         assert isinstance(request, GetIdleSeconds)
-        return self.catalogue.idle_seconds()
+        return idle_seconds(self.namespace)
 
     def _apply(self, message: Apply) -> None:
         if self._early_changes is not None:
@@ -355,32 +356,35 @@ class Worker:
         if message.certificate is None:
             return
         self._certificate = message.certificate
-        if self._tls is None:  # it is read when clients are let in
+        if self._tls is None:  # the certificate is loaded when the listeners open
             return
         certificate = Certificate(*map(Path, message.certificate))
         try:
             self._tls.replace(certificates.make_server_context(certificate))
             self._listeners.replace_certificate(certificate)
-        except StartError as error:  # the supervisor has just read it: the file was changed in the meantime
-            log.error("the certificate stays as it was: %s", error)  # noqa: TRY400  # it says all there is
+        except StartError as error:  # the file changed after the supervisor read it
+            log.error("keeping the present certificate: %s", error)  # noqa: TRY400  # the text includes the cause
 
     def _on_supervisor_lost(self) -> None:
         for future in (self._start_received, self._serve_received):
             if not future.done():
                 future.set_exception(SupervisorLost())
-        log.error("the supervisor has ended: messages flow on, and nothing can be managed until a new start")
+        log.error(
+            "the supervisor exited: this worker keeps serving messages, but nothing can be changed until the server is "
+            "restarted"
+        )
 
     async def _send_heartbeats(self) -> None:
         while True:
-            troubles = {number: journal.unavailable_reason for number, journal in self._own_commit_logs.items()}
+            reasons = {number: commit_log.unavailable_reason for number, commit_log in self._own_commit_logs.items()}
             self._connection.notify(
-                Heartbeat({number: trouble for number, trouble in troubles.items() if trouble is not None})
+                Heartbeat({number: reason for number, reason in reasons.items() if reason is not None})
             )
             await asyncio.sleep(HEARTBEAT_S)
 
 
 def main() -> int:
-    """Run as the supervisor starts it."""
+    """Run a worker process with the arguments that the supervisor passes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     number, descriptor = (int(argument) for argument in sys.argv[1:])

@@ -1,8 +1,8 @@
-"""The entities of a namespace, in one of several processes: known here, and changed by the supervisor.
+"""Administration of a namespace in one of several workers: reads from a local replica, writes through the supervisor.
 
-Owns: which change is asked for there, and what follows from one here. Whoever looks is answered from the copy that is
-here, with counts that the owners of all fragments were asked for. A change that was asked for here is in this copy, and
-in every other one, when the supervisor answers.
+Owns: the change requests to the supervisor, and the cleanup of deleted entities in this worker's stores. Reads use the
+local replica, with counters from the owners of all fragments. When the supervisor replies to a change request, the
+replicas in all workers have applied the change.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from twinbus.store.catalogue import CleanupRow
 
 REQUEST_TIMEOUT_S: Final = 15.0
-"""How long a change may take, all those before it in the queue included. Clients wait for twenty seconds."""
+"""How long a change may take, including the changes queued before it: less than the 20 s that clients wait."""
 
 
 class WorkerCatalogue(CatalogueReplica):
-    """A namespace, to those who manage it."""
+    """The `Administration` of a namespace in a worker."""
 
     def __init__(
         self,
@@ -44,27 +44,27 @@ class WorkerCatalogue(CatalogueReplica):
         peer_network: PeerNetwork,
         own_stores: Collection[int],
     ) -> None:
-        """Empty. `own_stores` are those of this process."""
+        """Create a replica without entities; `own_stores` are the stores of this process."""
         super().__init__(namespace, name)
         self._connection = connection
         self._peer_network = peer_network
         self._own_stores = own_stores
 
     async def refresh(self, entities: Sequence[Queue | Topic | Subscription]) -> None:
-        """Ask the owners of all fragments what these hold."""
+        """Update the entities' counters from the owners of their fragments."""
         await self._peer_network.refresh(entities)
 
-    # --- what has happened --------------------------------------------------------------------------------------------
+    # --- changes from the supervisor ----------------------------------------------------------------------------------
 
     def apply(self, change: Change) -> None:
-        """Do what was done in the catalogue."""
+        """Apply a catalogue change, and clean up deleted entities."""
         super().apply(change)
         if isinstance(change, EntityDeleted):
-            for doomed in change.deleted_rows:
-                self.start_cleanup(doomed)
+            for deleted in change.deleted_rows:
+                self.start_cleanup(deleted)
 
     def start_cleanup(self, cleanup: CleanupRow) -> None:
-        """Remove what a deleted entity has left in the stores of this process."""
+        """Start removing a deleted entity's records from the stores of this process."""
         stores = sorted({store for store in cleanup.fragments if store in self._own_stores})
         if stores:
             self._start_task(self._clean_up_and_report(cleanup, stores))
@@ -74,20 +74,20 @@ class WorkerCatalogue(CatalogueReplica):
             self._connection.notify(CleanupFinished(cleanup.id, stores))
 
     def close(self) -> None:
-        """What is still to be buried is so at the next start."""
+        """Cancel running cleanups; the next startup resumes them."""
         for task in self._tasks:
             task.cancel()
 
-    # --- what is to happen --------------------------------------------------------------------------------------------
+    # --- changes through the supervisor -------------------------------------------------------------------------------
 
     async def create_queue(self, path: str, description: QueueDescription) -> QueueInfo:
-        """Make a queue."""
+        """Create a queue."""
         queue = await self._request_change(control_protocol.CreateEntity(path, EncodedDescription.encode(description)))
         assert isinstance(queue, Queue)
         return make_queue_info(queue)
 
     async def create_topic(self, path: str, description: TopicDescription) -> TopicInfo:
-        """Make a topic."""
+        """Create a topic."""
         topic = await self._request_change(control_protocol.CreateEntity(path, EncodedDescription.encode(description)))
         assert isinstance(topic, Topic)
         return make_topic_info(topic)
@@ -95,7 +95,7 @@ class WorkerCatalogue(CatalogueReplica):
     async def create_subscription(
         self, topic: str, name: str, description: SubscriptionDescription, rule: RuleDescription | None = None
     ) -> SubscriptionInfo:
-        """Make a subscription with one rule."""
+        """Create a subscription with `rule` (default: a rule that matches every message)."""
         subscription = await self._request_change(
             control_protocol.CreateSubscription(topic, name, EncodedDescription.encode(description), rule)
         )
@@ -103,13 +103,13 @@ class WorkerCatalogue(CatalogueReplica):
         return make_subscription_info(subscription)
 
     async def update(self, path: str, description: Description) -> EntityInfo:
-        """Describe an entity anew."""
+        """Replace the description of an entity."""
         return make_info(
             await self._request_change(control_protocol.UpdateEntity(path, EncodedDescription.encode(description)))
         )
 
     async def delete(self, path: str) -> None:
-        """Delete an entity and all it holds."""
+        """Delete an entity and its messages; for a topic, also its subscriptions."""
         await self._connection.request(control_protocol.DeleteEntity(path), str, REQUEST_TIMEOUT_S)
 
     async def create_rule(self, subscription: str, rule: RuleDescription) -> RuleDescription:
@@ -119,13 +119,13 @@ class WorkerCatalogue(CatalogueReplica):
         )
 
     async def update_rule(self, subscription: str, rule: RuleDescription) -> RuleDescription:
-        """Another rule takes the place of the one of the same name."""
+        """Replace the rule with the same name."""
         return await self._connection.request(
             control_protocol.UpdateRule(subscription, rule), type(rule), REQUEST_TIMEOUT_S
         )
 
     async def delete_rule(self, subscription: str, name: str) -> None:
-        """Delete a rule."""
+        """Delete a rule of a subscription."""
         await self._connection.request(control_protocol.DeleteRule(subscription, name), type(None), REQUEST_TIMEOUT_S)
 
     async def _request_change(self, request: control_protocol.Request) -> Queue | Topic | Subscription:

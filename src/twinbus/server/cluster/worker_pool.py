@@ -1,8 +1,8 @@
-"""All workers of a namespace, as the supervisor has them.
+"""All workers of a namespace, in the supervisor.
 
-Owns: when clients may come to them, and that a change of the catalogue is known to each of them before whoever asked
-for it is told. One that does not say in time that it knows it counts as down: it is killed, and gets the whole
-catalogue when it is back.
+Owns: the moment from which workers accept clients, and the publication of changes. A catalogue change succeeds only
+after every running worker has applied it. A worker that does not confirm a change in time is killed, and gets the whole
+catalogue when it restarts.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ log: Final = logging.getLogger(__name__)
 
 IDLE_TIMEOUT_S: Final = 1.0
 CHECKS_PER_TIMEOUT: Final = 10
-"""As in `child`: if it is the supervisor that was stopped for a while, the others are not to blame."""
+"""Checks are counted, not seconds, as in `worker_process`: a paused supervisor must not count against workers."""
 APPLY_TIMEOUT_S: Final = 60.0
-"""An answer that has not come by then is of nobody who still lives."""
+"""The timeout for an `Apply` request; workers that do not confirm a change are killed earlier."""
 
 
 class WorkerPool:
-    """All workers, by their numbers."""
+    """All workers, in order of their numbers."""
 
     def __init__(
         self,
@@ -45,9 +45,9 @@ class WorkerPool:
         handle_request: Callable[[Request], Awaitable[object]],
         on_cleanup_finished: Callable[[CleanupFinished], None],
     ) -> None:
-        """None is started yet."""
+        """Create the pool without starting any worker."""
         self.version = 0
-        """Of the catalogue; of each start anew."""
+        """The catalogue's version, counted from 0 at each server startup."""
         self.processes = [
             WorkerProcess(
                 number,
@@ -61,19 +61,22 @@ class WorkerPool:
             for number in range(workers)
         ]
         self.on_pids: Callable[[list[int]], None] = ignore
-        """Hears which processes there are."""
+        """Called with the pids of all workers when a worker changes its state."""
         self.on_down: Callable[[int], None] = ignore
-        """Hears of each that is down, by its number."""
+        """Called with the number of a worker that is down."""
         self._timeout_s = timeout_s
-        """How long a worker may take to make a change: one that lives may be slow, and is not ended for that."""
+        """How long a worker may take to apply a change."""
         self._tasks: list[asyncio.Task[None]] = []
         self._all_serving: asyncio.Future[None] | None = None
 
     async def start(self, stop: asyncio.Event) -> None:
-        """Start all, and wait until all serve. StartError if one cannot, Stopped if `stop` is set before."""
+        """Start all workers and wait until all are serving.
+
+        Raise StartError if a worker cannot start, StoppedBeforeReady if `stop` is set first.
+        """
         loop = asyncio.get_running_loop()
         self._all_serving = loop.create_future()
-        self._tasks = [loop.create_task(child.run()) for child in self.processes]
+        self._tasks = [loop.create_task(process.run()) for process in self.processes]
         for task in self._tasks:
             task.add_done_callback(_log_failure)
         stopping = loop.create_task(stop.wait())
@@ -86,72 +89,72 @@ class WorkerPool:
         self._all_serving.result()
 
     async def stop(self) -> None:
-        """End all."""
-        await asyncio.gather(*[child.stop() for child in self.processes])
+        """Stop all workers and wait until they have exited."""
+        await asyncio.gather(*[process.stop() for process in self.processes])
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def unavailable_reason(self, store: int) -> str | None:
-        """Why a store does not work now."""
-        if not self._tasks:  # nothing is known yet
+        """Return why a store is unavailable, or None if the store is available or no worker was started yet."""
+        if not self._tasks:
             return None
-        child = self.processes[store % len(self.processes)]
-        return child.unavailable_stores.get(store) if child.is_up else "its process is not there"
+        process = self.processes[store % len(self.processes)]
+        return process.unavailable_stores.get(store) if process.is_up else "its process is down"
 
     async def publish(self, change: AnyChange) -> None:
-        """Have a change made by all that live."""
+        """Apply a change in all running workers, and kill workers that do not confirm the change in time."""
         self.version += 1
-        word = Apply(self.version, change)
-        asked: dict[WorkerProcess, tuple[ControlConnection, asyncio.Future[None]]] = {}
-        for child in self.processes:
-            if child.is_up:
-                asking = child.connection.request(word, type(None), APPLY_TIMEOUT_S)
-                asked[child] = (child.connection, asyncio.ensure_future(asking))
-            elif child.is_loading:
-                child.connection.notify(word)
-        await _wait_confirmed([answer for _, answer in asked.values()], self._timeout_s)
-        for child, (control, answer) in asked.items():
-            is_same = child.connection is control  # else it has died meanwhile, and the next has all of the catalogue
-            if not answer.done():
-                answer.cancel()
-                child.kill(f"it has not made a change of the catalogue within {self._timeout_s:g} s")
-            elif answer.exception() is not None and child.is_up and is_same:
-                child.kill(f"it could not make a change of the catalogue: {answer.exception()}")
+        message = Apply(self.version, change)
+        pending: dict[WorkerProcess, tuple[ControlConnection, asyncio.Future[None]]] = {}
+        for process in self.processes:
+            if process.is_up:
+                request = process.connection.request(message, type(None), APPLY_TIMEOUT_S)
+                pending[process] = (process.connection, asyncio.ensure_future(request))
+            elif process.is_loading:
+                process.connection.notify(message)
+        await _wait_confirmed([reply for _, reply in pending.values()], self._timeout_s)
+        for process, (connection, reply) in pending.items():
+            is_same = process.connection is connection  # otherwise the worker was restarted with the whole catalogue
+            if not reply.done():
+                reply.cancel()
+                process.kill(f"it did not apply a change of the catalogue within {self._timeout_s:g} s")
+            elif reply.exception() is not None and process.is_up and is_same:
+                process.kill(f"it could not apply a change of the catalogue: {reply.exception()}")
 
     async def idle_seconds(self) -> list[dict[int, float]] | None:
-        """For how long each entity was not used, as each worker tells it; None while one of them is down."""
-        if not all(child.is_up for child in self.processes):
+        """Return how long each entity was idle in each worker, by entity id, or None if a worker is down."""
+        if not all(process.is_up for process in self.processes):
             return None
-        asked = [
-            child.connection.request(GetIdleSeconds(), dict[int, float], IDLE_TIMEOUT_S) for child in self.processes
+        requests = [
+            process.connection.request(GetIdleSeconds(), dict[int, float], IDLE_TIMEOUT_S) for process in self.processes
         ]
         try:
-            return await asyncio.gather(*asked)
+            return await asyncio.gather(*requests)
         except ServiceBusError:
             return None
 
     def _on_state(self, process: WorkerProcess) -> None:
-        self.on_pids([one.pid for one in self.processes if one.pid is not None])
+        self.on_pids([worker.pid for worker in self.processes if worker.pid is not None])
         if process.state is WorkerState.DOWN:
             self.on_down(process.number)
         assert self._all_serving is not None
-        steps = [one.state for one in self.processes]
+        states = [worker.state for worker in self.processes]
         if self._all_serving.done():
             if process.state is WorkerState.LOADED:
                 process.serve()
         elif process.state is WorkerState.DOWN:
-            reason = process.failure or f"worker {process.number} has ended before it served: its log says why"
+            reason = process.failure or f"worker {process.number} exited before it was ready: see its log"
             self._all_serving.set_exception(StartError(reason))
-        elif all(step is WorkerState.SERVING for step in steps):
+        elif all(state is WorkerState.SERVING for state in states):
             self._all_serving.set_result(None)
-        elif all(step is WorkerState.LOADED for step in steps):  # no client finds a part of the namespace
-            for one in self.processes:
-                one.serve()
+        elif all(state is WorkerState.LOADED for state in states):  # clients must not see part of a namespace
+            for worker in self.processes:
+                worker.serve()
 
 
 def _log_failure(task: asyncio.Task[None]) -> None:
-    """A worker is not looked after any more."""
+    """Log the failure of the task that runs a worker: the worker will not be restarted again."""
     if not task.cancelled() and task.exception() is not None:
         log.critical("the supervisor has failed: restart the server", exc_info=task.exception())
 

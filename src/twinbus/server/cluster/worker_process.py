@@ -1,8 +1,8 @@
-"""A worker, as the supervisor has it: started, watched, and started again when it has ended.
+"""A worker process, in the supervisor: started, watched, and restarted when it exits.
 
-Owns: its process, in life after life, and how far it has got in this one. A process that gives no sign of life is
-killed: one that was only slow would else come back and serve what another has changed meanwhile. Nothing is started
-before the last process is gone, so that no store has two owners.
+Owns: the worker's current process and its state. A process that sends no heartbeats is killed: a process that was only
+slow would otherwise resume with an outdated catalogue. A new process is started only after the last one has exited, so
+that no store has two owners.
 """
 
 from __future__ import annotations
@@ -37,30 +37,30 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger(__name__)
 
 RESTART_PAUSE_S: Final = (0.1, 5.0)
-"""How long to wait before one that has ended is started again: at first, and at most."""
+"""The first and the longest pause before a worker is restarted."""
 STABLE_AFTER_S: Final = 10.0
-"""One that has served for so long has ended for another reason than the last time."""
+"""After serving this long, a worker that exits is restarted with the shortest pause again."""
 CHECKS_PER_TIMEOUT: Final = 10
-"""In the time after which a silent one is killed. Looks are counted, not seconds: if it is the supervisor that was
-stopped for a while, or the machine, the others have been silent for one look."""
+"""How often a worker is checked for heartbeats within its timeout. Checks are counted, not seconds: if the
+supervisor or the machine is paused, that counts as one missed check."""
 START_TIMEOUT_S: Final = 60.0
-"""While it opens its stores a process may not get to giving signs of life."""
+"""The heartbeat timeout for a worker that is starting: opening stores may delay its heartbeats."""
 EXIT_GRACE_S: Final = 1.0
-"""How long a process may take to end after its socket has."""
+"""How long a process may take to exit after its control socket is closed."""
 STOP_TIMEOUT_S: Final = 12.0
-"""How long it has to stop: its connections have five seconds for it, its stores three."""
+"""How long a worker may take to stop: closing its connections may take 5 s, and its stores 3 s."""
 
 
 class WorkerState(Enum):
-    """How far a worker has got."""
+    """The state of a worker, from launch until it is serving."""
 
     DOWN = "down"
     STARTED = "started"
-    LOADING = "told"
-    """It knows what to serve, and hears of every change from here on."""
+    LOADING = "loading"
+    """The worker was sent the catalogue and is loading it; from now on, every change is sent to the worker."""
     LOADED = "loaded"
     ADMITTED = "admitted"
-    """Clients may come to it: no change is made without it from here on."""
+    """The worker may accept clients: from now on every change must be confirmed by the worker."""
     SERVING = "serving"
 
 
@@ -69,11 +69,11 @@ TRANSITIONS: Final[dict[tuple[WorkerState, type], WorkerState]] = {
     (WorkerState.LOADING, Loaded): WorkerState.LOADED,
     (WorkerState.ADMITTED, Serving): WorkerState.SERVING,
 }
-"""What a worker's word brings it to; anything else is no step."""
+"""The next state by current state and message from the worker; other messages do not change the state."""
 
 
 class WorkerProcess:
-    """One worker."""
+    """A worker: the supervisor's view of its process, across restarts."""
 
     def __init__(
         self,
@@ -86,15 +86,15 @@ class WorkerProcess:
         on_state: Callable[[WorkerProcess], None],
         on_cleanup_finished: Callable[[CleanupFinished], None],
     ) -> None:
-        """Not started. `descriptors` are what it inherits beside its control socket."""
+        """Create a worker without starting it. The process will inherit `descriptors` and its control socket."""
         self.number = number
         self.state = WorkerState.DOWN
         self.failure: str | None = None
-        """Why it could not start."""
+        """The reason why the worker could not start, if any."""
         self.unavailable_stores: dict[int, str] = {}
-        """Of its stores, by their numbers."""
+        """The reason for each unavailable store of this worker, by store number."""
         self.connection: ControlConnection
-        """In this life."""
+        """The control connection to the current process."""
         self._timeout_s = timeout_s
         self._descriptors = descriptors
         self._make_start = make_start
@@ -108,49 +108,49 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int | None:
-        """Of the process there is now."""
+        """The pid of the current process, or None before the first start."""
         return self._process.pid if self._process is not None else None
 
     @property
     def is_loading(self) -> bool:
-        """It has a copy of the catalogue, or is on the way to one; clients do not come to it."""
+        """Whether the worker was sent the catalogue but may not accept clients yet."""
         return self.state in (WorkerState.LOADING, WorkerState.LOADED)
 
     @property
     def is_up(self) -> bool:
-        """Clients may come to it."""
+        """Whether the worker may accept clients."""
         return self.state in (WorkerState.ADMITTED, WorkerState.SERVING)
 
     async def run(self) -> None:
-        """Live, again and again, until `stop`."""
-        pause_s, longest_s = RESTART_PAUSE_S
+        """Run the process, and restart it whenever it exits, until `stop`."""
+        pause_s, max_pause_s = RESTART_PAUSE_S
         while not self._stopping.is_set():
             served_s = await self._run_once()
             if self._stopping.is_set():
                 return
             if served_s >= STABLE_AFTER_S:
                 pause_s = RESTART_PAUSE_S[0]
-            log.warning("worker %d is started again in %g s", self.number, pause_s)
+            log.warning("restarting worker %d in %g s", self.number, pause_s)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), pause_s)
-            pause_s = min(2 * pause_s, longest_s)
+            pause_s = min(2 * pause_s, max_pause_s)
 
     def serve(self) -> None:
-        """Let clients come to it."""
+        """Let the worker accept clients."""
         self.connection.notify(Serve())
         self._set_state(WorkerState.ADMITTED)
 
     def kill(self, reason: str) -> None:
-        """It is of no use any more."""
+        """Kill the process if it is still running, and log the reason."""
         if self._process is not None and self._process.returncode is None:
-            log.error("worker %d is killed: %s", self.number, reason, extra={"pid": self._process.pid})
+            log.error("killing worker %d: %s", self.number, reason, extra={"pid": self._process.pid})
             self._process.kill()
             if not self.is_up:
                 self.failure = f"worker {self.number} was killed: {reason}"
             self._set_state(WorkerState.DOWN)
 
     async def stop(self) -> None:
-        """End it well, as by SIGTERM; in the end, end it."""
+        """Stop the process with SIGTERM; if it has not exited in time, kill it."""
         self._stopping.set()
         process = self._process
         if process is None or process.returncode is not None:
@@ -160,13 +160,13 @@ class WorkerProcess:
             async with asyncio.timeout(STOP_TIMEOUT_S):
                 await process.wait()
         except TimeoutError:
-            self.kill(f"it has not stopped within {STOP_TIMEOUT_S:g} s")
+            self.kill(f"it did not stop within {STOP_TIMEOUT_S:g} s")
             await process.wait()
 
-    # --- one life -----------------------------------------------------------------------------------------------------
+    # --- one process --------------------------------------------------------------------------------------------------
 
     async def _run_once(self) -> float:
-        """From its start to its end; for how long it served."""
+        """Run one process from start to exit, and return how many seconds it was serving."""
         loop = asyncio.get_running_loop()
         self.connection = ControlConnection(
             WORKER_DECODER,
@@ -178,7 +178,7 @@ class WorkerProcess:
             process = self._process = await self._start_process()
         except OSError as error:
             self.failure = f"worker {self.number} cannot be started: {error}"
-            log.error("%s", self.failure)  # noqa: TRY400  # it says all there is
+            log.error("%s", self.failure)  # noqa: TRY400  # the text includes the cause
             self._on_state(self)
             return 0.0
         self._set_state(WorkerState.STARTED)
@@ -190,7 +190,7 @@ class WorkerProcess:
         self.connection.close()
         self._set_state(WorkerState.DOWN)
         if not self._stopping.is_set():
-            log.error("worker %d has ended", self.number, extra={"pid": process.pid, "code": code})
+            log.error("worker %d exited", self.number, extra={"pid": process.pid, "code": code})
         return served_s
 
     def _served_s(self) -> float:
@@ -213,20 +213,20 @@ class WorkerProcess:
         return process
 
     async def _watch_heartbeats(self) -> None:
-        silent = 0
+        missed = 0
         while True:
             await asyncio.sleep(self._timeout_s / CHECKS_PER_TIMEOUT)
-            silent = 0 if self._has_received else silent + 1
+            missed = 0 if self._has_received else missed + 1
             self._has_received = False
             allowed_s = self._timeout_s if self.state is WorkerState.SERVING else max(self._timeout_s, START_TIMEOUT_S)
-            if silent * self._timeout_s >= allowed_s * CHECKS_PER_TIMEOUT:
-                self.kill(f"it has given no sign of life for {allowed_s:g} s")
+            if missed * self._timeout_s >= allowed_s * CHECKS_PER_TIMEOUT:
+                self.kill(f"it sent no heartbeat for {allowed_s:g} s")
 
     def _receive(self, message: Message) -> None:
         self._has_received = True
-        step = TRANSITIONS.get((self.state, type(message)))
-        if step is not None:
-            self._set_state(step)
+        next_state = TRANSITIONS.get((self.state, type(message)))
+        if next_state is not None:
+            self._set_state(next_state)
         elif isinstance(message, Heartbeat):
             self.unavailable_stores = message.unavailable_stores
         elif isinstance(message, CleanupFinished):
@@ -243,16 +243,16 @@ class WorkerProcess:
             self.connection.notify(self._make_start())
         elif state is WorkerState.SERVING:
             self._serving_since_s = asyncio.get_running_loop().time()
-            log.info("worker %d serves", self.number, extra={"pid": self.pid})
+            log.info("worker %d is serving", self.number, extra={"pid": self.pid})
         self._on_state(self)
 
     def _on_connection_lost(self) -> None:
-        """It has closed its socket: it has ended, as a rule, and the machine will say so."""
+        """Handle a closed control socket: usually the process is exiting; if not, kill it after a grace period."""
         process = self._process
         self._set_state(WorkerState.DOWN)
 
-        def look() -> None:
+        def kill_if_running() -> None:
             if process is self._process and not self._stopping.is_set():
-                self.kill("it has left its supervisor")
+                self.kill("it closed its control socket without exiting")
 
-        asyncio.get_running_loop().call_later(EXIT_GRACE_S, look)
+        asyncio.get_running_loop().call_later(EXIT_GRACE_S, kill_if_running)

@@ -1,7 +1,7 @@
-"""What workers ask of the supervisor, on behalf of their clients.
+"""Requests that workers send to the supervisor on behalf of their clients.
 
-Owns: which request is for what. What there is only once in a namespace is here: the catalogue (`Keeper`), the outages
-that somebody switched on, and the reports of paired clients.
+Owns: the handlers of these requests, and the state that exists once per namespace: rehearsed outages and the reports
+from paired clients. Changes to entities go to the `CatalogueService`.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ if TYPE_CHECKING:
 
 
 class WorkerRequestHandler:
-    """Who answers them."""
+    """Handles requests from workers in the supervisor."""
 
     def __init__(
         self, catalogue: CatalogueService, clock: Clock, publish: Callable[[AnyChange], Awaitable[None]]
     ) -> None:
-        """On the running loop. `publish` has a change made by all workers."""
+        """Create a handler on the running event loop. `publish` applies a change in all workers."""
         timers = TimeServices(clock).timers
-        self.timer_drive = TimerDriver(timers)
+        self.timer_driver = TimerDriver(timers)
         self._catalogue = catalogue
         self._clock = clock
         self._publish = publish
@@ -74,16 +74,16 @@ class WorkerRequestHandler:
         }
 
     async def handle(self, request: Request) -> object:
-        """Do what is asked."""
+        """Carry out a request and return its result."""
         return await self._handlers[type(request)](request)
 
     def active_outages(self) -> list[OutageBegun]:
-        """Those that are on, for who has not heard of them."""
+        """Return the current rehearsed outages, for a worker that is starting."""
         entities = self._catalogue.entities
         return [
-            self._outage_begun(one)
-            for one in self._outages.all()
-            if one.path == ALL_ENTITIES or canonical_key(one.path) in entities
+            self._outage_begun(outage)
+            for outage in self._outages.all()
+            if outage.path == ALL_ENTITIES or canonical_key(outage.path) in entities
         ]
 
     # --- the catalogue ------------------------------------------------------------------------------------------------

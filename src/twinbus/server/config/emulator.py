@@ -1,8 +1,8 @@
-"""The configuration file of Microsoft's Service Bus emulator, `Config.json`, as it is.
+"""The configuration file of Microsoft's Service Bus emulator, `Config.json`.
 
-Owns: the names of its keys. Its limits (50 entities, an hour to live, ten deliveries...) are not ours, and so are not
-here, except for the windows of duplicate detection that are shorter than those of Service Bus. Its defaults are not
-here either: what the file does not say is as Service Bus has it.
+Owns: the names of the file's keys. The emulator's limits (50 entities, one hour to live, ten deliveries...) are not
+enforced, except for its duplicate detection windows, which may be shorter than in Service Bus. Properties that the file
+does not set have the defaults of Service Bus, not of the emulator.
 """
 
 from __future__ import annotations
@@ -58,29 +58,31 @@ _DURATION_RANGES: Final = {
     **SETTABLE_RANGES,
     "duplicate_window_ms": (limits.EMULATOR_WINDOW_MIN_MS, limits.DUPLICATE_WINDOW_MAX_MS),
 }
-"""Durations. The emulator's schema allows windows from PT5S, and Service Bus from PT20S."""
+"""Valid durations by field: the emulator allows duplicate detection windows from PT5S, Service Bus from PT20S."""
 _LOGGING_TYPES: Final = ("File", "Console", "File,Console", "Console,File")
 
 
 def read(file: Path, content: object, name: str | None) -> tuple[str, Plan]:
-    """The namespace of that name, or the only one: its name, and what it should hold."""
+    """Return the name and the plan of the namespace called `name`, or of the only namespace if None."""
     top = Section(Location(file), content, ("$schema", "UserConfig"))
-    config = top.require("UserConfig", lambda place, value: Section(place, value, ("Namespaces", "Logging")))
-    # Accepted and checked, without effect: a server logs to its standard error.
-    config.get("Logging", lambda place, value: Section(place, value, ("Type",)).get("Type", choice(*_LOGGING_TYPES)))
+    config = top.require("UserConfig", lambda location, value: Section(location, value, ("Namespaces", "Logging")))
+    # `Logging` is checked but has no effect: a server logs to its standard error.
+    config.get(
+        "Logging", lambda location, value: Section(location, value, ("Type",)).get("Type", choice(*_LOGGING_TYPES))
+    )
     return _select_namespace(config.each("Namespaces", _read_namespace), name, config.location.child("Namespaces"))
 
 
 def _select_namespace(namespaces: Sequence[tuple[str, Plan]], name: str | None, location: Location) -> tuple[str, Plan]:
     if not namespaces:
-        raise location.error("there has to be a namespace")
-    known = ", ".join(found for found, _ in namespaces)
-    chosen = [one for one in namespaces if name is None or one[0].lower() == name.lower()]
-    if not chosen:
-        raise location.error(f"there is no namespace {name!r:.60}; there is {known}")
-    if len(chosen) > 1:
-        raise location.error(f"there are {len(chosen)} ({known}), and a server serves one: say which one as NAME")
-    return chosen[0]
+        raise location.error("at least one namespace is required")
+    names = ", ".join(found for found, _ in namespaces)
+    selected = [namespace for namespace in namespaces if name is None or namespace[0].lower() == name.lower()]
+    if not selected:
+        raise location.error(f"there is no namespace {name!r:.60}; there is {names}")
+    if len(selected) > 1:
+        raise location.error(f"there are {len(selected)} ({names}), but a server serves one: give its name as NAME")
+    return selected[0]
 
 
 def _read_namespace(location: Location, value: object) -> tuple[str, Plan]:
@@ -103,8 +105,8 @@ def _read_topic(location: Location, value: object) -> list[DesiredEntity]:
     section = Section(location, value, ("Name", "Properties", "Subscriptions"))
     topic = _read_entity(section, TopicDescription, _TOPIC_KEYS, _checked_name(section, check_entity_path))
 
-    def subscription(place: Location, value: object) -> DesiredEntity:
-        section = Section(place, value, ("Name", "Properties", "Rules"))
+    def subscription(location: Location, value: object) -> DesiredEntity:
+        section = Section(location, value, ("Name", "Properties", "Rules"))
         path = subscription_path(topic.path, _checked_name(section, check_subscription_name))
         rules = check_unique_names(section.each("Rules", _read_rule))
         return _read_entity(section, SubscriptionDescription, _SUBSCRIPTION_KEYS, path, rules)
@@ -128,7 +130,9 @@ def _read_entity(
 ) -> DesiredEntity:
     properties = section.get(
         "Properties",
-        lambda place, value: read_properties(Section(place, value, keys), description_type, keys, _DURATION_RANGES),
+        lambda location, value: read_properties(
+            Section(location, value, keys), description_type, keys, _DURATION_RANGES
+        ),
     )
     return DesiredEntity(
         path=path,
@@ -143,26 +147,26 @@ def _read_rule(location: Location, value: object) -> tuple[Location, RuleDescrip
     section = Section(location, value, ("Name", "Properties"))
     name = section.require("Name", text)
     properties = section.require(
-        "Properties", lambda place, value: Section(place, value, ("FilterType", "Action", *_FILTER_KEYS.values()))
+        "Properties", lambda location, value: Section(location, value, ("FilterType", "Action", *_FILTER_KEYS.values()))
     )
     filter_type = properties.require("FilterType", choice(*_FILTER_KEYS))
     for other_type, key in _FILTER_KEYS.items():
         if other_type != filter_type and properties.has(key):
-            raise properties.location.child(key).error(f"is there, but FilterType is {filter_type}: leave out one")
-    wanted: Filter
-    filter_place = properties.location.child(_FILTER_KEYS[filter_type])
+            raise properties.location.child(key).error(f"does not fit FilterType {filter_type}: remove one of them")
+    rule_filter: Filter
+    filter_location = properties.location.child(_FILTER_KEYS[filter_type])
     if filter_type == "Sql":
-        wanted = SqlFilter(expression=properties.require("SqlFilter", _read_expression))
-        filter_place = filter_place.child("SqlExpression")
+        rule_filter = SqlFilter(expression=properties.require("SqlFilter", _read_expression))
+        filter_location = filter_location.child("SqlExpression")
     else:
-        wanted = properties.require("CorrelationFilter", _read_correlation)
+        rule_filter = properties.require("CorrelationFilter", _read_correlation)
     action = properties.get("Action", _read_expression)
     rule = make_rule(
         name,
-        wanted,
+        rule_filter,
         None if action is None else SqlAction(expression=action),
         name_location=location.child("Name"),
-        filter_location=filter_place,
+        filter_location=filter_location,
         action_location=properties.location.child("Action").child("SqlExpression"),
     )
     return location.child("Name"), rule

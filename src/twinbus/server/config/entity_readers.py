@@ -1,7 +1,7 @@
-"""Properties of entities, as a file has them and as descriptions have them.
+"""Readers for the properties and rules of entities in a configuration file.
 
-Owns: which type of value each field of a description takes in a file, and that a value that no entity can have is
-refused at its own key. What is valid is for the model to say.
+Owns: the type of value that each field of a description has in a file. An invalid value is reported at its own key. The
+model decides which values are valid.
 """
 
 from __future__ import annotations
@@ -20,15 +20,13 @@ from twinbus.server.config.plan import DesiredProperties
 from twinbus.server.config.section import Section, boolean, duration_ms, text, unexpected_type, whole_number
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
+    from twinbus.model.rule import Filter, SqlAction
     from twinbus.server.config.plan import DescriptionType
     from twinbus.server.config.section import Location
 
     Ranges: TypeAlias = Mapping[str, tuple[int, int]]
-    from collections.abc import Iterable, Mapping
-
-    from twinbus.model.rule import Filter, SqlAction
 
 _INT_MAX: Final = 2**31 - 1
 
@@ -42,7 +40,7 @@ def make_rule(
     filter_location: Location,
     action_location: Location,
 ) -> RuleDescription:
-    """A rule that is known to work; the places are those of its name and of its expressions."""
+    """Return a rule that compiles. Raise InvalidConfig at the location of the invalid part."""
     at = name_location
     try:
         rule = RuleDescription(name=name)
@@ -59,34 +57,40 @@ def make_rule(
 
 
 def check_unique_names(rules: Iterable[tuple[Location, RuleDescription]]) -> tuple[RuleDescription, ...]:
-    """The rules of one subscription. Each place is that of a name."""
+    """Return a subscription's rules, which are passed with the locations of their names.
+
+    Raise InvalidConfig if two rules have the same name.
+    """
     taken: dict[str, Location] = {}
-    found = []
-    for place, rule in rules:
-        other = taken.setdefault(canonical_key(rule.name), place)
-        if other is not place:
-            raise place.error(f"{rule.name!r} is the name at {other.key} already")
-        found.append(rule)
-    return tuple(found)
+    unique = []
+    for location, rule in rules:
+        other = taken.setdefault(canonical_key(rule.name), location)
+        if other is not location:
+            raise location.error(f"{rule.name!r} is already the name at {other.key}")
+        unique.append(rule)
+    return tuple(unique)
 
 
 def read_correlation_filter(
     location: Location, value: object, keys: Mapping[str, str], properties_key: str
 ) -> CorrelationFilter:
-    """A correlation filter; `keys` says which field each key is, `properties` is the key of the sender's own."""
+    """Read a correlation filter.
+
+    `keys` maps each key in the file to a field; `properties_key` is the key for application properties.
+    """
     section = Section(location, value, (*keys, properties_key))
     texts = {field: section.get(key, text) for key, field in keys.items()}
-    wanted = CorrelationFilter(**texts, properties=section.get(properties_key, read_values) or {})
-    if wanted == CorrelationFilter():
-        raise location.error("has no condition, and would be true for every message: name at least one")
-    return wanted
+    correlation = CorrelationFilter(**texts, properties=section.get(properties_key, read_values) or {})
+    if correlation == CorrelationFilter():
+        raise location.error("has no condition and would match every message: give at least one")
+    return correlation
 
 
 def read_values(location: Location, value: object) -> dict[str, Value]:
-    """Named values, of the types that the file gives them."""
+    """Read a table of named values, which keep the types they have in the file."""
     if not isinstance(value, dict):
         raise unexpected_type(location, "a table of names and values", value)
-    return {name: _to_value(location.child(name), one) for name, one in value.items()}
+    return {name: _to_value(location.child(name), item) for name, item in value.items()}
 
 
 def _to_value(location: Location, value: object) -> Value:
@@ -100,7 +104,7 @@ def _to_value(location: Location, value: object) -> Value:
         return Value("dateTime", value.isoformat())
     if isinstance(value, str):
         return Value("string", value)
-    raise unexpected_type(location, "a text, a number, a time, true or false", value)
+    raise unexpected_type(location, "a string, a number, a time, true or false", value)
 
 
 _READER_BY_TYPE: Final[Mapping[str, Callable[[Location, object], object]]] = {
@@ -112,42 +116,45 @@ _READER_BY_TYPE: Final[Mapping[str, Callable[[Location, object], object]]] = {
 
 
 def field_readers(description_type: DescriptionType) -> dict[str, Callable[[Location, object], object]]:
-    """How each field of a description is read. Those that are no single value are not here."""
-    found: dict[str, Callable[[Location, object], object]] = {}
+    """Return the reader for each field of a description, except for fields with more than one value."""
+    readers: dict[str, Callable[[Location, object], object]] = {}
     for field in fields(description_type):
         if field.name.endswith("_ms"):
-            found[field.name] = duration_ms
+            readers[field.name] = duration_ms
         elif field.type in _READER_BY_TYPE:
-            found[field.name] = _READER_BY_TYPE[str(field.type)]
-    return found
+            readers[field.name] = _READER_BY_TYPE[str(field.type)]
+    return readers
 
 
 def read_properties(
     section: Section, description_type: DescriptionType, keys: Mapping[str, str], ranges: Ranges = SETTABLE_RANGES
 ) -> DesiredProperties:
-    """Read all of these keys that are there; `keys` says which field each is, `ranges` which durations it can have."""
+    """Read the `keys` that are present in the section.
+
+    `keys` maps each key to a field of the description; `ranges` has the valid range of each duration.
+    """
     readers = field_readers(description_type)
     values: dict[str, object] = {}
-    places: dict[str, Location] = {}
+    locations: dict[str, Location] = {}
     for key, field in keys.items():
         value = section.get(key, readers[field])
         if value is None:
             continue
-        place = section.location.child(key)
-        values[field] = None if value == "" else value  # an empty text says that there is none
-        places[field] = place
-        _check_value(description_type, field, values[field], place, ranges)
+        location = section.location.child(key)
+        values[field] = None if value == "" else value  # an empty string clears the property
+        locations[field] = location
+        _check_value(description_type, field, values[field], location, ranges)
     try:
-        description_type(**values)  # type: ignore[arg-type]  # each is of the type that its reader gives
+        description_type(**values)  # type: ignore[arg-type]  # the readers return the types of the fields
     except InvalidArgument as error:
         raise section.location.error(str(error)) from None
-    return DesiredProperties(values=values, locations=places)
+    return DesiredProperties(values=values, locations=locations)
 
 
 def _check_value(
     description_type: DescriptionType, field: str, value: object, location: Location, ranges: Ranges
 ) -> None:
-    """Whether an entity can have this value at all."""
+    """Raise InvalidConfig if no entity can have this value."""
     if field.endswith("_ms") and isinstance(value, int):
         lowest, highest = ranges[field]
         if not lowest <= value <= highest:

@@ -1,6 +1,6 @@
-"""A configuration file, whichever it is: its name says so.
+"""Reading a configuration file; its suffix decides the format.
 
-Owns: reading it, and errors of its syntax.
+Owns: reading and parsing the file, and reporting syntax errors.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _STRING_OR_COMMENT: Final = re.compile(r'"(?:[^"\\]|\\.)*"?|//[^\r\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
-"""One token: a string is matched first, so that no comment starts inside of one. An open string ends with the text."""
+"""A string or a comment: a string is matched first, so that no comment starts inside it. An unterminated string reaches
+to the end of the text."""
 _NOT_LINE_END: Final = re.compile(r"[^\r\n]")
 
 
@@ -25,12 +26,12 @@ class UnterminatedComment(Exception):
     """A `/*` without `*/`."""
 
     def __init__(self, line: int, column: int) -> None:
-        """Both are counted from 1."""
-        super().__init__(f"line {line}, column {column}: the comment has no end: close it with */")
+        """Create the error for a comment that starts at `line` and `column`, both counted from 1."""
+        super().__init__(f"line {line}, column {column}: the comment is not closed: add */")
 
 
 def blank_comments(text: str) -> str:
-    """Return the text with blanks in place of comments; UnendedComment names the place of one without an end."""
+    """Return the text with comments replaced by spaces. Raise UnterminatedComment for a comment that is not closed."""
 
     def blank(match: re.Match[str]) -> str:
         token = match[0]
@@ -45,40 +46,43 @@ def blank_comments(text: str) -> str:
 
 
 def read_config(file: Path, name: str | None) -> dict[str, Any]:
-    """Fields of ServeSettings, those that the file says something about. `name` is that of the namespace, if given."""
-    place = Location(file)
+    """Return the fields of ServeSettings that the file sets.
+
+    `name` selects a namespace in an emulator file; None selects the only namespace.
+    """
+    location = Location(file)
     if file.suffix.lower() not in {".json", ".toml"}:
-        raise place.error("is neither a .json file of Microsoft's emulator nor a .toml file of our own")
+        raise location.error("must be a .json file of Microsoft's emulator or a .toml file of twinbus")
     try:
         content = file.read_bytes().decode("utf-8-sig")
     except OSError as error:
-        raise place.error(f"cannot be read: {error.strerror}") from None
+        raise location.error(f"cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise place.error(f"is not UTF-8 (byte {error.start})") from None
+        raise location.error(f"is not UTF-8 (byte {error.start})") from None
     if file.suffix.lower() == ".toml":
-        return toml.read(file, _parse_toml(place, content))
-    chosen, plan = emulator.read(file, _parse_json(place, content), name)
-    return {"name": chosen, "plan": plan}
+        return toml.read(file, _parse_toml(location, content))
+    namespace_name, plan = emulator.read(file, _parse_json(location, content), name)
+    return {"name": namespace_name, "plan": plan}
 
 
 def _parse_toml(location: Location, content: str) -> object:
     try:
         return tomllib.loads(content)
     except tomllib.TOMLDecodeError as error:
-        raise location.error(f"{error}") from None  # it says at which line and column
+        raise location.error(f"{error}") from None  # the error text has the line and column
 
 
 def _parse_json(location: Location, content: str) -> object:
-    def without_repetition(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        found: dict[str, object] = {}
+    def make_dict(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        values: dict[str, object] = {}
         for key, value in pairs:
-            if key in found:
+            if key in values:
                 raise location.error(f"an object has the key {key!r:.60} twice")
-            found[key] = value
-        return found
+            values[key] = value
+        return values
 
     try:
-        return json.loads(blank_comments(content), object_pairs_hook=without_repetition)
+        return json.loads(blank_comments(content), object_pairs_hook=make_dict)
     except UnterminatedComment as error:
         raise location.error(str(error)) from None
     except json.JSONDecodeError as error:

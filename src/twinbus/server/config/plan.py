@@ -1,7 +1,7 @@
-"""What a namespace should hold: entities, with the properties that were asked for, and the rules of subscriptions.
+"""The desired state of a namespace: entities with some of their properties, and the rules of subscriptions.
 
-Owns: one form of that, whichever file it is from, and that no two entities have the same name. How a namespace is
-brought to it is in `apply`.
+Owns: one representation for both file formats, and the check that entity names are unique. The `reconciler` module
+applies a plan to a namespace.
 """
 
 from __future__ import annotations
@@ -29,38 +29,38 @@ ENTITY_KINDS: Final[dict[DescriptionType, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DesiredProperties:
-    """Some properties of an entity; what is not said here stays as it is, or has its default in a new entity."""
+    """Some properties of an entity; other properties keep their values, or have their defaults in a new entity."""
 
     values: Mapping[str, object] = field(default_factory=dict)
-    """By the names of the description's fields."""
+    """Values by field name of the description."""
     locations: Mapping[str, Location] = field(default_factory=dict)
-    """Where each is said."""
+    """The location of each value in the file, by field name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DesiredEntity:
-    """An entity that has to be there."""
+    """An entity that the configuration file defines."""
 
     path: str
     description_type: DescriptionType
     location: Location
-    """Where it is named."""
+    """The location of the entity's name in the file."""
     properties: DesiredProperties
     rules: tuple[RuleDescription, ...] = ()
-    """Of a subscription: exactly these; if there are none, those that it has."""
+    """All rules of a subscription; if empty, the subscription keeps its current rules."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All that a file asks for. What it does not name is left alone."""
+    """All entities that a configuration file defines. Other entities in the namespace are left alone."""
 
     entities: tuple[DesiredEntity, ...]
-    """A topic comes before its subscriptions."""
+    """The desired entities; a topic comes before its subscriptions."""
 
     def __post_init__(self) -> None:
-        """Refuse a name that is there twice; case does not matter."""
+        """Raise InvalidConfig if two entities have the same path, ignoring case."""
         taken: dict[str, Location] = {}
         for entity in self.entities:
             other = taken.setdefault(canonical_key(entity.path), entity.location)
             if other is not entity.location:
-                raise entity.location.error(f"{entity.path!r:.300} is the name at {other.key} already")
+                raise entity.location.error(f"{entity.path!r:.300} is already the name at {other.key}")

@@ -1,7 +1,8 @@
-"""Bringing a namespace to a plan: what is missing is made, what differs is changed, what is not named is left alone.
+"""Applying a plan to a namespace: missing entities are created, different entities updated, other entities left alone.
 
-Owns: the order of the steps. All of the plan is checked against the namespace before anything is changed; a start that
-was cut off on the way is completed by the next. It happens before the server listens, so no client sees it half done.
+Owns: the order of the steps. The whole plan is checked against the namespace before anything is changed. If the server
+is stopped meanwhile, the next startup completes the plan. A plan is applied before the server listens, so that no
+client sees a half-applied plan.
 """
 
 from __future__ import annotations
@@ -34,73 +35,76 @@ log: Final = logging.getLogger(__name__)
 
 _FORWARD_FIELDS: Final = ("forward_to", "forward_dead_lettered_to")
 _SET_AFTER_CREATION: Final = (*_FORWARD_FIELDS, "authorization_rules")
-"""What it forwards to may not be there yet; rules get their dates when they are changed."""
+"""Fields set by an update after creation: a forwarding target may not exist yet, and rules get dates when updated."""
 
 
 class ExistingEntity(Protocol):
-    """An entity that is there."""
+    """An entity that exists in the namespace."""
 
     @property
     def path(self) -> str:
-        """As it is spelled."""
+        """The entity's path, as spelled at creation."""
 
     @property
     def description(self) -> Description:
-        """What it is told to be."""
+        """The entity's description."""
 
 
 class EntityManager(Protocol):
-    """What is needed here of an `Administration`."""
+    """The operations of an `Administration` that a plan needs."""
 
     async def get(self, path: str) -> ExistingEntity:
-        """The entity of that path, or EntityNotFound."""
+        """Return the entity at `path`. Raise EntityNotFound if there is none."""
 
     async def create_queue(self, path: str, description: QueueDescription) -> object:
-        """Make a queue."""
+        """Create a queue."""
 
     async def create_topic(self, path: str, description: TopicDescription) -> object:
-        """Make a topic."""
+        """Create a topic."""
 
     async def create_subscription(
         self, topic: str, name: str, description: SubscriptionDescription, rule: RuleDescription | None = None
     ) -> object:
-        """Make a subscription."""
+        """Create a subscription with `rule` (default: a rule that matches every message)."""
 
     async def update(self, path: str, description: Description) -> object:
-        """Describe an entity anew."""
+        """Replace the description of an entity."""
 
     async def list_rules(self, subscription: str, *, skip: int, top: int) -> list[RuleDescription]:
-        """Some rules of a subscription."""
+        """Return up to `top` rules of a subscription, after skipping `skip`."""
 
     async def create_rule(self, subscription: str, rule: RuleDescription) -> object:
-        """Add a rule."""
+        """Add a rule to a subscription."""
 
     async def update_rule(self, subscription: str, rule: RuleDescription) -> object:
-        """Put a rule in the place of another."""
+        """Replace the rule with the same name."""
 
     async def delete_rule(self, subscription: str, name: str) -> None:
-        """Delete a rule."""
+        """Delete a rule of a subscription."""
 
 
 async def reconcile(administration: EntityManager, plan: Plan, *, now_ms: int) -> None:
-    """Make it so. InvalidConfig names the place in the file that cannot be; StartError if a store does not work."""
-    made = changed = 0
+    """Apply a plan to a namespace.
+
+    Raise InvalidConfig if an entity in the plan cannot be created or updated, StartError if a store is unavailable.
+    """
+    created = updated = 0
     try:
-        planned = {canonical_key(wanted.path): wanted.description_type for wanted in plan.entities}
-        present = [await _find(administration, wanted.path) for wanted in plan.entities]
-        for wanted, info in zip(plan.entities, present, strict=True):
-            _check_change(wanted, info)
-            await _check_forward_targets(administration, planned, wanted)
-        for wanted, info in zip(plan.entities, present, strict=True):
-            if info is None:
-                await _create(administration, wanted)
-                made += 1
-        for wanted, info in zip(plan.entities, present, strict=True):
-            is_changed = await _update(administration, wanted, now_ms)
-            changed += is_changed and info is not None
+        planned = {canonical_key(desired.path): desired.description_type for desired in plan.entities}
+        present = [await _find(administration, desired.path) for desired in plan.entities]
+        for desired, existing in zip(plan.entities, present, strict=True):
+            _check_change(desired, existing)
+            await _check_forward_targets(administration, planned, desired)
+        for desired, existing in zip(plan.entities, present, strict=True):
+            if existing is None:
+                await _create(administration, desired)
+                created += 1
+        for desired, existing in zip(plan.entities, present, strict=True):
+            is_changed = await _update(administration, desired, now_ms)
+            updated += is_changed and existing is not None
     except ServiceBusError as error:
-        raise StartError(f"the namespace cannot be brought to its configuration: {error}") from error
-    log.info("configured", extra={"entities": len(plan.entities), "made": made, "changed": changed})
+        raise StartError(f"cannot apply the configuration to the namespace: {error}") from error
+    log.info("configured", extra={"entities": len(plan.entities), "made": created, "changed": updated})
 
 
 async def _find(administration: EntityManager, path: str) -> ExistingEntity | None:
@@ -110,16 +114,16 @@ async def _find(administration: EntityManager, path: str) -> ExistingEntity | No
         return None
 
 
-# --- what cannot be ---------------------------------------------------------------------------------------------------
+# --- checks -----------------------------------------------------------------------------------------------------------
 
 
 def _check_change(desired: DesiredEntity, existing: ExistingEntity | None) -> None:
     if existing is None:
         return
-    kind, own = ENTITY_KINDS[type(existing.description)], ENTITY_KINDS[desired.description_type]
-    if kind != own:
+    kind, desired_kind = ENTITY_KINDS[type(existing.description)], ENTITY_KINDS[desired.description_type]
+    if kind != desired_kind:
         raise desired.location.error(
-            f"'{existing.path}' is a {kind} here, and no {own}: delete it, or choose another name"
+            f"'{existing.path}' already exists as a {kind}, not a {desired_kind}: delete it, or choose another name"
         )
     for field in FIXED_AT_CREATION:
         if field not in desired.properties.values:
@@ -127,33 +131,32 @@ def _check_change(desired: DesiredEntity, existing: ExistingEntity | None) -> No
         value, present = desired.properties.values[field], getattr(existing.description, field)
         if value != present:
             raise desired.properties.locations[field].error(
-                f"it is {str(present).lower()} in the {kind} '{existing.path}' since its creation, and cannot "
-                "be changed: "
-                f"leave it so, or delete the {kind}"
+                f"is {str(present).lower()} in the {kind} '{existing.path}' and cannot be changed after creation: "
+                f"keep it, or delete the {kind}"
             )
 
 
 async def _check_forward_targets(
     administration: EntityManager, planned: Mapping[str, DescriptionType], desired: DesiredEntity
 ) -> None:
-    """What is forwarded to has to be in the plan, or in the namespace already."""
+    """Raise InvalidConfig if a forwarding target is neither in the plan nor in the namespace, or is not valid."""
     for field in _FORWARD_FIELDS:
         target = desired.properties.values.get(field)
         if not isinstance(target, str):
             continue
-        place = desired.properties.locations[field]
+        location = desired.properties.locations[field]
         kind = planned.get(canonical_key(target))
-        if kind is None and (info := await _find(administration, target)) is not None:
-            kind = type(info.description)
+        if kind is None and (existing := await _find(administration, target)) is not None:
+            kind = type(existing.description)
         if kind is None:
-            raise place.error(f"there is no queue or topic '{target}', neither in the file nor in the namespace")
+            raise location.error(f"there is no queue or topic '{target}', neither in the file nor in the namespace")
         if kind is SubscriptionDescription:
-            raise place.error(f"'{target}' is a subscription, which is filled by its topic alone")
+            raise location.error(f"'{target}' is a subscription: forward to its topic")
         if field == "forward_to" and canonical_key(target) == canonical_key(desired.path):
-            raise place.error(f"'{target}' would forward to itself")
+            raise location.error(f"'{target}' would forward to itself")
 
 
-# --- doing it ---------------------------------------------------------------------------------------------------------
+# --- changes ----------------------------------------------------------------------------------------------------------
 
 
 async def _create(administration: EntityManager, desired: DesiredEntity) -> None:
@@ -173,7 +176,7 @@ async def _create(administration: EntityManager, desired: DesiredEntity) -> None
 
 
 async def _update(administration: EntityManager, desired: DesiredEntity, now_ms: int) -> bool:
-    """Whether anything was different."""
+    """Update an entity to match the plan, and return whether anything changed."""
     before = (await administration.get(desired.path)).description
     try:
         after = _merge_description(before, desired, now_ms)
@@ -192,14 +195,13 @@ def _merge_description(before: Description, desired: DesiredEntity, now_ms: int)
         rules: tuple[AuthorizationRule, ...] = values["authorization_rules"]  # type: ignore[assignment]
         values["authorization_rules"] = tuple(_with_dates(rule, present.get(rule.name), now_ms) for rule in rules)
     if getattr(before, "enable_partitioning", False) and isinstance(size_mb := values.get("max_size_mb"), int):
-        values["max_size_mb"] = partitioned_size_mb(
-            size_mb
-        )  # as `before` has it: else it would be changed at every start
+        # `before` has the total size of all fragments: without the conversion, every startup would update the entity.
+        values["max_size_mb"] = partitioned_size_mb(size_mb)
     return replace(before, **values)  # type: ignore[arg-type]  # the file's readers know the types
 
 
 def _with_dates(rule: AuthorizationRule, before: AuthorizationRule | None, now_ms: int) -> AuthorizationRule:
-    """A file does not say when a rule was made."""
+    """Return the rule with the dates that a file lacks: those of the current rule, or the time of the change."""
     if before is None:
         return replace(rule, created_ms=now_ms, modified_ms=now_ms)
     same = replace(rule, created_ms=before.created_ms, modified_ms=before.modified_ms)

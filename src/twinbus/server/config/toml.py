@@ -1,4 +1,4 @@
-"""Our own configuration file: settings by the names of their options, and what the namespace should hold.
+"""The TOML configuration file of twinbus: settings, and the entities of the namespace.
 
     name = "contoso"
     data = "/var/lib/twinbus/contoso"
@@ -7,8 +7,8 @@
     name = "orders"
     lock_duration = "PT30S"
 
-Owns: the names of its keys: those of the options of `twinbus serve`, and of the fields of descriptions. `sample.toml`
-has all of them, with their defaults.
+Owns: the file's keys, which are named after the options of `twinbus serve` and the fields of descriptions.
+`sample.toml` has all keys with their defaults.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ _MAX_SECRET_BYTES: Final = 4_096
 
 
 def read_secret(section: Section, name: str) -> str | None:
-    """The secret of that name, or None."""
-    given = [key for key in (name, f"{name}_file", f"{name}_env") if section.has(key)]
-    if len(given) > 1:
-        raise section.location.child(given[1]).error(f"{given[0]} is there too: give one of them")
+    """Return the secret from the key `name`, `name_file` or `name_env`, or None if none of them is set."""
+    present = [key for key in (name, f"{name}_file", f"{name}_env") if section.has(key)]
+    if len(present) > 1:
+        raise section.location.child(present[1]).error(f"{present[0]} is set too: set only one of them")
     return (
         section.get(name, _read_inline_secret)
         or section.get(f"{name}_file", _read_secret_file)
@@ -72,8 +72,8 @@ def _read_inline_secret(location: Location, value: object) -> str:
     mode = location.file.stat().st_mode
     if mode & _OTHERS_MODE:
         raise location.error(
-            f"a secret cannot stand in a file that others than its owner may read (mode {stat.S_IMODE(mode):04o}): "
-            "chmod 600 it, or use secret_file or secret_env"
+            f"a secret is not allowed in a file that other users may read (mode {stat.S_IMODE(mode):04o}): chmod 600 "
+            "it, or use secret_file or secret_env"
         )
     return _check_not_empty(location, text(location, value))
 
@@ -109,7 +109,7 @@ def _read_size(location: Location, value: object) -> int:
 
 
 def _read_port(location: Location, value: object) -> int | str:
-    """A number, or `"none"`, which stays a text: None would be a key that is not there."""
+    """Read a port number, or `"none"`, which stays a string because None would mean a missing key."""
     return whole_number(location, value) if value != "none" else "none"
 
 
@@ -150,7 +150,7 @@ SETTING_READERS: Final[Mapping[str, tuple[str, Callable[[Location, object], obje
     "metering": ("metering", boolean),
     "usage_days": ("usage_days", whole_number),
 }
-"""By its key: the field of ServeSettings, and how it is read."""
+"""The field of ServeSettings and its reader, by key in the file."""
 _OPTION: Final = re.compile(r"--[a-z-]+")
 _TABLES: Final = ("limits", "keys", "queues", "topics")
 _CORRELATION_KEYS: Final = {name: name for name in CorrelationFilter.__struct_fields__ if name != "properties"}
@@ -158,30 +158,30 @@ _RULE_KEYS: Final = ("name", "sql", "parameters", "correlation", "action", "acti
 
 
 def entity_keys(description_type: DescriptionType) -> dict[str, str]:
-    """The keys that an entity can have, with the field that each is."""
+    """Return the keys for an entity, each with the description field that it sets."""
     return {field.removesuffix("_ms"): field for field in field_readers(description_type)}
 
 
 def read(file: Path, content: object) -> dict[str, Any]:
-    """Fields of ServeSettings, those that the file says something about."""
+    """Return the fields of ServeSettings that the file sets."""
     top = Section(Location(file), content, (*SETTING_READERS, *_TABLES))
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for key, (field, reader) in SETTING_READERS.items():
         value = top.get(key, reader)
         if value is not None:
-            found[field] = None if value == "none" and reader is _read_port else value
-    _check_settings(found, top.location)
+            settings[field] = None if value == "none" and reader is _read_port else value
+    _check_settings(settings, top.location)
     limits = top.get("limits", _read_limits)
     if limits is not None:
-        found["limits"] = limits
-    found["keys"] = _read_keys(top)
+        settings["limits"] = limits
+    settings["keys"] = _read_keys(top)
     topics = [entity for topic in top.each("topics", _read_topic) for entity in topic]
-    found["plan"] = Plan((*top.each("queues", _read_queue), *topics))
-    return found
+    settings["plan"] = Plan((*top.each("queues", _read_queue), *topics))
+    return settings
 
 
 def _check_settings(settings: Mapping[str, Any], location: Location) -> None:
-    """Refuse at its key what no server can be told; what an option may still say instead is left open."""
+    """Raise InvalidConfig at the key of an invalid setting. Command-line options may still override the settings."""
     try:
         ServeSettings(**{"name": "open", "data": Path(), **settings})
     except InvalidSetting as error:
@@ -189,30 +189,30 @@ def _check_settings(settings: Mapping[str, Any], location: Location) -> None:
 
 
 def error_at_key(error: InvalidSetting, location: Location) -> InvalidConfig:
-    """The same error of a value that a file gives: named by its key in the file."""
+    """Convert an error in an option to an error in the file, with keys instead of option names."""
     reason = _OPTION.sub(lambda option: _key_of_option(option[0]), error.reason)
     return location.child(_key_of_option(error.option)).error(f"{error.value}: {reason}")
 
 
 def field_of_option(option: str) -> str | None:
-    """The field of ServeSettings that an option of the command line sets, if a file can set it too."""
+    """Return the field of ServeSettings that a command-line option sets, or None if a file cannot set that field."""
     field, _ = SETTING_READERS.get(_key_of_option(option), (None, None))
     return field
 
 
 def _key_of_option(option: str) -> str:
     key = option.removeprefix("--").replace("-", "_").lower()
-    return f"{key}s" if f"{key}s" in SETTING_READERS else key  # what an option says once, and a file as a list
+    return f"{key}s" if f"{key}s" in SETTING_READERS else key  # a repeatable option is a list in the file
 
 
 def _read_limits(location: Location, value: object) -> NamespaceLimits:
     names = [field.name for field in fields(NamespaceLimits)]
     section = Section(location, value, names)
-    found = {name: limit for name in names if (limit := section.get(name, whole_number)) is not None}
-    for name, limit in found.items():
+    limits = {name: limit for name in names if (limit := section.get(name, whole_number)) is not None}
+    for name, limit in limits.items():
         if limit < 1:
             raise location.child(name).error(f"{limit}: it can be 1 or more")
-    return NamespaceLimits(**found)
+    return NamespaceLimits(**limits)
 
 
 # --- keys -------------------------------------------------------------------------------------------------------------
@@ -221,11 +221,11 @@ def _read_limits(location: Location, value: object) -> NamespaceLimits:
 def _read_keys(top: Section) -> tuple[Key, ...]:
     rules = top.each("keys", _read_authorization_rule)
     for number_, rule in enumerate(rules):
-        place = top.location.child("keys").item(number_).child("name")
+        location = top.location.child("keys").item(number_).child("name")
         if rule.name == ROOT_KEY_NAME:
-            raise place.error(f"{rule.name!r} is the root key, which is in the data directory: give another name")
+            raise location.error(f"{rule.name!r} is the root key, which is in the data directory: give another name")
         if rule.name in [other.name for other in rules[:number_]]:
-            raise place.error(f"{rule.name!r} is the name of another key already")
+            raise location.error(f"{rule.name!r} is already the name of another key")
     return tuple(
         Key(rule.name, rule.primary_key, rule.secondary_key, frozenset(Right(right) for right in rule.rights))
         for rule in rules
@@ -238,13 +238,13 @@ def _read_authorization_rule(location: Location, value: object) -> Authorization
     rights = section.require("rights", list_of(choice(*RIGHTS)))
     primary = read_secret(section, PRIMARY_SECRET)
     if primary is None:
-        raise location.child(PRIMARY_SECRET).error("is missing; secret_file and secret_env can stand for it")
+        raise location.child(PRIMARY_SECRET).error("is missing: set secret, secret_file or secret_env")
     secondary = read_secret(section, SECONDARY_SECRET) or primary
     try:
         rule = AuthorizationRule(name=name, rights=tuple(rights), primary_key=primary, secondary_key=secondary)
         for secret in (primary, secondary):
             check_new_secret(name, secret)
-        return rule  # noqa: TRY300  # after all checks
+        return rule  # noqa: TRY300  # only after all checks
     except InvalidArgument as error:
         raise location.error(str(error)) from None
 
@@ -263,9 +263,9 @@ def _read_topic(location: Location, value: object) -> list[DesiredEntity]:
     section = Section(location, value, ("name", *keys, "authorization_rules", "subscriptions"))
     topic = _read_entity(section, TopicDescription, keys, _checked_name(section, check_entity_path))
 
-    def subscription(place: Location, value: object) -> DesiredEntity:
+    def subscription(location: Location, value: object) -> DesiredEntity:
         keys = entity_keys(SubscriptionDescription)
-        section = Section(place, value, ("name", *keys, "rules"))
+        section = Section(location, value, ("name", *keys, "rules"))
         path = subscription_path(topic.path, _checked_name(section, check_subscription_name))
         return _read_entity(
             section, SubscriptionDescription, keys, path, check_unique_names(section.each("rules", _read_rule))
@@ -300,15 +300,15 @@ def _read_entity(
 def _with_authorization_rules(section: Section, properties: DesiredProperties) -> DesiredProperties:
     if not section.has("authorization_rules"):
         return properties
-    place = section.location.child("authorization_rules")
-    found = tuple(section.each("authorization_rules", _read_authorization_rule))
+    location = section.location.child("authorization_rules")
+    rules = tuple(section.each("authorization_rules", _read_authorization_rule))
     try:
-        check_authorization_rules(found)
+        check_authorization_rules(rules)
     except InvalidArgument as error:
-        raise place.error(str(error)) from None
+        raise location.error(str(error)) from None
     return DesiredProperties(
-        values={**properties.values, "authorization_rules": found},
-        locations={**properties.locations, "authorization_rules": place},
+        values={**properties.values, "authorization_rules": rules},
+        locations={**properties.locations, "authorization_rules": location},
     )
 
 
@@ -328,15 +328,15 @@ def _read_rule(location: Location, value: object) -> tuple[Location, RuleDescrip
 def _read_filter(section: Section) -> Filter:
     expression = section.get("sql", text)
     correlation = section.get(
-        "correlation", lambda place, value: read_correlation_filter(place, value, _CORRELATION_KEYS, "properties")
+        "correlation", lambda location, value: read_correlation_filter(location, value, _CORRELATION_KEYS, "properties")
     )
     parameters = section.get("parameters", read_values)
     if expression is None and parameters is not None:
-        raise section.location.child("parameters").error("they are for sql, which is not there")
+        raise section.location.child("parameters").error("needs sql, which is missing")
     if expression is None:
         return correlation or TrueFilter()
     if correlation is not None:
-        raise section.location.child("correlation").error("sql is there too: give one of them")
+        raise section.location.child("correlation").error("sql is set too: set only one of them")
     return SqlFilter(expression=expression, parameters=parameters or {})
 
 
@@ -344,5 +344,5 @@ def _read_action(section: Section) -> SqlAction | None:
     expression = section.get("action", text)
     parameters = section.get("action_parameters", read_values)
     if expression is None and parameters is not None:
-        raise section.location.child("action_parameters").error("they are for action, which is not there")
+        raise section.location.child("action_parameters").error("needs action, which is missing")
     return None if expression is None else SqlAction(expression=expression, parameters=parameters or {})

@@ -1,5 +1,5 @@
-"""Management over HTTP: entities as ATOM entries, as the administration clients of the Azure SDKs write and read them.
+"""Administration as ATOM over HTTP, for the administration clients of the Azure SDKs, and messages over HTTP.
 
-Owns: the listening socket, the routes, the XML. Asks an `Administration` for everything else, and whoever checks keys
-whether a caller may. Knows nothing of stores, fragments or messages.
+Owns: the HTTP listener, the routes, and the bodies of requests and responses. An `Administration` carries out changes
+to entities, and `authorise` checks tokens. Knows nothing of stores.
 """

@@ -1,12 +1,13 @@
-"""Which Host and Origin headers a request may have.
+"""The Host and Origin headers that a request may have.
 
-    hosts = Hosts(["build-7", "*.corp.example"])
+    hosts = AllowedHosts(["build-7", "*.corp.example"])
     hosts.check(headers)            # InvalidArgument or Forbidden
 
-Owns: the form of a Host header, and the defence against web pages where everybody knows a key (`--emulator-key`).
-A page of any site can open a WebSocket to a server on its visitor's machine; by DNS rebinding (a name of the site's own
-that resolves to 127.0.0.1) it can also use HTTP. The page cannot change what the browser says about it: the name in
-Host, and its site in Origin. Where all keys are secret a page has none to show, and every name is accepted.
+Owns: the format of a Host header, and the defence against web pages if a publicly known key is accepted
+(`--emulator-key`). A page from any site can open a WebSocket to a server on its visitor's machine. Through DNS
+rebinding (a host name of the site that resolves to 127.0.0.1), the page can also use HTTP. The page cannot change the
+headers that the browser sets: the name in Host, and the page's site in Origin. If all keys are secret, a page has no
+key, and every name is accepted.
 """
 
 from __future__ import annotations
@@ -27,23 +28,23 @@ _LOCALHOST: Final = "localhost"
 
 
 class AllowedHosts:
-    """The names that a server answers to."""
+    """The host names that a server accepts in requests."""
 
     def __init__(self, names: Iterable[str] | None = None) -> None:
-        """Beside these: IP addresses and localhost. A name may be `*.example.com`. None: every name."""
+        """Accept `names`, IP addresses and localhost; None accepts every name. A name may be `*.example.com`."""
         self._names = None if names is None else _normalise(names)
 
     def replace(self, names: Iterable[str]) -> None:
-        """Answer to these names instead."""
+        """Accept these names instead of the current names."""
         self._names = _normalise(names)
 
     def check(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        """InvalidArgument for a Host that is malformed, Forbidden for one that is not ours, or a foreign Origin.
+        """Raise InvalidArgument if Host is malformed, Forbidden if Host or Origin is not allowed.
 
-        Names of headers are in lower case. A request of HTTP/1.0 may have no Host.
+        Header names are in lower case. An HTTP/1.0 request may have no Host.
         """
-        given = list(headers)
-        hosts = [value.decode("latin-1") for name, value in given if name == b"host"]
+        pairs = list(headers)
+        hosts = [value.decode("latin-1") for name, value in pairs if name == b"host"]
         for host in hosts:
             match = _HOST_PATTERN.fullmatch(host)
             if match is None:
@@ -51,14 +52,14 @@ class AllowedHosts:
             if self._names is not None:
                 self._check_host(match["name"])
         if self._names is not None:
-            for origin in [value.decode("latin-1") for name, value in given if name == b"origin"]:
+            for origin in [value.decode("latin-1") for name, value in pairs if name == b"origin"]:
                 self._check_origin(origin, hosts)
 
     def _check_host(self, name: str) -> None:
         if _parse_address(name) is None and not self._is_allowed(name):
             raise Forbidden(
-                f"Host is {name!r:.80}, which is no name of this server: with --emulator-key it can be an IP address, "
-                "localhost, a name in the certificate, or one given by --allowed-host"
+                f"Host {name!r:.80} is not allowed: with --emulator-key, use an IP address, localhost, a name in the "
+                "certificate, or a name given by --allowed-host"
             )
 
     def _check_origin(self, origin: str, hosts: list[str]) -> None:
@@ -67,17 +68,17 @@ class AllowedHosts:
         if host is not None:
             address = _parse_address(host["name"])
             is_local = address.is_loopback if address is not None else self._is_allowed(host["name"])
-            if is_local or host[0].lower() in [one.lower() for one in hosts]:
+            if is_local or host[0].lower() in [requested.lower() for requested in hosts]:
                 return
         raise Forbidden(
-            f"Origin is {origin!r:.80}: with --emulator-key, whose key everybody knows, pages of other sites are "
-            "refused; --allowed-host allows one"
+            f"Origin {origin!r:.80} is not allowed: with --emulator-key, whose key is publicly known, pages of other "
+            "sites are refused; allow a host with --allowed-host"
         )
 
     def _is_allowed(self, name: str) -> bool:
         assert self._names is not None
-        wanted = name.lower().rstrip(".")
-        return wanted == _LOCALHOST or wanted in self._names or f"*.{wanted.partition('.')[2]}" in self._names
+        host = name.lower().rstrip(".")
+        return host == _LOCALHOST or host in self._names or f"*.{host.partition('.')[2]}" in self._names
 
 
 def _normalise(names: Iterable[str]) -> frozenset[str]:

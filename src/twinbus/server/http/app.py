@@ -1,10 +1,10 @@
-"""The application behind the HTTP ports: finds what answers a request, after its token was checked.
+"""The ASGI application behind the HTTP ports: finds the route for a request, checks its token, and calls the handler.
 
-    app = ManagementApp(administration, authorise)
-    listener = await listen(app, port=0)
+    app = HttpApp(administration, authorise)
+    listener = await listen(app, serve=acceptor.serve)
 
-Owns: which tables of routes there are, and that every failure has an answer. Knows nothing of sockets, of keys or of
-stores: `authorise` checks a token, an `Administration` does what was asked.
+Owns: the order of the routes, and a response for every failure. Knows nothing of sockets, keys or stores: `authorise`
+checks tokens, and an `Administration` carries out changes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ log: Final = logging.getLogger(__name__)
 
 
 class HttpApp:
-    """An ASGI application over one namespace."""
+    """The ASGI application of a namespace."""
 
     def __init__(
         self,
@@ -50,11 +50,11 @@ class HttpApp:
         handle_management: Callable[[Call, Handler], Awaitable[Response]] | None = None,
         on_login_failed: Callable[[str, LoginFailed], None] | None = None,
     ) -> None:
-        """`authorise` is asked before anything else is: also before the body is read.
+        """Create the application. `authorise` is called before the body of a request is read.
 
-        `pauses` may be measured; `first` are routes that are tried before those of management. `managed` answers a call
-        about entities by the handler it is given. `on_login_failed` is called with the address of a client that has
-        shown a wrong token.
+        `extra_routes` come before the management routes. `handle_management` runs the handlers of management requests,
+        so that it can meter them. `on_login_failed` is called with the address of a client that presented a wrong
+        token.
         """
         self._on_login_failed = on_login_failed
         self._handle_management = handle_management or _call_handler
@@ -71,10 +71,10 @@ class HttpApp:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Handle one request."""
         try:
             response = await self._respond(Request(scope, receive))
-        except ClientDisconnect:  # nobody is there to be answered
+        except ClientDisconnect:  # no client to respond to
             return
         response.headers["date"] = formatdate(usegmt=True)
         await response(scope, receive, send)
@@ -86,7 +86,7 @@ class HttpApp:
             if route.right is not None:
                 call = replace(call, recheck=self._check_token(call, route))
                 mark_authorised(request.scope)
-            if any(route is one for one in self._management_routes):
+            if any(route is management_route for management_route in self._management_routes):
                 return await self._handle_management(call, handler)
             return await handler(call)
         except ServiceBusError as error:
@@ -99,7 +99,7 @@ class HttpApp:
             tracking_id = error_responses.new_tracking_id()
             log.exception("%s %r failed. TrackingId:%s", request.method, request.scope["path"], tracking_id)
             return error_responses.make_error_response(
-                500, "the server failed; its log says why, under this id", tracking_id
+                500, "internal error: find the cause in the server's log by this id", tracking_id
             )
 
     def _check_token(self, call: Call, route: Route) -> Recheck | None:

@@ -1,6 +1,6 @@
-"""Answers that show things: one as an entry, or a page of them as a feed.
+"""Responses with an ATOM entry, or with a page of entries as an ATOM feed.
 
-Owns: the addresses in an answer, and the way from one page to the next. What is in an entry is made elsewhere.
+Owns: the URLs in a response, and the link to the next page. The content of an entry is created elsewhere.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MAX_ENTRIES_PER_TURN: Final = 20
-"""Entries that are written in one turn of the loop, some milliseconds: messages wait meanwhile."""
+"""How many entries are encoded before yielding to the event loop; encoding them takes some milliseconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtomEntry:
-    """One thing, as it is shown."""
+    """An ATOM entry that describes an entity, a rule or the namespace."""
 
     path: str
-    """From the root of the service. JavaScript reads names from it, and goes by the capitals in it."""
+    """The path below the root of the service. The JavaScript SDK reads names from the path, case-sensitively."""
     title: str
     content: Element
     created_ms: int
@@ -38,7 +38,7 @@ class AtomEntry:
 
 
 def entry_response(call: Call, entry: AtomEntry, author: str, status: int = 200) -> Response:
-    """An answer with one entry."""
+    """Return a response with one entry."""
     return Response(_encode_entry(call, entry, author), status_code=status, media_type=envelope.ENTRY_MEDIA_TYPE)
 
 
@@ -49,16 +49,16 @@ async def feed_response(
     make_entry: Callable[[T], AtomEntry],
     author: str,
 ) -> Response:
-    """An answer with a page of a list; `list_some` is told how many to `skip` and how many to list, its `top`."""
+    """Return a response with one page of a list; `list_items(skip=..., top=...)` returns the items."""
     skip, top = call.page
-    found = await list_items(skip=skip, top=top + 1)  # one more tells whether there are more
+    items = await list_items(skip=skip, top=top + 1)  # the additional item shows whether there is another page
     entries: list[bytes] = []
-    for number, one in enumerate(found[:top], start=1):
-        entries.append(_encode_entry(call, make_entry(one), author))
+    for number, item in enumerate(items[:top], start=1):
+        entries.append(_encode_entry(call, make_entry(item), author))
         if number % MAX_ENTRIES_PER_TURN == 0:
             await asyncio.sleep(0)
     next_url = None
-    if len(found) > top > 0:
+    if len(items) > top > 0:
         query = {**call.request.query_params, "$skip": str(skip + top), "$top": str(top)}
         next_url = f"{call.base}/{path}?{urlencode(query, safe='$')}"
     content = envelope.make_feed(

@@ -1,8 +1,9 @@
-"""BrokerProperties: what HTTP says of a message in one header, as JSON, and AMQP in its sections.
+"""BrokerProperties: the JSON header with the system properties of a message over HTTP.
 
     {"MessageId": "m-1", "Label": "order", "TimeToLive": 60, "SessionId": "eu"}
 
-Owns: which there are, what is valid in them, and the way between the two. Custom properties are in `custom_properties`.
+Owns: the properties, their valid values, and the conversion to and from the sections of an AMQP message. Application
+properties are in `custom_properties`.
 """
 
 from __future__ import annotations
@@ -15,8 +16,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
-from twinbus.amqp.errors import DecodeError
-from twinbus.amqp.field_numbers import (
+from twinbus.amqp.codec.field_numbers import (
     ABSOLUTE_EXPIRY_TIME,
     CONTENT_TYPE,
     CORRELATION_ID,
@@ -31,6 +31,7 @@ from twinbus.amqp.field_numbers import (
     TO,
     TTL,
 )
+from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.message import Header, Message, Properties, Section, build, data
 from twinbus.amqp.types import Timestamp
 from twinbus.model.annotations import (
@@ -57,12 +58,12 @@ _CONTENT_TYPE_PATTERN: Final = re.compile(r"[ -~]{1,255}")
 
 
 class BrokerProperties(msgspec.Struct, rename="pascal"):
-    """What a sender may say. Unknown ones are passed over: who sends on what was received sends along many."""
+    """Properties that a sender may set. Other properties are ignored: clients that forward a message send them too."""
 
     content_type: str | None = None
     correlation_id: str | None = None
     force_persistence: bool | None = None
-    """Every message is on disk before it is accepted."""
+    """This property is accepted without effect: every message is on disk before it is accepted."""
     label: str | None = None
     message_id: str | None = None
     partition_key: str | None = None
@@ -71,24 +72,24 @@ class BrokerProperties(msgspec.Struct, rename="pascal"):
     scheduled_enqueue_time_utc: str | None = None
     session_id: str | None = None
     time_to_live: float | None = None
-    """Seconds."""
+    """The time to live in seconds."""
     time_to_live_time_span: str | None = None
     to: str | None = None
     via_partition_key: str | None = None
 
     @classmethod
     def from_header(cls, text: bytes) -> BrokerProperties:
-        """From the header."""
+        """Parse the header. Raise InvalidArgument if the header is invalid."""
         return decode_json(text, cls, "BrokerProperties")
 
     def encode_message(self, body: bytes, custom_properties: Mapping[str, object], now_ms: int) -> bytes:
-        """A message that has these, for AMQP. InvalidArgument."""
+        """Return an encoded AMQP message with these properties. Raise InvalidArgument if a property is invalid."""
         if self.session_id is not None and self.partition_key not in (None, self.session_id):
             raise InvalidArgument(
                 f"PartitionKey is {self.partition_key!r:.60} and SessionId {self.session_id!r:.60}: they have to agree"
             )
         properties = Properties(
-            message_id=self.message_id or None,  # an empty one is none: the message gets another
+            message_id=self.message_id or None,  # a message with an empty id gets a generated id
             to=self.to,
             subject=self.label,
             reply_to=self.reply_to,
@@ -111,10 +112,10 @@ class BrokerProperties(msgspec.Struct, rename="pascal"):
         )
 
     def _annotations(self) -> dict[str, object]:
-        found: dict[str, object] = {PARTITION_KEY: self.partition_key, VIA_PARTITION_KEY: self.via_partition_key}
+        values: dict[str, object] = {PARTITION_KEY: self.partition_key, VIA_PARTITION_KEY: self.via_partition_key}
         if self.scheduled_enqueue_time_utc is not None:
-            found[SCHEDULED_TIME] = Timestamp(_parse_time(self.scheduled_enqueue_time_utc))
-        return {name: value for name, value in found.items() if value is not None}
+            values[SCHEDULED_TIME] = Timestamp(_parse_time(self.scheduled_enqueue_time_utc))
+        return {name: value for name, value in values.items() if value is not None}
 
     def _ttl_ms(self) -> int | None:
         if self.time_to_live is not None:
@@ -125,8 +126,8 @@ class BrokerProperties(msgspec.Struct, rename="pascal"):
                 raise InvalidArgument(
                     f"TimeToLiveTimeSpan is {self.time_to_live_time_span!r:.60}; write it as 00:01:30"
                 )
-            days, hours, minutes, rest = match.groups(default="0")
-            seconds = int(days) * 86_400 + int(hours) * 3_600 + int(minutes) * 60 + float(rest)
+            days, hours, minutes, remainder = match.groups(default="0")
+            seconds = int(days) * 86_400 + int(hours) * 3_600 + int(minutes) * 60 + float(remainder)
         else:
             return None
         if seconds <= 0:
@@ -135,18 +136,18 @@ class BrokerProperties(msgspec.Struct, rename="pascal"):
 
 
 def decode_json(text: bytes, json_type: type[T], name: str) -> T:
-    """InvalidArgument says what is wrong with which part."""
+    """Decode JSON into `json_type`. If the JSON is invalid, raise InvalidArgument; the message starts with `name`."""
     try:
         return msgspec.json.decode(text, type=json_type)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidArgument(f"{name}: {error}") from None
 
 
-# --- what a receiver is told ------------------------------------------------------------------------------------------
+# --- properties of a received message ---------------------------------------------------------------------------------
 
 
 def to_header(message: Message, lock_token: uuid.UUID | None) -> bytes:
-    """The header for a message as it is delivered."""
+    """Return the header for a delivered message; `lock_token` is None for receive-and-delete."""
     ttl_ms = _field(message, Section.HEADER, TTL)
     count = _field(message, Section.HEADER, DELIVERY_COUNT)
     annotation = {
@@ -160,10 +161,10 @@ def to_header(message: Message, lock_token: uuid.UUID | None) -> bytes:
             "sequence-number",
         )
     }
-    found = {
+    values = {
         "CorrelationId": id_text(_field(message, Section.PROPERTIES, CORRELATION_ID)),
         "DeadLetterSource": id_text(_annotation(message, DEADLETTER_SOURCE)),
-        "DeliveryCount": (count if isinstance(count, int) else 0) + 1,  # this one counts: so .NET has it
+        "DeliveryCount": (count if isinstance(count, int) else 0) + 1,  # includes this delivery, as in .NET
         "EnqueuedSequenceNumber": annotation["enqueue-sequence-number"] or 0,
         "EnqueuedTimeUtc": format_time(annotation["enqueued-time"]),
         "Label": id_text(_field(message, Section.PROPERTIES, SUBJECT)),
@@ -181,39 +182,39 @@ def to_header(message: Message, lock_token: uuid.UUID | None) -> bytes:
         "To": id_text(_field(message, Section.PROPERTIES, TO)),
         "ViaPartitionKey": id_text(_annotation(message, VIA_PARTITION_KEY)),
     }
-    told = {name: value for name, value in found.items() if value is not None}
-    return json.dumps(told, separators=(",", ":")).encode("ascii")
+    present = {name: value for name, value in values.items() if value is not None}
+    return json.dumps(present, separators=(",", ":")).encode("ascii")
 
 
 def content_type_of(message: Message) -> str | None:
-    """As far as a header can say it."""
-    found = _field(message, Section.PROPERTIES, CONTENT_TYPE)
-    return str(found).strip() or None if isinstance(found, str) and _CONTENT_TYPE_PATTERN.fullmatch(found) else None
+    """Return the content type of a message, or None if it is missing or not valid in a header."""
+    value = _field(message, Section.PROPERTIES, CONTENT_TYPE)
+    return str(value).strip() or None if isinstance(value, str) and _CONTENT_TYPE_PATTERN.fullmatch(value) else None
 
 
 def body_of(message: Message) -> bytes:
-    """Binaries as they are, text as UTF-8; of any other kind the encoded sections: HTTP has no word for it."""
+    """Return the body: binary data unchanged, text as UTF-8, anything else as encoded AMQP sections."""
     section = message.body_section
     if section is None:
         return b""
     try:
         if section is Section.DATA:
             return b"".join(message.data)
-        found = message.value if section is Section.VALUE else None
+        value = message.value if section is Section.VALUE else None
     except DecodeError:
-        found = None
-    if isinstance(found, str):
-        return found.encode()
-    return found if isinstance(found, bytes) else message.raw(section)
+        value = None
+    if isinstance(value, str):
+        return value.encode()
+    return value if isinstance(value, bytes) else message.raw(section)
 
 
 def sequence_number_of(message: Message) -> int:
-    """Its sequence number."""
+    """Return the sequence number of a message, or 0 if it has none."""
     return _int_or_zero(_annotation(message, SEQUENCE_NUMBER))
 
 
 def format_time(when_ms: object) -> str | None:
-    """As RFC 1123 writes it; None for what is no time, or none that can be written so."""
+    """Return a time in the format of RFC 1123, or None if the value is not a time or out of range."""
     if not isinstance(when_ms, int):
         return None
     try:
@@ -223,7 +224,7 @@ def format_time(when_ms: object) -> str | None:
 
 
 def _field(message: Message, section: Section, index: int) -> object:
-    """A field; None where a sender wrote what cannot be read."""
+    """Return a field of a section, or None if the sender encoded the field incorrectly."""
     try:
         return message.field(section, index)
     except DecodeError:
@@ -242,13 +243,13 @@ def _int_or_zero(value: object) -> int:
 
 
 def _long_ttl_s(message: Message) -> float | None:
-    ends, begins = (_field(message, Section.PROPERTIES, index) for index in (ABSOLUTE_EXPIRY_TIME, CREATION_TIME))
-    return (ends - begins) / 1000 if isinstance(ends, int) and isinstance(begins, int) and ends > begins else None
+    end, start = (_field(message, Section.PROPERTIES, index) for index in (ABSOLUTE_EXPIRY_TIME, CREATION_TIME))
+    return (end - start) / 1000 if isinstance(end, int) and isinstance(start, int) and end > start else None
 
 
 def _checked_content_type(text: str | None) -> str | None:
     if text is not None and not _CONTENT_TYPE_PATTERN.fullmatch(text):
-        raise InvalidArgument(f"a content type has 1 to 255 characters of ASCII; this is {text!r:.60}")
+        raise InvalidArgument(f"the content type is {text!r:.60}; it must have 1 to 255 printable ASCII characters")
     return text
 
 

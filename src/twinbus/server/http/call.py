@@ -1,7 +1,6 @@
-"""What one request says.
+"""One HTTP request, as its handler sees it.
 
-Owns: headers, query parameters and the reading of the body, and what is valid in them. Knows nothing of what is done
-about it.
+Owns: reading and checking the headers, the query parameters and the body. Knows nothing of how requests are handled.
 """
 
 from __future__ import annotations
@@ -30,27 +29,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The connection that a request came through."""
+    """The client connection of a request."""
 
     closed: asyncio.Future[None]
-    """Done when it is gone: nobody is there to be answered."""
-    answer_now: asyncio.Future[None]
-    """Done when the answer should not wait for anything: the server stops, or the next request is there already."""
+    """Done when the connection is closed, so that no response can be sent."""
+    respond_now: asyncio.Future[None]
+    """Done when a waiting request needs a response at once: the server is stopping, or another request has arrived."""
     raw_headers: list[tuple[bytes, bytes]]
-    """As they were spelled: names of headers can be names of properties, and those have upper and lower case."""
+    """The headers with their original letter case, because header names can be names of properties."""
     on_authorised: Callable[[], None] = do_nothing
-    """To be called when the caller has shown a valid token: its connection is not dropped to make room for others."""
+    """Called when the client has presented a valid token. Its connection is then not dropped to admit other clients."""
 
     @classmethod
     def from_scope(cls, scope: Scope) -> Caller:
-        """The listener has put it there."""
-        found = scope["state"]["caller"]
-        assert isinstance(found, cls)
-        return found
+        """Return the caller that the listener stored in an ASGI scope."""
+        caller = scope["state"]["caller"]
+        assert isinstance(caller, cls)
+        return caller
 
 
 def mark_authorised(scope: Scope) -> None:
-    """Tell the listener that a valid token was shown; where another server runs the application, nobody."""
+    """Notify the listener that the client has presented a valid token; do nothing under another ASGI server."""
     caller = scope.get("state", {}).get("caller")
     if isinstance(caller, Caller):
         caller.on_authorised()
@@ -63,27 +62,27 @@ _COUNT_PATTERN: Final = re.compile(r"[0-9]{1,9}")
 
 
 def address_of(request: Request) -> str:
-    """What was asked for, decoded, without slashes at its ends."""
+    """Return the decoded path of a request, without leading and trailing slashes."""
     return str(request.scope["path"]).strip("/")
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request and the names in its address."""
+    """A request, with the names that its route found in the path."""
 
     request: Request
     names: Mapping[str, str]
-    """As the pattern of the route has them."""
+    """The named groups of the route's pattern."""
     limits: HttpLimits
     version: str
-    """Year and month of the api-version. Read first: an error after the deed would be a lie."""
+    """The year and month of the api-version, checked before anything is changed."""
     received_ms: int
     recheck: Recheck | None = None
-    """For a request that waits: raises Unauthorized if its key was changed meanwhile."""
+    """A function for requests that wait: it raises Unauthorized if the key was changed during the wait."""
 
     @classmethod
     def from_request(cls, request: Request, names: Mapping[str, str], limits: HttpLimits) -> Call:
-        """No api-version means the newest."""
+        """Create a call. Raise InvalidArgument if the api-version (default: the newest) is not valid."""
         version = request.query_params.get("api-version", NEWEST_API_VERSION)
         if not _API_VERSION.fullmatch(version):
             raise InvalidArgument(f"api-version is {version!r:.40}; it has to be a year and a month, such as 2021-05")
@@ -91,12 +90,12 @@ class Call:
 
     @property
     def address(self) -> str:
-        """What a token has to be for."""
+        """The decoded path of the request, for which a token is checked."""
         return address_of(self.request)
 
     @property
     def entity(self) -> str:
-        """The path of a queue or topic, where there has to be one."""
+        """The path of a queue or topic. Raise InvalidArgument if the request names no entity."""
         if not self.names["entity"]:
             raise InvalidArgument("the address names no entity")
         return self.names["entity"]
@@ -113,45 +112,45 @@ class Call:
 
     @property
     def token(self) -> str | None:
-        """What the caller shows."""
+        """The token in the Authorization header, or None."""
         return self.request.headers.get("authorization")
 
     @property
     def knows_partitioning(self) -> bool:
-        """The caller's api-version has EnablePartitioning."""
+        """Whether the caller's api-version supports EnablePartitioning."""
         return self.version >= PARTITIONING_SINCE
 
     @property
     def is_update(self) -> bool:
-        """A PUT that changes what is there; without If-Match it is to make something new."""
+        """Whether a PUT has If-Match and so updates an existing entity; without If-Match, a PUT creates an entity."""
         condition = self.request.headers.get("if-match")
         if condition not in (None, "*"):
-            raise InvalidArgument(f"If-Match is {condition!r:.40}; entities have no tags here: it can only be *")
+            raise InvalidArgument(f"If-Match is {condition!r:.40}: entities have no ETags, use *")
         return condition is not None
 
     @property
     def host(self) -> str:
-        """The service, as the caller knows it: behind another port or name, ours would lead nowhere."""
+        """The host and port that the caller used, which differ from the server's own behind a proxy."""
         return self.request.headers.get("host") or "localhost"
 
     @property
     def base(self) -> str:
-        """What the addresses in the answer start with."""
+        """The base of all URLs in the response."""
         return f"{self.request.scope['scheme']}://{self.host}"
 
     @property
     def view(self) -> WriteContext:
-        """Who descriptions are written for."""
+        """The host and api-version for which descriptions are written."""
         return WriteContext(self.host, self.version)
 
     @property
     def prefix(self) -> str:
-        """What the paths in a list start with."""
+        """The prefix of the paths in a list (default: empty)."""
         return str(self.request.query_params.get("prefix", ""))
 
     @property
     def page(self) -> tuple[int, int]:
-        """How many to skip, and how many to list."""
+        """How many items in a list to skip, and how many to return at most."""
         return self._read_count("$skip", 0), min(self._read_count("$top", DEFAULT_PAGE_SIZE), self.limits.max_page)
 
     def _read_count(self, parameter: str, default: int) -> int:
@@ -161,7 +160,7 @@ class Call:
         return int(text)
 
     async def body(self) -> bytes:
-        """All of it, if it comes in time and is not too large."""
+        """Read the body. Raise BodyTooLarge or BodyTooSlow if it exceeds a limit."""
         return await limits.read_body(
             self.request, max_bytes=self.limits.max_body_bytes, timeout_s=self.limits.body_timeout_s
         )

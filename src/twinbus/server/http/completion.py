@@ -1,4 +1,4 @@
-"""Waiting for what the broker answers when it is on disk, or what another process does."""
+"""Waiting in a coroutine for a broker operation that reports its result through a callback."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ T = TypeVar("T")
 
 
 async def wait_until_done(start: Callable[[OnDone], None]) -> None:
-    """Begin something that is answered when it is on disk, and wait for that. Raises the error of the answer."""
-    told: asyncio.Future[ServiceBusError | None] = asyncio.get_running_loop().create_future()
+    """Start an operation and wait until it is done. Raise the error that it reports, if any."""
+    future: asyncio.Future[ServiceBusError | None] = asyncio.get_running_loop().create_future()
 
-    def answer(error: ServiceBusError | None) -> None:
-        if not told.done():
-            told.set_result(error)
+    def on_done(error: ServiceBusError | None) -> None:
+        if not future.done():
+            future.set_result(error)
 
-    start(answer)
-    error = await told
+    start(on_done)
+    error = await future
     if error is not None:
         raise error
 
 
 async def wait_for_result(start: Callable[[Callable[[T | ServiceBusError], None]], None]) -> T:
-    """Begin something whose outcome is told later, and wait for that. Raises the outcome if it is an error."""
-    told: asyncio.Future[T | ServiceBusError] = asyncio.get_running_loop().create_future()
+    """Start an operation and return its result. Raise the result if it is an error."""
+    future: asyncio.Future[T | ServiceBusError] = asyncio.get_running_loop().create_future()
 
-    def hear(outcome: T | ServiceBusError) -> None:
-        if not told.done():
-            told.set_result(outcome)
+    def on_result(outcome: T | ServiceBusError) -> None:
+        if not future.done():
+            future.set_result(outcome)
 
-    start(hear)
-    outcome = await told
+    start(on_result)
+    outcome = await future
     if isinstance(outcome, ServiceBusError):
         raise outcome
     return outcome

@@ -1,10 +1,10 @@
-"""Custom properties: HTTP headers whose values are written as JSON writes them.
+"""Application properties of messages as HTTP headers with JSON values.
 
     Priority: "High"
     Weight: 12.5
 
-Owns: which headers are properties, and the way between a header and a value of AMQP. HTTP's own headers are none, in
-either direction: a property named Content-Length would be the end of the connection.
+Owns: which headers are properties, and the conversion between a header and an AMQP value. HTTP's own headers are never
+properties, in either direction: a property named Content-Length would break the connection.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from twinbus.amqp.decode import decode
+from twinbus.amqp.codec.decode import decode
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.message import Section
 from twinbus.amqp.types import Decimal32, Decimal64, Decimal128, Timestamp
@@ -44,24 +44,24 @@ _HTTP_HEADER: Final = re.compile(
     """,
     re.IGNORECASE | re.VERBOSE,
 )
-"""Headers of HTTP and of this service, and what proxies add."""
+"""Headers that are not properties: headers defined by HTTP, by this service, and by proxies."""
 _PROPERTY_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}")
 _INT64_RANGE: Final = range(-(2**63), 2**63)
 
 
 def from_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, object]:
-    """The properties among the headers of a request, named as they are spelled."""
-    found = [(name.decode("ascii"), value) for name, value in headers]
-    return {name: _parse_value(name, value) for name, value in found if not _HTTP_HEADER.fullmatch(name)}
+    """Return the properties among the headers of a request; names keep their letter case."""
+    pairs = [(name.decode("ascii"), value) for name, value in headers]
+    return {name: _parse_value(name, value) for name, value in pairs if not _HTTP_HEADER.fullmatch(name)}
 
 
 def check_json_values(values: dict[str, str | int | float | bool | None]) -> dict[str, object]:
-    """Properties that came as JSON; a whole number that AMQP has no room for is one with a fraction."""
+    """Return JSON properties as AMQP values: integers beyond 64 bits become floats, or raise InvalidArgument."""
     return {name: _fit_number(name, value) for name, value in values.items()}
 
 
 def to_headers(message: Message) -> list[tuple[bytes, bytes]]:
-    """Headers for the properties of a message; those that no header can be named after, or say, are left out."""
+    """Return headers for the properties of a message, except properties that a header cannot name or represent."""
     headers = []
     for name, raw in message.pairs(Section.APPLICATION_PROPERTIES):
         if isinstance(name, str) and _PROPERTY_NAME.fullmatch(name) and not _HTTP_HEADER.fullmatch(name):
@@ -72,14 +72,14 @@ def to_headers(message: Message) -> list[tuple[bytes, bytes]]:
 
 
 def _parse_value(name: str, value: bytes) -> object:
-    """What is not JSON is text as it is: proxies add such headers, and that is no reason to refuse a message."""
+    """Return the value of a header; a value that is not a JSON scalar is text, because proxies add such headers."""
     try:
-        found: object = msgspec.json.decode(value)
+        parsed: object = msgspec.json.decode(value)
     except msgspec.ValidationError:
         raise _out_of_range_error(name) from None
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        found = []
-    return _decode_text(value) if isinstance(found, dict | list) else _fit_number(name, found)
+        parsed = []
+    return _decode_text(value) if isinstance(parsed, dict | list) else _fit_number(name, parsed)
 
 
 def _fit_number(name: str, value: object) -> object:
@@ -91,7 +91,7 @@ def _fit_number(name: str, value: object) -> object:
 
 def _out_of_range_error(name: str) -> InvalidArgument:
     return InvalidArgument(
-        f"the property {name!r:.80} is a number beyond those of 64 bits: send it as a text in quotes"
+        f"the property {name!r:.80} is a number that does not fit in 64 bits: send it as a quoted string"
     )
 
 
@@ -103,7 +103,7 @@ def _decode_text(value: bytes) -> str:
 
 
 def _decode_value(pair: bytes) -> object:
-    """Of a name and a value as they are encoded, the value."""
+    """Return the value of an encoded pair of name and value; an empty tuple if it cannot be decoded."""
     try:
         _, value_at = decode(pair, 0)
         return decode(pair, value_at)[0]
@@ -112,7 +112,7 @@ def _decode_value(pair: bytes) -> object:
 
 
 def _to_json(value: object) -> str | None:
-    """As JSON; what JSON has no word for is quoted, or None."""
+    """Return a value as JSON: a type that JSON lacks becomes a string, or None if it has no text form."""
     if isinstance(value, bool | int | str | None) and not isinstance(value, Timestamp):
         return json.dumps(value)
     if isinstance(value, float) and math.isfinite(value):

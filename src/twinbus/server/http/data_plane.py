@@ -1,14 +1,14 @@
 """Messages over HTTP: send, receive, settle.
 
-    POST   /orders/messages                     send one, or a batch of them
-    POST   /orders/messages/head?timeout=60     receive one under a lock
-    DELETE /orders/messages/head?timeout=60     receive one, and delete it
-    PUT    /orders/messages/17/<lock token>     unlock it
-    POST   /orders/messages/17/<lock token>     renew its lock
-    DELETE /orders/messages/17/<lock token>     complete it
+    POST   /orders/messages                     send a message, or a batch of messages
+    POST   /orders/messages/head?timeout=60     receive a message under a lock
+    DELETE /orders/messages/head?timeout=60     receive and delete a message
+    PUT    /orders/messages/17/<lock token>     unlock a message
+    POST   /orders/messages/17/<lock token>     renew the lock on a message
+    DELETE /orders/messages/17/<lock token>     complete a message
 
-Owns: these requests and their status codes. What JSON and headers mean is in `broker_properties` and
-`custom_properties`; what becomes of messages is the broker's affair.
+Owns: the handlers of these requests and their status codes. `broker_properties` and `custom_properties` convert JSON
+and headers; the broker stores and delivers the messages.
 """
 
 from __future__ import annotations
@@ -66,19 +66,19 @@ ResponseT = TypeVar("ResponseT", bound=Response)
 BATCH_MEDIA_TYPE: Final = "application/vnd.microsoft.servicebus.json"
 DEFAULT_WAIT_S: Final = 60
 MAX_ENCODED_PER_TURN: Final = 100
-"""Messages of a batch that are made in one turn of the loop: about a millisecond's work."""
+"""How many messages in a batch are encoded before yielding to the event loop: about a millisecond's work."""
 _ENTITY_PATTERN: Final = r"(?P<entity>(?!\$).{1,600}?)"
 _SECONDS_PATTERN: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 
 
 class LockNotFound(MessageLockLost):
-    """No message has that id and that lock; as HTTP tells it."""
+    """No message has the given id and lock token: 404 over HTTP."""
 
     status = 404
 
 
 class BatchItem(msgspec.Struct, rename="pascal"):
-    """One message of a batch."""
+    """One message in a batch."""
 
     body: str = ""
     broker_properties: BrokerProperties = msgspec.field(default_factory=BrokerProperties)
@@ -86,10 +86,10 @@ class BatchItem(msgspec.Struct, rename="pascal"):
 
 
 class DataPlane:
-    """What is done about requests for messages."""
+    """Handlers that send, receive and settle messages over HTTP."""
 
     def __init__(self, namespace: Namespace, usage_meter: HttpUsageMeter, limits: HttpLimits = DEFAULT_LIMITS) -> None:
-        """Whether a caller may is asked before, by whoever looks at `routes`."""
+        """Create the handlers. The caller's token is checked before a handler in `routes` is called."""
         self._namespace = namespace
         self._usage_meter = usage_meter
         self._limits = limits
@@ -117,7 +117,7 @@ class DataPlane:
         target = self._namespace.find_sendable(address.entity)
         _check_version(call, target)
         if address.sub_queue is not SubQueue.MAIN:
-            raise NotAllowed(f"nothing can be sent to '{call.entity}': a dead-letter queue is filled by its queue")
+            raise NotAllowed(f"cannot send to the dead-letter queue '{call.entity}': send to its entity")
         with self._usage_meter.counter(call, target.path) as counter:
             try:
                 await self._send_to(target, call, counter)
@@ -127,26 +127,26 @@ class DataPlane:
         return Response(status_code=201)
 
     async def _send_to(self, target: Queue | Topic, call: Call, counter: UsageCounter) -> None:
-        most = target.description.max_message_kb * 1024
+        max_bytes = target.description.max_message_kb * 1024
         content = await limits.read_body(
-            call.request, max_bytes=most, timeout_s=self._limits.body_timeout_s, too_large_error=MessageTooLarge
+            call.request, max_bytes=max_bytes, timeout_s=self._limits.body_timeout_s, too_large_error=MessageTooLarge
         )
-        target.check_send_enabled()  # not before: while the body is unread it is not seen that a caller goes
+        target.check_send_enabled()  # only now: a disconnect is not noticed while the body is unread
         media_type = call.request.headers.get("content-type")
         if media_type is not None and media_type.split(";")[0].strip().lower() == BATCH_MEDIA_TYPE:
-            payloads = await self._encode_batch(content, most)
+            payloads = await self._encode_batch(content, max_bytes)
         else:
             payloads = [self._encode(call, content, media_type)]
-        pings = await self._store(target, payloads, most)
+        pings = await self._store(target, payloads, max_bytes)
         counter.pings += pings
-        counter.add_sends([one for one in payloads if not looks_like_ping(one)] if pings else payloads)
+        counter.add_sends([payload for payload in payloads if not looks_like_ping(payload)] if pings else payloads)
 
     def _encode(self, call: Call, content: bytes, media_type: str | None) -> bytes:
         headers = Caller.from_scope(call.request.scope).raw_headers
-        given = [value for name, value in headers if name.lower() == b"brokerproperties"]
-        if len(given) > 1:
-            raise InvalidArgument("there are several headers BrokerProperties; there can be one")
-        properties = BrokerProperties.from_header(given[0]) if given else BrokerProperties()
+        values = [value for name, value in headers if name.lower() == b"brokerproperties"]
+        if len(values) > 1:
+            raise InvalidArgument("there are several BrokerProperties headers: send only one")
+        properties = BrokerProperties.from_header(values[0]) if values else BrokerProperties()
         properties.content_type = properties.content_type or media_type
         return properties.encode_message(content, custom_properties.from_headers(headers), self._now_ms())
 
@@ -168,8 +168,8 @@ class DataPlane:
         return payloads
 
     async def _store(self, target: Queue | Topic, payloads: list[bytes], max_bytes: int) -> int:
-        """How many of them were pings."""
-        parcel, now_ms = IncomingBatch(), self._now_ms()
+        """Store the messages, and return how many of them were pings."""
+        batch, now_ms = IncomingBatch(), self._now_ms()
         for number, payload in enumerate(payloads):
             if len(payload) > max_bytes:
                 raise MessageTooLarge(
@@ -177,10 +177,10 @@ class DataPlane:
                 )
             if number % MAX_ENCODED_PER_TURN == MAX_ENCODED_PER_TURN - 1:
                 await asyncio.sleep(0)
-            self._namespace.intake.add_to(parcel, payload, 0, now_ms, target.validation_policy)
+            self._namespace.intake.add_to(batch, payload, 0, now_ms, target.validation_policy)
         target.record_access(self._namespace.clock)
-        pings = parcel.ping_count
-        await wait_until_done(lambda answer: target.send(parcel, answer))
+        pings = batch.ping_count
+        await wait_until_done(lambda on_done: target.send(batch, on_done))
         return pings
 
     # --- receiving ----------------------------------------------------------------------------------------------------
@@ -242,7 +242,7 @@ class DataPlane:
 
     async def _unlock(self, call: Call) -> Response:
         fragment, number = await self._find_lock(call)
-        return await _settle_lock(lambda answer: fragment.settlement.abandon([number], answer))
+        return await _settle_lock(lambda on_done: fragment.settlement.abandon([number], on_done))
 
     async def _renew(self, call: Call) -> Response:
         fragment, number = await self._find_lock(call, is_renewal=True)
@@ -254,10 +254,10 @@ class DataPlane:
 
     async def _complete(self, call: Call) -> Response:
         fragment, number = await self._find_lock(call)
-        return await _settle_lock(lambda answer: fragment.settlement.complete([number], answer))
+        return await _settle_lock(lambda on_done: fragment.settlement.complete([number], on_done))
 
     async def _find_lock(self, call: Call, *, is_renewal: bool = False) -> tuple[FragmentPort, int]:
-        """The number of the lock that the address names. NoSuchLock."""
+        """Return the fragment and number of the lock in the request's path. Raise LockNotFound if there is none."""
         source, sub_queue, fragments = await self._find_receivable(call)
         with self._usage_meter.counter(call, f"{source.path}{sub_queue.value}") as counter:
             if is_renewal:
@@ -267,16 +267,16 @@ class DataPlane:
         try:
             token = uuid.UUID(call.names["token"])
         except ValueError:
-            raise InvalidArgument(f"{call.names['token']!r:.80} is no lock token: it is a GUID") from None
+            raise InvalidArgument(f"{call.names['token']!r:.80} is not a lock token: it must be a GUID") from None
         fragment = MultiFragmentReceiver(fragments).fragment_of_tag(token.bytes)
         (number,) = fragment.lock_numbers([token.bytes])
-        written = call.names["id"]
-        if not await _locks_message(fragment, number, written):
-            raise LockNotFound(f"the lock is on another message than {written!r:.140}")
+        message_id = call.names["id"]
+        if not await _locks_message(fragment, number, message_id):
+            raise LockNotFound(f"the lock is not on the message {message_id!r:.140}")
         source.record_access(self._namespace.clock)
         return fragment, number
 
-    # --- all of them --------------------------------------------------------------------------------------------------
+    # --- shared -------------------------------------------------------------------------------------------------------
 
     def _address(self, call: Call) -> path.Address:
         address = path.parse_address(call.entity)
@@ -290,8 +290,8 @@ class DataPlane:
         _check_version(call, source)
         fragments = source.fragments_of(sub_queue)
         if fragments[0].has_sessions:
-            raise NotAllowed(f"'{call.entity}' requires sessions, which HTTP has not: receive from it over AMQP")
-        # Such a request has no body. What it has is read to its end: else it would not be seen that its caller goes.
+            raise NotAllowed(f"'{call.entity}' requires sessions, which HTTP does not support: receive over AMQP")
+        # These requests need no body. Read any body to the end: a disconnect is not noticed while a body is unread.
         await limits.read_body(call.request, max_bytes=0, timeout_s=self._limits.body_timeout_s)
         _check_available(fragments)
         return source, sub_queue, fragments
@@ -301,27 +301,27 @@ class DataPlane:
 
 
 def _entity_route(suffix: str, right: str, **handlers: Handler) -> Route:
-    """Addresses below an entity. The methods that they lack are those of an entity that may have such a name."""
+    """Return a route below an entity. Other methods fall through, because an entity's path may end with the suffix."""
     pattern = re.compile(_ENTITY_PATTERN + suffix, re.IGNORECASE | re.DOTALL)
     return Route(pattern, handlers, right, scope_group="entity", falls_through=True)
 
 
 def _delay_if_silent(handler: Handler) -> Handler:
-    """What is refused by an entity that is silent is told when that is over, to who is still there."""
+    """Return a handler that delays the error from a silent outage until the outage ends."""
 
-    async def answer(call: Call) -> Response:
+    async def handle(call: Call) -> Response:
         try:
             return await handler(call)
         except SilentOutage as silence:
-            caller, over = Caller.from_scope(call.request.scope), asyncio.get_running_loop().create_future()
-            silence.outage.defer_reply(over, lambda: over.set_result(None))
-            await asyncio.wait([over, caller.closed, caller.answer_now], return_when=asyncio.FIRST_COMPLETED)
-            silence.outage.discard_replies(over)
+            caller, ended = Caller.from_scope(call.request.scope), asyncio.get_running_loop().create_future()
+            silence.outage.defer_reply(ended, lambda: ended.set_result(None))
+            await asyncio.wait([ended, caller.closed, caller.respond_now], return_when=asyncio.FIRST_COMPLETED)
+            silence.outage.discard_replies(ended)
             if caller.closed.done():
                 raise ClientDisconnect from None
             raise
 
-    return answer
+    return handle
 
 
 def _message_response(
@@ -337,13 +337,13 @@ def _message_response(
 
 
 def _check_version(call: Call, entity: Queue | Topic | Subscription) -> None:
-    """InvalidArgument where a partitioned entity is opened by who has not heard of any."""
+    """Raise InvalidArgument if the entity is partitioned and the api-version does not support partitioning."""
     if entity.is_partitioned and not call.knows_partitioning:
         raise InvalidArgument(f"'{entity.path}' is partitioned: it needs api-version {PARTITIONING_SINCE} or later")
 
 
 def _check_available(fragments: list[FragmentPort]) -> None:
-    """StoreUnavailable where nothing can be taken: that is not the same as that there is nothing."""
+    """Raise an error if no fragment is available, so that an outage does not look like an empty queue."""
     if not any(fragment.is_available for fragment in fragments):
         fragments[0].check_loaded()
         fragments[0].check_available()
@@ -352,20 +352,20 @@ def _check_available(fragments: list[FragmentPort]) -> None:
 async def _settle_lock(settle: Callable[[OnDone], list[int]]) -> Response:
     lost: list[int] = []
 
-    def start(answer: OnDone) -> None:
-        lost.extend(settle(answer))
-        if lost:  # it expired a moment ago, so nobody else answers
+    def start(on_done: OnDone) -> None:
+        lost.extend(settle(on_done))
+        if lost:  # the lock has just expired, so `on_done` is never called
             raise LockNotFound(str(lock_lost_error()))
 
     try:
         await wait_until_done(start)
-    except MessageLockLost as error:  # another process has said so
+    except MessageLockLost as error:  # reported by the process that owns the fragment
         raise LockNotFound(str(error)) from None
     return Response()
 
 
 async def _locks_message(fragment: FragmentPort, lock_number: int, id_or_sequence_number: str) -> bool:
-    """A lock is on the message of that sequence number or id. NoSuchLock."""
+    """Return whether a lock is on the message with this sequence number or id. Raise LockNotFound if it has expired."""
     try:
         sequence, message_id = await wait_for_result(partial(fragment.settlement.find_locked_message, lock_number))
     except MessageLockLost as error:

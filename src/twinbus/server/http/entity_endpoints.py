@@ -1,6 +1,7 @@
-"""Requests about queues, topics and subscriptions.
+"""Endpoints for queues, topics, subscriptions and rules.
 
-Owns: what each asks of the namespace, and what it answers. Knows nothing of the elements in a description.
+Owns: which operation of the `Administration` a request calls, and the response. Knows nothing of the XML elements of a
+description.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from starlette.responses import Response
 
 from twinbus.model import path
 from twinbus.model.atom import envelope
-from twinbus.model.atom import rule as rule_form
+from twinbus.model.atom import rule as rule_codec
 from twinbus.model.atom.description_codec import FORWARD_AUTHORIZATION_HEADERS
 from twinbus.model.atom.descriptions import QUEUE_CODEC, SUBSCRIPTION_CODEC, TOPIC_CODEC, read_default_rule
 from twinbus.model.atom.value_formats import PARTITIONING_SINCE
@@ -36,29 +37,29 @@ if TYPE_CHECKING:
     from twinbus.server.http.call import Call
     from twinbus.server.http.routes import Authorise
 
-AnyForm: TypeAlias = "DescriptionCodec[Any, Any]"
+AnyCodec: TypeAlias = "DescriptionCodec[Any, Any]"
 ENTITY_PATTERN: Final = r"(?P<entity>(?!\$).*?)"
 SUBSCRIPTION_PATTERN: Final = rf"{ENTITY_PATTERN}/subscriptions/(?P<subscription>[^/]+)"
-FORM_BY_INFO: Final[dict[type, AnyForm]] = {
+CODEC_BY_INFO: Final[dict[type, AnyCodec]] = {
     QueueInfo: QUEUE_CODEC,
     TopicInfo: TOPIC_CODEC,
     SubscriptionInfo: SUBSCRIPTION_CODEC,
 }
-"""Which entity has which description."""
-FORM_BY_TAG: Final[dict[str, AnyForm]] = {form.tag: form for form in FORM_BY_INFO.values()}
-"""By the names of their elements."""
+"""The codec for each kind of entity, by info type."""
+CODEC_BY_TAG: Final[dict[str, AnyCodec]] = {form.tag: form for form in CODEC_BY_INFO.values()}
+"""The codec for each kind of entity, by XML element name."""
 
 
 class EntityEndpoints:
-    """The entities of one namespace, over HTTP."""
+    """Endpoints for the queues, topics and subscriptions of a namespace."""
 
     def __init__(self, administration: Administration, authorise: Authorise) -> None:
-        """`authorise` is asked whether the targets of forwarding may be sent to."""
+        """Create the endpoints; `authorise` checks the right to send to forwarding targets."""
         self._administration = administration
         self._authorise = authorise
 
     def routes(self) -> tuple[Route, ...]:
-        """The last takes every address that does not start with `$`."""
+        """Return the routes; the last one matches every path that does not start with `$`."""
         return (
             route(r"\$resources/queues", GET=self._list_queues),
             route(r"\$resources/topics", GET=self._list_topics),
@@ -72,7 +73,7 @@ class EntityEndpoints:
             route(ENTITY_PATTERN, PUT=self._put_entity, GET=self._get_entity, DELETE=self._delete_entity),
         )
 
-    # --- making and changing ------------------------------------------------------------------------------------------
+    # --- create and update --------------------------------------------------------------------------------------------
 
     async def _put_entity(self, call: Call) -> Response:
         if call.is_update:
@@ -88,7 +89,7 @@ class EntityEndpoints:
 
     async def _create(self, call: Call, *tags: str) -> Response:
         root = envelope.read_description(await call.body(), *tags)
-        description: Description = FORM_BY_TAG[envelope.local_name(root)].read(root, now_ms=call.received_ms)
+        description: Description = CODEC_BY_TAG[envelope.local_name(root)].read(root, now_ms=call.received_ms)
         if getattr(description, "enable_partitioning", False) and not call.knows_partitioning:
             raise InvalidArgument(f"EnablePartitioning needs api-version {PARTITIONING_SINCE} or later")
         _check_message_size(description, type(description)())
@@ -106,11 +107,11 @@ class EntityEndpoints:
 
     async def _update(self, call: Call, entity: str, *tags: str) -> Response:
         root = envelope.read_description(await call.body(), *tags)
-        form = FORM_BY_TAG[envelope.local_name(root)]
+        form = CODEC_BY_TAG[envelope.local_name(root)]
         current = await self._administration.get(entity)
-        if FORM_BY_INFO[type(current)] is not form:
+        if CODEC_BY_INFO[type(current)] is not form:
             raise InvalidArgument(
-                f"'{current.path}' is described by a {FORM_BY_INFO[type(current)].tag}, not a {form.tag}"
+                f"'{current.path}' is described by a {CODEC_BY_INFO[type(current)].tag}, not a {form.tag}"
             )
         description = form.read(root, current.description, now_ms=call.received_ms)
         _check_message_size(description, current.description)
@@ -119,13 +120,17 @@ class EntityEndpoints:
         return self._entry_response(call, await self._administration.update(entity, description))
 
     def _authorise_forwarding(self, call: Call, description: Description) -> None:
-        """Who may manage one entity may not for that reason send to another: the SDKs show a token for each target."""
+        """Raise Unauthorized if the caller may not send to a forwarding target.
+
+        The right to manage one entity does not include sending to another entity: the SDKs send a token for each
+        target.
+        """
         for field, header in FORWARD_AUTHORIZATION_HEADERS.items():
             target = getattr(description, field, None)
             if target is not None:
                 self._authorise(call.request.headers.get(header, call.token), "Send", target, call.host)
 
-    # --- looking and deleting -----------------------------------------------------------------------------------------
+    # --- get and delete -----------------------------------------------------------------------------------------------
 
     async def _get_entity(self, call: Call) -> Response:
         return self._entry_response(call, await self._administration.get(call.entity))
@@ -141,7 +146,7 @@ class EntityEndpoints:
         await self._administration.delete(call.subscription)
         return Response()
 
-    # --- lists --------------------------------------------------------------------------------------------------------
+    # --- list ---------------------------------------------------------------------------------------------------------
 
     async def _list_queues(self, call: Call) -> Response:
         return await self._list_page(call, "$Resources/queues", self._administration.list_queues)
@@ -150,14 +155,16 @@ class EntityEndpoints:
         return await self._list_page(call, "$Resources/topics", self._administration.list_topics)
 
     async def _list_subscriptions(self, call: Call) -> Response:
-        list_some = partial(self._administration.list_subscriptions, call.entity)
-        return await self._list_page(call, f"{call.entity}/Subscriptions", list_some)
+        list_entities = partial(self._administration.list_subscriptions, call.entity)
+        return await self._list_page(call, f"{call.entity}/Subscriptions", list_entities)
 
     async def _list_page(
         self, call: Call, list_path: str, list_entities: Callable[..., Awaitable[Sequence[EntityInfo]]]
     ) -> Response:
-        of_prefix, entry_of = partial(list_entities, prefix=call.prefix), partial(_entity_entry, view=call.view)
-        return await atom_responses.feed_response(call, list_path, of_prefix, entry_of, self._administration.namespace)
+        list_items, make_entry = partial(list_entities, prefix=call.prefix), partial(_entity_entry, view=call.view)
+        return await atom_responses.feed_response(
+            call, list_path, list_items, make_entry, self._administration.namespace
+        )
 
     def _entry_response(self, call: Call, info: EntityInfo, status: int = 200) -> Response:
         return atom_responses.entry_response(
@@ -169,14 +176,14 @@ def _entity_entry(info: EntityInfo, view: WriteContext) -> AtomEntry:
     return AtomEntry(
         path=info.path,
         title=info.name if isinstance(info, SubscriptionInfo) else info.path,
-        content=FORM_BY_INFO[type(info)].write(info, view),
+        content=CODEC_BY_INFO[type(info)].write(info, view),
         created_ms=info.runtime.created_ms,
         updated_ms=info.runtime.updated_ms,
     )
 
 
 def _check_message_size(desired: Description, current: Description) -> None:
-    """Refuse another size of messages: to choose one is a matter of Premium namespaces, and this one is Standard."""
+    """Raise InvalidArgument if the message size would change, which Standard namespaces do not allow."""
     size, before = getattr(desired, "max_message_kb", None), getattr(current, "max_message_kb", None)
     if size != before:
         raise InvalidArgument(
@@ -186,14 +193,14 @@ def _check_message_size(desired: Description, current: Description) -> None:
 
 
 class RuleEndpoints:
-    """The rules of all subscriptions, over HTTP."""
+    """Endpoints for the rules of subscriptions."""
 
     def __init__(self, administration: Administration) -> None:
-        """They are part of a namespace."""
+        """Create the endpoints for the subscriptions of a namespace."""
         self._administration = administration
 
     def routes(self) -> tuple[Route, ...]:
-        """To be tried before those of entities, which have every name."""
+        """Return the routes, which must come before the entity routes: entity routes match every path."""
         return (
             route(rf"{SUBSCRIPTION_PATTERN}/rules/(?P<rule>[^/]+)", PUT=self._put, GET=self._get, DELETE=self._delete),
             route(rf"{SUBSCRIPTION_PATTERN}/rules", GET=self._list),
@@ -201,7 +208,7 @@ class RuleEndpoints:
 
     async def _put(self, call: Call) -> Response:
         is_update = call.is_update
-        rule = rule_form.read(envelope.read_description(await call.body(), rule_form.RULE_TAG), call.rule)
+        rule = rule_codec.read(envelope.read_description(await call.body(), rule_codec.RULE_TAG), call.rule)
         if is_update:
             return self._entry_response(call, await self._administration.update_rule(call.subscription, rule))
         return self._entry_response(call, await self._administration.create_rule(call.subscription, rule), status=201)
@@ -214,10 +221,10 @@ class RuleEndpoints:
         return Response()
 
     async def _list(self, call: Call) -> Response:
-        list_some = partial(self._administration.list_rules, call.subscription)
-        entry_of = partial(_rule_entry, subscription=call.subscription)
+        list_items = partial(self._administration.list_rules, call.subscription)
+        make_entry = partial(_rule_entry, subscription=call.subscription)
         return await atom_responses.feed_response(
-            call, f"{call.subscription}/Rules", list_some, entry_of, self._administration.namespace
+            call, f"{call.subscription}/Rules", list_items, make_entry, self._administration.namespace
         )
 
     def _entry_response(self, call: Call, rule: RuleDescription, status: int = 200) -> Response:
@@ -230,7 +237,7 @@ def _rule_entry(rule: RuleDescription, subscription: str) -> AtomEntry:
     return AtomEntry(
         path=f"{subscription}/Rules/{rule.name}",
         title=rule.name,
-        content=rule_form.write(rule),
+        content=rule_codec.write(rule),
         created_ms=rule.created_ms,
         updated_ms=rule.created_ms,
     )

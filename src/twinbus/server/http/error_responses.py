@@ -1,7 +1,7 @@
-"""What is answered when a request fails.
+"""Responses to failed requests.
 
-Owns: the body that the SDKs read an error from, and the errors that only HTTP has. Every failure gets a tracking id, so
-that a caller can name it to whoever reads the log.
+Owns: the error body that the SDKs read, and the errors that only HTTP has. Every failure gets a tracking id, with which
+an administrator finds the failure in the log.
 """
 
 from __future__ import annotations
@@ -19,68 +19,68 @@ ERROR_MEDIA_TYPE: Final = "application/xml; charset=utf-8"
 
 
 class ResourceNotFound(CallerError):
-    """An address that is no entity's and none of the service's own."""
+    """The path is neither an entity nor a resource of the service."""
 
     condition = "amqp:not-found"
     status = 404
 
 
 class MethodNotAllowed(CallerError):
-    """A verb that the address does not have."""
+    """The path does not support the request's method."""
 
     condition = "amqp:not-allowed"
     status = 405
 
     def __init__(self, method: str, allowed: tuple[str, ...]) -> None:
-        """`allowed` are those that it has."""
-        super().__init__(f"{method!r:.20} is not for this address; it takes {', '.join(allowed)}")
+        """Create the error; `allowed` are the methods that the path supports."""
+        super().__init__(f"{method!r:.20} is not allowed for this path: use {', '.join(allowed)}")
         self.allowed = allowed
 
 
 class Forbidden(CallerError):
-    """A request that no token can make good: it comes by a name, or from a page, that this server does not serve."""
+    """The request's Host or Origin is not allowed, whatever its token."""
 
     condition = "amqp:not-allowed"
     status = 403
 
 
 class UpgradeRequired(CallerError):
-    """An address that is a WebSocket, asked for as if it were none."""
+    """The path accepts WebSocket handshakes only."""
 
     status = 426
 
 
 class BodyTooLarge(CallerError):
-    """More bytes than such a request has."""
+    """The body exceeds the limit for this kind of request."""
 
     status = 413
 
 
 class BodyTooSlow(OperationTimeout):
-    """The rest of the body did not come in time: nothing was done."""
+    """The body did not arrive in time; nothing was changed."""
 
 
 def new_tracking_id() -> str:
-    """What names one failure."""
+    """Return a new id for one failure."""
     return str(uuid.uuid4())
 
 
 def error_response(error: ServiceBusError) -> Response:
-    """The response that says what was wrong."""
+    """Return the response for an error."""
     response = make_error_response(error.status, str(error), new_tracking_id())
     if isinstance(error, MethodNotAllowed):
         response.headers["allow"] = ", ".join(error.allowed)
     if isinstance(error, UpgradeRequired):
         response.headers.update({"upgrade": "websocket", "connection": "upgrade", "sec-websocket-version": "13"})
     if isinstance(error, BodyTooSlow):
-        response.headers["connection"] = "close"  # what would come next is the rest of that body
+        response.headers["connection"] = "close"  # the rest of the body would be read as the next request
     if isinstance(error, DiskFull):
         response.headers[ERROR_NAME_HEADER] = DiskFull.__name__
     return response
 
 
 def make_error_response(status: int, text: str, tracking_id: str) -> Response:
-    """An error body: no namespace, the status as its code."""
+    """Return a response whose XML body has the status as its code, as the SDKs expect."""
     root = Element("Error")
     envelope.add_element(root, "Code", str(status))
     envelope.add_element(root, "Detail", f"{text.rstrip('.')}. TrackingId:{tracking_id}")

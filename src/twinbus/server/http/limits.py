@@ -1,4 +1,4 @@
-"""What one caller over HTTP may take: bytes and time. Connections are limited where they are accepted."""
+"""Size and time limits for HTTP requests. Does not limit connections: `admission` does."""
 
 from __future__ import annotations
 
@@ -22,42 +22,46 @@ async def read_body(
     timeout_s: float,
     too_large_error: type[ServiceBusError] = error_responses.BodyTooLarge,
 ) -> bytes:
-    """All of it. `too_large` if there is more than `limit`, BodyTooSlow, ClientDisconnect."""
+    """Read the whole body of a request.
+
+    Raise `too_large_error` if the body exceeds `max_bytes`, BodyTooSlow after `timeout_s`, and ClientDisconnect if the
+    client disconnects.
+    """
     chunks: list[bytes] = []
-    size = int(request.headers.get("content-length", 0))  # the protocol has seen to it that it is a number
+    size = int(request.headers.get("content-length", 0))  # h11 has checked that the value is a number
     try:
         async with asyncio.timeout(timeout_s), aclosing(request.stream()) as stream:
             while size <= max_bytes and (chunk := await anext(stream, b"")):
                 chunks.append(chunk)
                 size = max(size, sum(map(len, chunks)))
     except TimeoutError:
-        raise error_responses.BodyTooSlow(f"the body did not come within {timeout_s} s") from None
-    if size > max_bytes:  # what is left of it is read and dropped by the protocol, so that this answer arrives
+        raise error_responses.BodyTooSlow(f"the body did not arrive within {timeout_s} s") from None
+    if size > max_bytes:  # uvicorn reads and drops the rest of the body, so that the client gets the response
         raise too_large_error(f"the body has {size} bytes or more; it can have {max_bytes}")
     return b"".join(chunks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpLimits:
-    """The numbers of one listener and of what it serves."""
+    """The limits for an HTTP listener and its requests."""
 
     max_head_bytes: int = 65_536
-    """Request line and headers. Tokens travel there."""
+    """The largest request line with headers, which include tokens."""
     max_body_bytes: int = 65_536
-    """The description of an entity is a few kilobytes. Messages wait in the same loop while it is read."""
+    """The largest body in a management request. Descriptions are a few kilobytes, and parsing blocks the event loop."""
     max_wait_s: float = 240.0
-    """For a message, whatever `timeout` asks for."""
+    """The longest wait for a message, whatever `timeout` requests."""
     max_page: int = 1_000
-    """Entities in one page of a list, whatever `$top` asks for."""
+    """The largest page of a list, whatever `$top` requests."""
     tls_handshake_timeout_s: float = 20.0
     head_timeout_s: float = 20.0
-    """From the first byte of a request, or the opening of the connection, to the end of its headers."""
+    """The time from the first byte of a request, or from when the connection was opened, to the end of the headers."""
     body_timeout_s: float = 20.0
-    """From the end of the headers to the end of the body."""
+    """The time from the end of the headers to the end of the body."""
     write_timeout_s: float = 20.0
-    """How long a client may not read what is sent to it."""
+    """How long a client may leave a response unread before its connection is aborted."""
     keep_alive_s: int = 75
-    """How long a connection may be without a request. Longer than the clients' own, who else reuse one as it closes."""
+    """How long a connection may be idle. Clients must time out first, or they reuse a closing connection."""
 
 
 DEFAULT_LIMITS: Final = HttpLimits()

@@ -1,7 +1,8 @@
-"""Whoever takes one message over HTTP: the consumer that a fragment knows, for as long as one request waits.
+"""The consumer of one HTTP request, which receives at most one message.
 
-Owns: that a message is locked for a caller who is there, or in the queue. HTTP cannot say that an answer has arrived:
-what was on its way when the caller went is out until its lock expires.
+Owns: the message from delivery to response. If the caller disconnects before the response is sent, the message is
+released. HTTP does not confirm that a response has arrived: a message whose response was lost stays locked until its
+lock expires.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class PendingDeletion:
-    """Of one message that is locked for a caller. As in a transaction, its lock does not expire until it is decided."""
+    """The pending deletion of a locked message, whose lock does not expire until commit or rollback."""
 
     def __init__(
         self,
@@ -43,7 +44,7 @@ class PendingDeletion:
         caller: Caller,
         transaction: Transaction,
     ) -> None:
-        """MessageLockLost if it is not locked any more."""
+        """Settle the message in `transaction`. Raise MessageLockLost if its lock has expired."""
         self._fragment = fragment
         self._caller = caller
         self._lock_numbers = fragment.lock_numbers([delivery[1]])
@@ -53,28 +54,28 @@ class PendingDeletion:
 
     @property
     def is_abandoned(self) -> bool:
-        """Nobody is there to get it."""
+        """Whether the caller has disconnected."""
         return self._caller.closed.done()
 
     async def commit(self) -> None:
-        """The answer was handed over: delete the message. Who has gone since may have got it."""
-        with suppress(ServiceBusError):  # its store is gone: the message is there when that is opened again
+        """Delete the message after the response was written: a caller that has disconnected since may have read it."""
+        with suppress(ServiceBusError):  # its store is down: the message is delivered again when the store is back
             await wait_until_done(self._transaction.commit)
 
     def roll_back(self) -> None:
-        """Nobody has seen the message."""
+        """Release the message, which the caller has not seen."""
         self._transaction.roll_back()
-        with suppress(ServiceBusError):  # its store is gone, and the lock with it
+        with suppress(ServiceBusError):  # its store is down, and the lock is lost with it
             self._fragment.settlement.release(self._lock_numbers, ignore)
 
 
 class DeletingResponse(Response):
-    """The answer with the message. The next request of the same connection finds it deleted."""
+    """A response with a message that is deleted before the next request on the same connection is read."""
 
     deletion: PendingDeletion
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  # as Starlette has it
-        """Send it, delete the message, and end."""
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  # Starlette's signature
+        """Send the message, delete it, and finish the response."""
         if self.deletion.is_abandoned:
             self.deletion.roll_back()
             return
@@ -89,12 +90,12 @@ class DeletingResponse(Response):
 
 
 class HttpReceiver:
-    """One message, at most."""
+    """A consumer that receives at most one message."""
 
     receive_and_delete = False
 
     def __init__(self, fragments: Sequence[FragmentPort], caller: Caller, recheck: Recheck | None = None) -> None:
-        """Those of the entity, which has no sessions. `recheck` raises if the caller's key was changed meanwhile."""
+        """Create a consumer of `fragments`, which have no sessions. `recheck` raises if the key has been changed."""
         self._multi_receiver = MultiFragmentReceiver(fragments)
         self._caller = caller
         self._recheck = recheck
@@ -103,16 +104,16 @@ class HttpReceiver:
         self._outcome: asyncio.Future[Delivery | None] = asyncio.get_running_loop().create_future()
 
     async def receive(self, wait_s: float) -> Delivery | None:
-        """A message, or None where none came in that time.
+        """Return a message, or None if none arrives within `wait_s`.
 
-        ClientDisconnect if nobody is there to get it, Unauthorized if the key was changed while the request waited.
+        Raise ClientDisconnect if the caller disconnects, Unauthorized if the key was changed while the request waited.
         """
         self._multi_receiver.add(self)
         try:
             self._multi_receiver.dispatch_to(self)
-            await self._wait_for_outcome(self._caller.answer_now, timeout_s=wait_s)
+            await self._wait_for_outcome(self._caller.respond_now, timeout_s=wait_s)
             if not self._outcome.done():
-                # Reading takes its time: what is there now is had also by those who do not wait at all.
+                # Reading from disk takes time: drain, so that a timeout of 0 still returns an available message.
                 self._multi_receiver.drain(self, self._on_drained)
                 await self._wait_for_outcome()
         except asyncio.CancelledError:
@@ -120,7 +121,7 @@ class HttpReceiver:
             raise
         finally:
             self._multi_receiver.remove(self)
-            self._outcome.cancel()  # if there is none yet, none is to come any more
+            self._outcome.cancel()  # accept no message from now on
         if self._caller.closed.done():
             self._release()
             raise ClientDisconnect
@@ -133,14 +134,14 @@ class HttpReceiver:
         return self._outcome.result()
 
     async def _wait_for_outcome(self, *other_futures: asyncio.Future[None], timeout_s: float | None = None) -> None:
-        wanted: list[asyncio.Future[Any]] = [self._outcome, self._caller.closed, *other_futures]
-        await asyncio.wait(wanted, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        futures: list[asyncio.Future[Any]] = [self._outcome, self._caller.closed, *other_futures]
+        await asyncio.wait(futures, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
 
     def _release(self) -> None:
         if self._outcome.done() and not self._outcome.cancelled() and self._outcome.exception() is None:
             delivery = self._outcome.result()
             if delivery is not None:
-                with suppress(ServiceBusError):  # its store is gone, and the lock with it
+                with suppress(ServiceBusError):  # its store is down, and the lock is lost with it
                     fragment = self._multi_receiver.fragment_of_tag(delivery[1])
                     fragment.settlement.release(fragment.lock_numbers([delivery[1]]), ignore)
 
@@ -148,42 +149,42 @@ class HttpReceiver:
         if not self._outcome.done():
             self._outcome.set_result(None)
 
-    # --- the fragment calls these -------------------------------------------------------------------------------------
+    # --- consumer interface, called by fragments ----------------------------------------------------------------------
 
     @property
     def is_closed(self) -> bool:
-        """Nobody is there to get anything; or it was got."""
+        """Whether the request has its outcome, or the caller has disconnected."""
         return self._outcome.done() or self._caller.closed.done()
 
     @property
     def available_credit(self) -> int:
-        """One, until it is there, or while a fragment of another process is asked for it."""
+        """One until a message is delivered; 0 while the credit is reserved for a fragment of another process."""
         return 0 if self.is_closed else 1 - self._reserved_credit
 
     def reserve_credit(self, count: int) -> None:
-        """Its room is lent to a fragment of another process, or is not any more."""
+        """Reserve credit for a fragment of another process; a negative `count` returns credit."""
         self._reserved_credit += count
 
     def deliver(self, deliveries: list[Delivery]) -> int:
-        """Here it is. To one who has gone it is not given (`room`), but for what was on its way from elsewhere."""
+        """Take the first message and return 1. Return 0 if closed: another process may still be sending messages."""
         if self.is_closed:
             return 0
         self._outcome.set_result(deliveries[0])
         return 1
 
     def request_messages(self) -> None:
-        """There is room again."""
+        """Ask the fragments for a message again, because credit was returned."""
         if not self.is_closed:
             self._multi_receiver.dispatch_to(self)
 
     def on_admitted(self) -> None:
-        """A fragment of another process knows it."""
+        """Do nothing when a fragment of another process has attached this consumer."""
 
     def force_detach(self, error: ServiceBusError) -> None:
-        """The entity was deleted or disabled."""
+        """Fail the request with an error: the entity was deleted or disabled."""
         if not self._outcome.done():
             self._outcome.set_exception(error)
 
     def on_session_lock_lost(self, error: ServiceBusError) -> None:
-        """There are no sessions here."""
+        """Fail the request with an error; never called, because the fragments have no sessions."""
         self.force_detach(error)

@@ -1,6 +1,6 @@
-"""Requests about the namespace as a whole: what it is, and how it is.
+"""Endpoints for the namespace as a whole.
 
-Owns: its description, its health, and the pauses of its loop.
+Owns: the namespace's info, its health, the event loop's pauses, and rehearsed outages.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ JSON_MEDIA_TYPE = "application/json"
 
 
 class NamespaceEndpoints:
-    """One namespace, over HTTP."""
+    """Endpoints for the info and health of a namespace, and for pauses of the event loop."""
 
     def __init__(self, administration: Administration, pause_meter: PauseMeter | None) -> None:
-        """`pauses` may be measured."""
+        """Create the endpoints; `pause_meter` is None if pauses are not measured."""
         self._administration = administration
         self._pause_meter = pause_meter
 
     def routes(self) -> tuple[Route, ...]:
-        """Health is for load balancers, which have no keys."""
+        """Return the routes. Health needs no token: load balancers have no keys."""
         return (
             route("health", None, GET=self._health, HEAD=self._health),
             route(r"\$namespaceinfo", GET=self._info),
@@ -46,16 +46,17 @@ class NamespaceEndpoints:
 
     async def _info(self, call: Call) -> Response:
         name, created_ms = self._administration.namespace, self._administration.created_ms
-        # The limits of messages and entities are those of the Standard tier, which NamespaceInfo has by default.
+        # The limits for messages and entities are those of the Standard tier, which NamespaceInfo has by default.
         content = descriptions.write_namespace(NamespaceInfo(name=name, created_ms=created_ms, modified_ms=created_ms))
         path = "$namespaceinfo"
         entry = AtomEntry(path=path, title=name, content=content, created_ms=created_ms, updated_ms=created_ms)
         return atom_responses.entry_response(call, entry, author=name)
 
     async def _health(self, call: Call) -> Response:
-        """200 while a store works, 503 otherwise; with `?for=send`, 200 while a store takes messages.
+        """Respond 200 if a store is available (with `?for=send`, if a store accepts messages), 503 otherwise.
 
-        A full disk alone does not make it 503: a load balancer would cut off the receivers, whose settling frees space.
+        Without `?for=send`, a full disk does not cause 503: a load balancer would cut off the receivers, whose
+        settlements free space.
         """
         purpose = call.request.query_params.get("for")
         if purpose not in (None, "send"):
@@ -69,9 +70,9 @@ class NamespaceEndpoints:
         return Response(msgspec.json.encode(health), status_code=200 if serves else 503, media_type=JSON_MEDIA_TYPE)
 
     async def _reset_pauses(self, _: Call) -> Response:
-        """What was found so far; from now on it is measured anew."""
+        """Return the pauses measured so far, and reset the meter."""
         if self._pause_meter is None:
-            raise error_responses.ResourceNotFound("pauses are not measured: twinbus serve --measure-pauses does")
+            raise error_responses.ResourceNotFound("pauses are not measured: start with twinbus serve --measure-pauses")
         content = msgspec.json.encode(self._pause_meter.summary())
         self._pause_meter.reset()
         return Response(content, media_type=JSON_MEDIA_TYPE)
@@ -81,21 +82,21 @@ _SECONDS_PATTERN: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,3})?")
 
 
 class OutageEndpoints:
-    """The outages of one namespace, over HTTP."""
+    """Endpoints for the rehearsed outages of a namespace."""
 
     def __init__(self, outage_switch: OutageSwitch) -> None:
-        """Whether a caller may is asked before, by whoever looks at `routes`."""
+        """Create the endpoints. The caller's token is checked before a handler in `routes` is called."""
         self._outage_switch = outage_switch
         self.routes: tuple[Route, ...] = (route(r"\$outage", PUT=self._begin, GET=self._list, DELETE=self._end),)
 
     async def _begin(self, call: Call) -> Response:
-        asked = call.request.query_params
-        path, seconds = asked.get("path"), asked.get("seconds", "")
+        query = call.request.query_params
+        path, seconds = query.get("path"), query.get("seconds", "")
         if not path:
             raise InvalidArgument("path is missing: it is the path of an entity, or * for the whole namespace")
         if not _SECONDS_PATTERN.fullmatch(seconds):
-            raise InvalidArgument(f"seconds is {seconds!r:.40}; it is how long the outage lasts")
-        kind = asked.get("kind", OutageKind.REFUSE.value)
+            raise InvalidArgument(f"seconds is {seconds!r:.40}: give the duration of the outage in seconds")
+        kind = query.get("kind", OutageKind.REFUSE.value)
         return _json_response(await self._outage_switch.begin(path.strip("/"), kind, float(seconds)), status=201)
 
     async def _list(self, _: Call) -> Response:

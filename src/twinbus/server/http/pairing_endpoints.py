@@ -1,11 +1,12 @@
-"""Pairings over HTTP: `/$pairing`.
+"""Endpoints for reports from paired clients, and for backlog queues: `/$pairing`.
 
-    PUT /$pairing/<client>                      a client reports how it is
-    DELETE /$pairing/<client>?primary=contoso   a client has ended
-    GET /$pairing?primary=contoso               what clients have reported
-    GET /$pairing/$backlog?primary=contoso      what is parked, read from the backlog queues
+    PUT /$pairing/<client>                      store a report from a client
+    DELETE /$pairing/<client>?primary=contoso   remove the report of a client that has stopped
+    GET /$pairing?primary=contoso               read the reports from clients
+    GET /$pairing/$backlog?primary=contoso      describe the backlog queues and their parked messages
 
-Owns: these requests. A token for a backlog queue is not one for these addresses, so its scope is checked here.
+Owns: the handlers of these requests. A token for a backlog queue does not cover these paths, so the token's scope is
+checked here.
 """
 
 from __future__ import annotations
@@ -30,19 +31,19 @@ if TYPE_CHECKING:
 
 
 class VerifyToken(Protocol):
-    """Reads a token."""
+    """A function that verifies a token."""
 
     def __call__(self, token: str | None, /) -> Grant:
-        """What a token, or None, grants on whatever it is for. Unauthorized."""
+        """Return what a token grants, whatever its scope. Raise Unauthorized if the token is invalid or None."""
 
 
 class PairingEndpoints:
-    """The reports of one namespace, over HTTP."""
+    """Endpoints for the reports from paired clients to a namespace, and for its backlog queues."""
 
     def __init__(
         self, pairing_reports: PairingReports, backlog_reader: BacklogReader, verify_token: VerifyToken
     ) -> None:
-        """`show` is asked before anything else is: also before a report is read."""
+        """Create the endpoints. Handlers call `verify_token` before they read the body."""
         self._pairing_reports = pairing_reports
         self._backlog_reader = backlog_reader
         self._verify_token = verify_token
@@ -57,19 +58,19 @@ class PairingEndpoints:
         report = report_format.parse_report(await call.body())
         report_store.check_allowed([grant], Right.SEND, report.primary, call.address)
         if report.client != call.names["client"]:
-            raise InvalidArgument(f"the report is of {report.client!r:.140}, and the address of another client")
+            raise InvalidArgument(f"the report is of {report.client!r:.140}, but the path names another client")
         await self._pairing_reports.put(report)
         return Response(status_code=204)
 
     async def _remove(self, call: Call) -> Response:
         grant = self._grant_to_send(call)
-        leave = report_format.parse_departure({**call.request.query_params, "client": call.names["client"]})
-        report_store.check_allowed([grant], Right.SEND, leave.primary, call.address)
-        await self._pairing_reports.remove(leave)
+        departure = report_format.parse_departure({**call.request.query_params, "client": call.names["client"]})
+        report_store.check_allowed([grant], Right.SEND, departure.primary, call.address)
+        await self._pairing_reports.remove(departure)
         return Response(status_code=204)
 
     def _grant_to_send(self, call: Call) -> Grant:
-        """What the token of a client grants that reports or leaves."""
+        """Return the grant from a token with the right to send. Raise Unauthorized if the token lacks this right."""
         grant = self._verify_token(call.token)
         if Right.SEND not in grant.key.rights:
             raise Unauthorized(f"the key {grant.key_name!r} has no right to {Right.SEND.value}")
@@ -79,23 +80,26 @@ class PairingEndpoints:
         grant, primary = self._grant_to_listen(call)
         skip, top = call.page
         page = await self._pairing_reports.read(
-            lambda one: report_store.is_allowed([grant], Right.LISTEN, one), primary=primary, skip=skip, top=max(1, top)
+            lambda name: report_store.is_allowed([grant], Right.LISTEN, name),
+            primary=primary,
+            skip=skip,
+            top=max(1, top),
         )
-        following = b"null" if page.next is None else str(page.next).encode()
+        next_page = b"null" if page.next is None else str(page.next).encode()
         now = msgspec.json.encode(datetime_of(call.received_ms))
-        content = b'{"now":' + now + b',"reports":[' + b",".join(page.reports) + b'],"next":' + following + b"}"
+        content = b'{"now":' + now + b',"reports":[' + b",".join(page.reports) + b'],"next":' + next_page + b"}"
         return Response(content, media_type=JSON_MEDIA_TYPE)
 
     async def _read_backlog(self, call: Call) -> Response:
         grant, primary = self._grant_to_listen(call)
         queues = await self._backlog_reader.read(
-            lambda one: report_store.is_allowed([grant], Right.LISTEN, one), primary
+            lambda name: report_store.is_allowed([grant], Right.LISTEN, name), primary
         )
         content = msgspec.json.encode({"now": datetime_of(call.received_ms), "queues": queues})
         return Response(content, media_type=JSON_MEDIA_TYPE)
 
     def _grant_to_listen(self, call: Call) -> tuple[Grant, str | None]:
-        """What the token of a reader grants, and the primary that it asks for; None: all that it may see."""
+        """Return the grant from the caller's token, and the requested primary; None requests all primaries."""
         grant = self._verify_token(call.token)
         primary = call.request.query_params.get("primary")
         if primary is not None:

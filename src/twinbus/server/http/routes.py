@@ -1,7 +1,7 @@
-"""Which requests there are: tables of addresses, each with what is done for the methods that it has.
+"""Routes: path patterns with a handler for each method.
 
-Owns: how a request finds what answers it. A table is a sequence of routes, and the first whose pattern fits the whole
-address is taken: who adds a table decides by its place what it hides.
+Owns: the choice of the handler for a request. The first route whose pattern matches the whole path is used, so the
+order of routes matters.
 """
 
 from __future__ import annotations
@@ -22,55 +22,58 @@ if TYPE_CHECKING:
 
     Handler: TypeAlias = Callable[[Call], Awaitable[Response]]
     Recheck: TypeAlias = Callable[[], None]
-    """Raises Unauthorized if the key of a token that was good is not so any more."""
+    """A function that raises Unauthorized if the key of a formerly valid token has been revoked."""
 
 MANAGE_RIGHT: Final = "Manage"
 
 
 class Authorise(Protocol):
-    """Checks a token."""
+    """A function that checks a token."""
 
     def __call__(
         self, token: str | None, right: str, path: str, host: str = "", address: str = "", /
     ) -> Recheck | None:
-        """Unauthorized if the token of a request, or None, does not give this right on a path ("" is the namespace).
+        """Raise Unauthorized unless the token grants `right` on `path` ("" is the namespace).
 
-        `host` is what the caller calls the service, where a token may name it instead of the namespace. `address` is
-        that of the request, where it is below `path` and a token may be for any prefix of it. A request that waits
-        calls the result, if there is one, before it hands anything out.
+        `host` is the host name that the caller used, if a token may name the host instead of the namespace. `address`
+        is the request's path, if that path is below `path` and a token may be for any prefix of the address. A request
+        that waits calls the returned function, if any, before it returns a message.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """An address, or several of one form."""
+    """A path pattern with its handlers."""
 
     pattern: re.Pattern[str]
-    """Of the address after decoding, without slashes at its ends: a name may have had its own as %2F. Its groups are
-    names in the address. Whoever may not do anything can make it be tried on some 60,000 characters."""
+    """Matches the decoded path, without leading and trailing slashes: a name may contain an encoded slash (%2F). The
+    named groups are names in the path. Must be fast for 60,000 characters: it runs before the token is checked."""
     handlers: Mapping[str, Handler]
-    """By method."""
+    """Handlers by method."""
     right: str | None = MANAGE_RIGHT
-    """What the caller's token has to allow. None: it is not asked for here."""
+    """The right that the caller's token must grant; None: the token is not checked before the handler is called."""
     scope_group: str | None = None
-    """The name in the address that it has to allow that on; None: the whole address."""
+    """The group with the path for which the token must grant the right; None: the whole path."""
     falls_through: bool = False
-    """What it has no method for is looked for among the routes behind it."""
+    """Whether methods without a handler are looked up in the following routes."""
 
 
 def route(address: str, right: str | None = MANAGE_RIGHT, **handlers: Handler) -> Route:
-    """An address as a regular expression, in any spelling of its letters."""
+    """Return a route for a regular expression, which ignores case."""
     return Route(re.compile(address, re.IGNORECASE | re.DOTALL), handlers, right)
 
 
 def find_route(routes: Iterable[Route], method: str, address: str) -> tuple[Route, Handler, dict[str, str]]:
-    """The route of a request, what answers it, and the names in its address; NoSuchResource, MethodNotAllowed."""
+    """Return the route and handler for a request, and the names in its path.
+
+    Raise ResourceNotFound if no route matches, MethodNotAllowed if the route has no handler for the method.
+    """
     allowed: list[str] = []
-    for one in routes:
-        if match := one.pattern.fullmatch(address):
-            if method in one.handlers:
-                return one, one.handlers[method], match.groupdict()
-            allowed += one.handlers
-            if not one.falls_through:
+    for candidate in routes:
+        if match := candidate.pattern.fullmatch(address):
+            if method in candidate.handlers:
+                return candidate, candidate.handlers[method], match.groupdict()
+            allowed += candidate.handlers
+            if not candidate.falls_through:
                 raise MethodNotAllowed(method, tuple(dict.fromkeys(allowed)))
-    raise ResourceNotFound(f"{address!r:.300} is nothing that this service has")
+    raise ResourceNotFound(f"there is no resource {address!r:.300}")

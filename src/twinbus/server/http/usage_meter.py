@@ -1,7 +1,7 @@
-"""What requests over HTTP are counted as, and as whose.
+"""Metering of HTTP requests.
 
-Owns: that a caller is counted under the name of its key, and a call about an entity with that; what is asked about one
-that is not there is asked of the namespace.
+Owns: the choice of the counter for a request. A request is counted by entity and by the name of the caller's key;
+requests for an entity that does not exist are counted for the namespace.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ if TYPE_CHECKING:
 
 
 class HasPath(Protocol):
-    """An entity, as far as it is of interest here."""
+    """An entity that has a path."""
 
     @property
     def path(self) -> str:
-        """As its owner writes it."""
+        """The entity's path, as spelled at creation."""
 
 
 class HttpUsageMeter:
-    """Of one namespace."""
+    """The meter for a namespace's HTTP requests."""
 
     def __init__(self, usage_meter: UsageMeter, entities: Mapping[str, HasPath]) -> None:
-        """`entities` are those of the namespace now, by the keys of their paths."""
+        """Create a meter; `entities` are the current entities of the namespace, by canonical path."""
         self._usage_meter = usage_meter
         self._entities = entities
 
     @contextmanager
     def counter(self, call: Call, entity: str) -> Iterator[UsageCounter]:
-        """Where a call about an entity is counted, however long it takes. Its token was checked."""
-        found = self._usage_meter.counter(entity, _key_name(call.token))
-        found.user_count += 1
+        """Hold the counter for a request to an entity while the request runs. The token must already be checked."""
+        counter = self._usage_meter.counter(entity, _key_name(call.token))
+        counter.user_count += 1
         try:
-            yield found
+            yield counter
         finally:
-            found.user_count -= 1
+            counter.user_count -= 1
 
     async def handle_management(self, call: Call, handler: Handler) -> Response:
-        """Answer a call of management, and count it: with what it makes, or what it deletes."""
+        """Handle a management request and count it for its entity, even if it creates or deletes the entity."""
         before = self._find_entity_path(call)
         try:
             return await handler(call)
@@ -63,11 +63,11 @@ class HttpUsageMeter:
         entity, subscription = call.names.get("entity"), call.names.get("subscription")
         if not entity:
             return None
-        written = path.subscription_path(entity, subscription) if subscription else entity
-        found = self._entities.get(path.canonical_key(written))
-        return found.path if found is not None else None
+        requested = path.subscription_path(entity, subscription) if subscription else entity
+        existing = self._entities.get(path.canonical_key(requested))
+        return existing.path if existing is not None else None
 
 
 def _key_name(token: str | None) -> str:
-    """As its owner writes it: decoded as often as it was encoded."""
+    """Return the key name in a token, decoded as many times as clients have encoded it."""
     return list(Token.parse(token).key_names())[-1] if token is not None else NO_ENTITY

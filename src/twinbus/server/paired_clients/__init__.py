@@ -1,4 +1,4 @@
-"""What paired clients report to this namespace, their secondary.
+"""Reports that paired clients send to this namespace, their secondary.
 
-Owns: the latest report of each client, its format and limits, and the view of the backlog queues that operators see.
+Owns: the latest report from each client, its format and limits, and the backlog queues as operators see them.
 """

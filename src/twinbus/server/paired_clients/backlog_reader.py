@@ -1,8 +1,8 @@
-"""The backlog queues of this namespace, as operators see them: how many messages, for which entities, how old.
+"""Statistics about this namespace's backlog queues: how many messages they hold, for which entities, and how old.
 
-Owns: counting, and the limits on it. The numbers of a queue come from its counters and are exact. Destinations and ages
-are read from the messages themselves, the oldest first, up to a limit that all queues of a request share: a backlog of
-millions costs no more than one of ten thousand. Nothing is locked, changed or metered.
+Owns: the statistics and their limits. A queue's counts come from its counters and are exact. Destinations and ages are
+read from the messages, the oldest first, up to a limit that all queues of a request share: a backlog of millions of
+messages costs no more than a backlog of ten thousand. Reading does not lock, change or meter messages.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from twinbus.server.catalogue.administration import Administration
 
 MAX_MESSAGES: Final = 10_000
-"""Messages that one request reads, of all backlog queues together."""
+"""The maximum number of messages that one request reads, from all backlog queues together."""
 MAX_BYTES: Final = 67_108_864
-"""... and their bytes: the store reads messages with their bodies."""
+"""The maximum size of the messages that one request reads: the store reads messages with their bodies."""
 PAGE_MESSAGES: Final = 250
 PAGE_BYTES: Final = 524_288
 MAX_CONCURRENT_QUEUES: Final = 8
@@ -40,7 +40,7 @@ MAX_CONCURRENT_QUEUES: Final = 8
 
 @dataclass(slots=True)
 class Destination:
-    """The parked messages for one entity of the primary, in one backlog queue."""
+    """The parked messages for one entity in the primary, in one backlog queue."""
 
     path: str
     messages: int
@@ -49,54 +49,57 @@ class Destination:
 
 @dataclass(slots=True)
 class BacklogQueue:
-    """One backlog queue. As in the answer's JSON."""
+    """The statistics of one backlog queue. The JSON response has the same field names."""
 
     path: str
     primary: str
     parked: int
-    """Active, deferred and scheduled messages."""
+    """The number of active, deferred and scheduled messages."""
     dead_lettered: int
     size_bytes: int
     is_available: bool
-    """False: its store does not work, and the counts may be wrong."""
+    """False if the queue's store is down and the counts may be wrong."""
     read: int = 0
-    """How many messages were read for what follows, the oldest first; fewer than `parked` if there are too many."""
+    """The number of messages read for the following fields, the oldest first; at a limit, less than `parked`."""
     oldest: dt.datetime | None = None
-    """When the oldest message was parked."""
+    """The time at which the oldest message was parked."""
     destinations: list[Destination] = field(default_factory=list)
     unknown: int = 0
-    """Messages without a valid destination."""
+    """The number of messages without a valid destination."""
     error: str | None = None
-    """Why the messages could not be read."""
+    """The reason why the messages could not be read."""
 
 
 class BacklogReader:
-    """The backlog queues of a namespace."""
+    """Reads the statistics of all backlog queues in a namespace."""
 
     def __init__(self, namespace: Namespace, administration: Administration) -> None:
-        """Nothing is read yet."""
+        """Create a reader for the backlog queues in `namespace`."""
         self._namespace = namespace
         self._administration = administration
         self._read_lock = asyncio.Lock()
-        """One request at a time: the limits are those of the namespace."""
+        """A lock for one request at a time, because the limits apply to the namespace."""
 
     async def read(self, may_read: Callable[[str], bool], primary: str | None = None) -> list[BacklogQueue]:
-        """The backlog queues of the primaries that the caller may see, or of one of them."""
-        wanted = None if primary is None else canonical_key(primary)
+        """Return the statistics of all backlog queues, or only of the backlog queues for `primary`.
+
+        Only primaries for which `may_read` returns True are included.
+        """
+        primary_key = None if primary is None else canonical_key(primary)
         paths = sorted(
             key
             for key in self._namespace.entities
-            if (found := BACKLOG_QUEUE_PATH.fullmatch(key)) and wanted in (None, found[1]) and may_read(found[1])
+            if (match := BACKLOG_QUEUE_PATH.fullmatch(key)) and primary_key in (None, match[1]) and may_read(match[1])
         )
         if not paths:
             return []
-        at_once = asyncio.Semaphore(MAX_CONCURRENT_QUEUES)
+        concurrency = asyncio.Semaphore(MAX_CONCURRENT_QUEUES)
         async with self._read_lock:
-            read = await asyncio.gather(*[self._read_queue(path, len(paths), at_once) for path in paths])
-        return [queue for queue in read if queue is not None]
+            queues = await asyncio.gather(*[self._read_queue(path, len(paths), concurrency) for path in paths])
+        return [queue for queue in queues if queue is not None]
 
     async def _read_queue(self, path: str, queue_count: int, concurrency: asyncio.Semaphore) -> BacklogQueue | None:
-        """One of so many; None if it was deleted meanwhile, or is a topic."""
+        """Return the statistics of one of `queue_count` queues; None if the queue no longer exists, or is a topic."""
         async with concurrency:
             try:
                 info = await self._administration.get(path)
@@ -113,14 +116,14 @@ class BacklogReader:
                 size_bytes=runtime.size_bytes,
                 is_available=runtime.is_available,
             )
-            tally = _QueueStatistics(MAX_MESSAGES // queue_count or 1, MAX_BYTES // queue_count)
+            statistics = _QueueStatistics(MAX_MESSAGES // queue_count or 1, MAX_BYTES // queue_count)
             try:
                 for fragment in self._namespace.find_receivable(path).fragments_of(SubQueue.MAIN):
-                    await _read_fragment(fragment, tally)
+                    await _read_fragment(fragment, statistics)
             except ServiceBusError as error:
                 queue.error = str(error)
-            queue.read, queue.oldest, queue.unknown = tally.messages, tally.oldest, tally.unknown
-            queue.destinations = list(tally.destinations.values())
+            queue.read, queue.oldest, queue.unknown = statistics.messages, statistics.oldest, statistics.unknown
+            queue.destinations = list(statistics.destinations.values())
             return queue
 
 
@@ -134,39 +137,39 @@ async def _read_fragment(fragment: FragmentPort, statistics: _QueueStatistics) -
 
 
 async def _peek(fragment: FragmentPort, start: int, count: int) -> list[bytes]:
-    answer: asyncio.Future[list[bytes] | ServiceBusError] = asyncio.get_running_loop().create_future()
+    reply: asyncio.Future[list[bytes] | ServiceBusError] = asyncio.get_running_loop().create_future()
 
-    def peeked(found: list[bytes] | ServiceBusError) -> None:
-        if not answer.done():  # the caller may be gone
-            answer.set_result(found)
+    def on_peeked(payloads: list[bytes] | ServiceBusError) -> None:
+        if not reply.done():  # the caller may have been cancelled
+            reply.set_result(payloads)
 
-    fragment.browser.peek(start, count, PAGE_BYTES, peeked)
-    found = await answer
-    if isinstance(found, ServiceBusError):
-        raise found
-    return found
+    fragment.browser.peek(start, count, PAGE_BYTES, on_peeked)
+    payloads = await reply
+    if isinstance(payloads, ServiceBusError):
+        raise payloads
+    return payloads
 
 
 class _QueueStatistics:
-    """What was seen of one queue's messages."""
+    """Counts and ages of one queue's messages."""
 
     def __init__(self, max_messages: int, max_bytes: int) -> None:
-        """`messages` and `size` are how much may be read."""
+        """Create empty statistics that may read up to `max_messages` messages and `max_bytes` bytes."""
         self.messages = 0
         self.oldest: dt.datetime | None = None
         self.destinations: dict[str, Destination] = {}
-        """By path, in lower case."""
+        """Destinations by canonical path."""
         self.unknown = 0
         self.messages_left = max_messages
         self._bytes_left = max_bytes
 
     @property
     def is_full(self) -> bool:
-        """No more may be read."""
+        """Whether a limit is reached."""
         return self.messages_left <= 0 or self._bytes_left <= 0
 
     def add(self, payloads: Iterable[bytes]) -> int:
-        """Count some messages; the sequence number of the last one."""
+        """Add messages to the statistics; return the sequence number of the last message."""
         number = 0
         for payload in payloads:
             message = Message(payload)
@@ -184,16 +187,16 @@ class _QueueStatistics:
             path = message.lookup(Section.APPLICATION_PROPERTIES, PATH)
         except DecodeError:
             path = None
-        # Anybody with the right Send can write there whatever they like, and this ends on terminals.
+        # Any client with the right Send can set this property, and its value is printed on terminals.
         if not isinstance(path, str) or not path.isprintable() or not 0 < len(path) <= ENTITY_PATH_MAX_CHARACTERS:
             self.unknown += 1
             return
-        found = self.destinations.setdefault(canonical_key(path), Destination(str(path), 0, parked_at))
-        found.messages += 1
-        found.oldest = min(found.oldest, parked_at)
+        destination = self.destinations.setdefault(canonical_key(path), Destination(str(path), 0, parked_at))
+        destination.messages += 1
+        destination.oldest = min(destination.oldest, parked_at)
 
 
 def _int_annotation(message: Message, name: str) -> int:
-    found = message.lookup(Section.MESSAGE_ANNOTATIONS, name)
-    assert isinstance(found, int)
-    return int(found)
+    value = message.lookup(Section.MESSAGE_ANNOTATIONS, name)
+    assert isinstance(value, int)
+    return int(value)

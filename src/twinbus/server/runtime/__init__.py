@@ -1,5 +1,4 @@
-"""A server process: from its start to its end.
+"""A server process, from startup to exit.
 
-Owns: the data directory, stores, listeners, limits of connections, clocks, logs, the ready file, and reloading of
-settings.
+Owns: the data directory, stores, listeners, connection limits, clocks, logs, the ready file, and reloading settings.
 """

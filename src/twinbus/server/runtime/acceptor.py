@@ -1,17 +1,17 @@
-"""A listening socket, and its connections until each has a protocol.
+"""The acceptor: a listening socket, and its connections until each has a protocol.
 
     admission = Admission(max_connections=10_000)
     acceptor = await Acceptor(sock, admission).serve(make_protocol, tls, 20.0)
 
-Every connection is counted when it is accepted, before TLS. Then the acceptor waits for the first bytes: in all
-protocols served here the client speaks first, so a silent connection costs a socket and a small object, and has
-`FIRST_BYTES_S`. With the first bytes there, TLS is negotiated (within the time given) and the protocol takes over; it
-releases the connection's slot when the socket is lost.
+Every connection is counted when it is accepted, before TLS. Then the acceptor waits for the first bytes, for at most
+`FIRST_BYTES_TIMEOUT_S`: in all served protocols the client sends first, so a silent connection costs only a socket and
+a small object. After the first bytes, TLS is negotiated (within the given time) and the protocol takes over. The
+protocol releases the connection's slot when the socket is closed.
 
-Where several processes accept from one socket, a `Share` says whose turn it is.
+If several processes accept from one socket, an `AcceptBalancer` decides which process accepts next.
 
-Owns: accepting, waiting for the first bytes, and TLS handshakes. Which connection is dropped at a limit is decided by
-`admission`.
+Owns: accepting, waiting for the first bytes, and TLS handshakes. At a limit, `admission` decides which connection is
+dropped.
 """
 
 from __future__ import annotations
@@ -35,36 +35,36 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger(__name__)
 
 MAX_ACCEPTS_PER_TURN: Final = 16
-"""Connections accepted in one turn of the event loop: during a flood, the other connections have their turns too."""
+"""How many connections are accepted in one turn of the event loop, so that a flood does not block other connections."""
 FIRST_BYTES_TIMEOUT_S: Final = 10.0
-"""How long a client may take to say anything."""
+"""How long a client may take to send its first byte."""
 SWEEP_INTERVAL_S: Final = 1.0
-"""How often silent connections are looked at."""
+"""How often silent connections are checked for their deadlines."""
 ACCEPT_RETRY_S: Final = 1.0
-"""How long nothing is accepted after accept has failed: the process, or the machine, has too many open files."""
+"""The pause after accept has failed because the process or the machine has too many open files."""
 
 
 class AcceptBalancer(Protocol):
-    """The part of one process in the connections of a socket that several accept from."""
+    """Balances new connections between the processes that accept from one socket."""
 
     def delay_s(self) -> float:
-        """How long to leave the next connection to other processes."""
+        """Return how long to wait for other processes before accepting the next connection."""
 
     def on_accepted(self) -> bool:
-        """Count a connection; whether the next is this process's, too."""
+        """Count a new connection, and return whether this process may also accept the next connection."""
 
     def on_closed(self) -> None:
-        """Count a connection out."""
+        """Uncount a closed connection."""
 
     def start(self) -> None:
-        """Take part."""
+        """Publish this process's count: from now on other processes may wait for this process."""
 
     def stop(self) -> None:
-        """Accept no more."""
+        """Mark this process as absent: other processes no longer wait for this process."""
 
 
 class Acceptor:
-    """One listening socket. As asyncio's servers, as far as listeners need that."""
+    """A listening socket, with the methods of an asyncio server that listeners need."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Acceptor:
         *,
         first_bytes_timeout_s: float = FIRST_BYTES_TIMEOUT_S,
     ) -> None:
-        """Nothing is accepted before `serve`."""
+        """Create an acceptor, which accepts nothing before `serve`."""
         self.sockets = (sock,)
         self._sock = sock
         self._admission = admission
@@ -82,7 +82,7 @@ class Acceptor:
         self._first_bytes_timeout_s = first_bytes_timeout_s
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[_WaitingConnection, float] = {}
-        """Connections without a byte, in the order of their deadlines."""
+        """Silent connections with their deadlines, in order of deadline."""
         self._starting_tasks: set[asyncio.Task[None]] = set()
         self._pause_timer: asyncio.TimerHandle | None = None
         self._sweep_timer: asyncio.TimerHandle | None = None
@@ -92,7 +92,7 @@ class Acceptor:
     async def serve(
         self, make_protocol: MakeProtocol, tls: ssl.SSLContext | None, tls_handshake_timeout_s: float
     ) -> Acceptor:
-        """Accept from now on."""
+        """Start accepting, and return this acceptor."""
         self._make_protocol = make_protocol
         self._tls = tls
         self._tls_handshake_timeout_s = tls_handshake_timeout_s if tls is not None else None
@@ -103,7 +103,7 @@ class Acceptor:
         return self
 
     def close(self) -> None:
-        """Accept no more, and drop connections that have no protocol yet."""
+        """Stop accepting, and drop connections that have no protocol yet."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -114,27 +114,27 @@ class Acceptor:
         if self._balancer is not None:
             self._balancer.stop()
         self._sock.close()
-        for silent in list(self._waiting):
-            silent.close()
+        for waiting in list(self._waiting):
+            waiting.close()
         for task in list(self._starting_tasks):
             task.cancel()
 
     async def wait_closed(self) -> None:
-        """Wait for the handshakes that were cut off; connections with a protocol are the listener's."""
+        """Wait until cancelled handshakes have finished; the listener waits for connections that have a protocol."""
         if self._starting_tasks:
             await asyncio.wait(self._starting_tasks)
 
     # --- accepting ----------------------------------------------------------------------------------------------------
 
     def _on_readable(self) -> None:
-        wait_s = self._balancer.delay_s() if self._balancer is not None else 0.0
-        if wait_s:
-            self._pause_accepting(wait_s, self._accept)
+        delay_s = self._balancer.delay_s() if self._balancer is not None else 0.0
+        if delay_s:
+            self._pause_accepting(delay_s, self._accept)
         else:
             self._accept()
 
     def _accept(self) -> None:
-        """Accept some of the connections in the backlog, as long as it is this process's turn."""
+        """Accept connections until the turn's limit, or until another process should accept the next connection."""
         try:
             for _ in range(MAX_ACCEPTS_PER_TURN):
                 connection, address = self._sock.accept()
@@ -144,16 +144,16 @@ class Acceptor:
                 elif not self._wait_for_first_bytes(connection, slot):
                     return
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-            return  # another process has it, or the client has gone
+            return  # another process accepted the connection, or the client has disconnected
         except OSError as error:
-            self._failure_log.warning("no connection can be accepted for %g s: %s", ACCEPT_RETRY_S, error.strerror)
+            self._failure_log.warning("accept failed, trying again in %g s: %s", ACCEPT_RETRY_S, error.strerror)
             self._pause_accepting(ACCEPT_RETRY_S, do_nothing)
 
     def _wait_for_first_bytes(self, connection: socket.socket, slot: Slot) -> bool:
-        """Wait for a connection's first bytes; whether the next connection is this process's, too."""
+        """Start waiting for a connection's first bytes; return whether this process may accept another connection."""
         connection.settimeout(0.0)
-        silent = _WaitingConnection(self, connection, slot)
-        self._waiting[silent] = self._loop.time() + self._first_bytes_timeout_s
+        waiting = _WaitingConnection(self, connection, slot)
+        self._waiting[waiting] = self._loop.time() + self._first_bytes_timeout_s
         if self._sweep_timer is None:
             self._sweep_timer = self._loop.call_later(
                 min(SWEEP_INTERVAL_S, self._first_bytes_timeout_s), self._drop_overdue
@@ -174,28 +174,28 @@ class Acceptor:
 
     def _drop_overdue(self) -> None:
         now_s = self._loop.time()
-        for silent, deadline_s in list(self._waiting.items()):
+        for waiting, deadline_s in list(self._waiting.items()):
             if deadline_s > now_s:
                 break
-            silent.close()
-        again_s = min(SWEEP_INTERVAL_S, self._first_bytes_timeout_s)
-        self._sweep_timer = self._loop.call_later(again_s, self._drop_overdue) if self._waiting else None
+            waiting.close()
+        interval_s = min(SWEEP_INTERVAL_S, self._first_bytes_timeout_s)
+        self._sweep_timer = self._loop.call_later(interval_s, self._drop_overdue) if self._waiting else None
 
-    # --- the first bytes ----------------------------------------------------------------------------------------------
+    # --- first bytes and handshakes -----------------------------------------------------------------------------------
 
     def remove_waiting(self, waiting: _WaitingConnection) -> None:
-        """A connection is not silent any more, or gone."""
+        """Remove a connection that has sent its first bytes or is closed."""
         self._waiting.pop(waiting, None)
 
     def start_protocol(self, connection: socket.socket, slot: Slot) -> None:
-        """Negotiate TLS and make the protocol."""
+        """Start a task that negotiates TLS and creates the protocol."""
         task = self._loop.create_task(self._negotiate(connection, slot))
-        slot.drop = task.cancel  # type: ignore[assignment]  # whether it could be cancelled does not matter
+        slot.drop = task.cancel  # type: ignore[assignment]  # the returned bool is not needed
         self._starting_tasks.add(task)
         task.add_done_callback(partial(self._on_started, connection, slot))
 
     def _on_started(self, connection: socket.socket, slot: Slot, task: asyncio.Task[None]) -> None:
-        """Clean up after a task that was cancelled before it began to run: nothing in it has."""
+        """Close the connection if the task was cancelled before it ran, and so could not clean up itself."""
         self._starting_tasks.discard(task)
         if task.cancelled():
             connection.close()
@@ -213,7 +213,7 @@ class Acceptor:
             is_started = True
             slot.drop = transport.abort
         except (OSError, asyncio.CancelledError):
-            pass  # TLS was not agreed on in time, the client has gone, or its slot was needed
+            pass  # TLS failed or timed out, the client disconnected, or the connection was dropped
         finally:
             if not is_started:
                 slot.release()
@@ -233,7 +233,7 @@ class _WaitingConnection:
         self._loop.add_reader(connection, self.check_readable)
 
     def check_readable(self) -> bool:
-        """Go on if there is something to read; False if there is nothing yet."""
+        """Start the protocol if bytes have arrived, or close if the client has closed. Otherwise return False."""
         try:
             first = self._connection.recv(1, socket.MSG_PEEK)
         except (BlockingIOError, InterruptedError):

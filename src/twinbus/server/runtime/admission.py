@@ -1,26 +1,27 @@
-"""The connections of one process: how many there may be, and which one is dropped to make room for the next.
+"""Admission of connections to one process: limits, and which connection is dropped to make room for a new one.
 
     admission = Admission(max_connections=10_000, max_unauthenticated=1_000)
     slot = admission.admit("192.0.2.7")     # at accept, before any TLS handshake
     slot.drop = transport.abort
-    slot.authenticated()                    # a valid key or token was shown
+    slot.authenticated()                    # a valid key or token was presented
     slot.release()                          # the socket is closed
 
-One cap holds for all listeners of the process, and a second one for the unauthenticated connections of each remote
-address. At a cap, refusing the newest connection would let whoever holds silent sockets lock everybody else out, so an
-older connection is dropped instead. A client with a key authenticates within milliseconds; hence the order:
+One limit applies to all listeners of the process, and a second limit to unauthenticated connections from each remote
+address. Refusing new connections at a limit would let an attacker with silent sockets lock out all other clients, so an
+older connection is dropped instead. A client with a key authenticates within milliseconds, so connections are dropped
+in this order:
 
 1. the connection that has been *quiet* longest: unauthenticated, and nothing received yet, or no request in progress;
-2. the oldest *talking* one: unauthenticated, in a handshake or a request, if it has had `GRACE_S` for that. The grace
-   keeps a crowd of reconnecting clients from cutting off one another in the middle of their handshakes;
-3. the one that has been *idle* longest: authenticated, over HTTP, between two requests.
+2. the oldest *talking* connection: unauthenticated, in a handshake or a request, for at least `HANDSHAKE_GRACE_S`. The
+   grace period keeps many reconnecting clients from dropping one another in the middle of their handshakes;
+3. the connection that has been *idle* longest: authenticated, over HTTP, between two requests.
 
-A *busy* connection, which is authenticated and in use, is never dropped. If there are only those, `SPARE` more
-connections are admitted, and dropped when they authenticate: a server with as many clients as it may have is healthy,
-and a health check has to find it so.
+A *busy* connection, which is authenticated and in use, is never dropped. If all connections are busy,
+`SPARE_CONNECTIONS` more connections are admitted, and dropped when they authenticate: a server at its limit is healthy,
+and a health check, which has no key, must get through.
 
-Owns: the count, the caps, the choice, and that ended connections leave no memory behind. Knows nothing of sockets and
-protocols.
+Owns: the count, the limits, the choice of connection to drop, and garbage collection after connections are closed.
+Knows nothing of sockets and protocols.
 """
 
 from __future__ import annotations
@@ -42,28 +43,28 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger(__name__)
 
 HANDSHAKE_GRACE_S: Final = 2.0
-"""How long a connection may take for its handshakes and its first token before it can be dropped for another one."""
+"""How long a connection may take for its handshakes and first token before it can be dropped for another connection."""
 SPARE_CONNECTIONS: Final = 8
-"""Connections above the cap, while nobody can be dropped. They may not authenticate."""
+"""Connections admitted above the limit while no connection can be dropped. They may not authenticate."""
 MAX_CLOSING_CONNECTIONS: Final = 64
-"""Dropped connections whose sockets are not closed yet, above the cap: closing takes a turn of the event loop."""
+"""The limit on dropped connections whose sockets are still closing; closing takes a turn of the event loop."""
 _IPV6_NETWORK_BITS: Final = 64
 
 
 class SlotState(Enum):
-    """What a connection is doing, as far as it matters for dropping it."""
+    """The state of a connection, which decides when it may be dropped."""
 
     QUIET = "quiet"
     TALKING = "talking"
     IDLE = "idle"
     BUSY = "busy"
     DROPPED = "dropped"
-    """Its socket is being closed."""
+    """The connection was dropped, and its socket is closing."""
     RELEASED = "released"
 
 
 class Slot:
-    """The place of one connection."""
+    """An admitted connection, as `Admission` counts it."""
 
     __slots__ = (
         "_admission",
@@ -77,52 +78,52 @@ class Slot:
     )
 
     def __init__(self, admission: Admission, network: str) -> None:
-        """Made by `Admission.admit`."""
+        """Create a slot; only `Admission.admit` calls this."""
         self._admission = admission
         self.network = network
         self.state = SlotState.QUIET
         self.since_s = 0.0
-        """When the standing last changed."""
+        """The time of the last state change."""
         self.is_authenticated = False
         self.drop: Callable[[], None] = do_nothing
-        """End the connection at once; `release` follows."""
+        """Closes the connection at once; `release` is called afterwards."""
         self.check_readable: Callable[[], bool] | None = None
-        """Whether the first bytes have arrived unread; if so, this has called `busy`. None once they have been seen."""
+        """Returns whether unread first bytes have arrived, and calls `busy` if so; None once they have arrived."""
         self.on_released: Callable[[], None] = do_nothing
 
     def authenticated(self) -> None:
-        """The client has shown a valid key or token."""
+        """Record that the client has presented a valid key or token."""
         if not self.is_authenticated:
             self._admission.on_authenticated(self)
 
     def busy(self) -> None:
-        """Bytes of a handshake or of a request have arrived."""
-        standing = SlotState.BUSY if self.is_authenticated else SlotState.TALKING
-        if self.state is not standing:
-            self._admission.change_state(self, standing, is_authenticated=self.is_authenticated)
+        """Record that bytes of a handshake or of a request have arrived."""
+        state = SlotState.BUSY if self.is_authenticated else SlotState.TALKING
+        if self.state is not state:
+            self._admission.change_state(self, state, is_authenticated=self.is_authenticated)
 
     def idle(self) -> None:
-        """A request was answered, and the next has not arrived."""
-        standing = SlotState.IDLE if self.is_authenticated else SlotState.QUIET
-        self._admission.change_state(self, standing, is_authenticated=self.is_authenticated)
+        """Record that a response was sent and the next request has not arrived."""
+        state = SlotState.IDLE if self.is_authenticated else SlotState.QUIET
+        self._admission.change_state(self, state, is_authenticated=self.is_authenticated)
 
     def release(self) -> None:
-        """The socket is closed."""
+        """Record that the socket is closed."""
         self._admission.release(self)
 
 
 class _SlotGroup:
-    """Connections in the order in which their standing last changed."""
+    """Connections by state, each state in the order in which connections entered it."""
 
     def __init__(self) -> None:
-        self._by_state: dict[SlotState, dict[Slot, None]] = {standing: {} for standing in SlotState}
+        self._by_state: dict[SlotState, dict[Slot, None]] = {state: {} for state in SlotState}
 
     def __len__(self) -> int:
         return sum(map(len, self._by_state.values()))
 
     @property
     def authenticated_count(self) -> int:
-        """How many of them are."""
+        """The number of authenticated connections."""
         return len(self._by_state[SlotState.IDLE]) + len(self._by_state[SlotState.BUSY])
 
     def add(self, slot: Slot) -> None:
@@ -132,7 +133,7 @@ class _SlotGroup:
         self._by_state[slot.state].pop(slot, None)
 
     def choose_victim(self, now_s: float) -> Slot | None:
-        """The connection to drop for a new one."""
+        """Return the connection to drop for a new one, or None if no connection may be dropped."""
         quiet = self._by_state[SlotState.QUIET]
         while quiet:
             slot = next(iter(quiet))
@@ -146,7 +147,7 @@ class _SlotGroup:
 
 
 class Admission:
-    """All connections of one process."""
+    """All connections to one process."""
 
     def __init__(
         self,
@@ -156,16 +157,18 @@ class Admission:
         clock: Callable[[], float] = time.monotonic,
         collect_garbage: Callable[[], object] = gc.collect,
     ) -> None:
-        """`max_unauthenticated` is per address, and at most half of `max_connections`: the rest is for others.
+        """Create an admission without connections.
 
-        `collect` frees what ended connections have left behind, from time to time.
+        `max_unauthenticated` is the limit for each address, and at most half of `max_connections`, so that one address
+        cannot use all connections. `collect_garbage` is called from time to time to free the memory of closed
+        connections.
         """
         self.max_connections = max_connections
         self.max_unauthenticated = min(max_unauthenticated, max(1, max_connections // 2))
         self._clock = clock
         self._slots = _SlotGroup()
         self._unauthenticated: dict[str, _SlotGroup] = {}
-        """The unauthenticated connections, by their networks."""
+        """The unauthenticated connections by network."""
         self._collect_garbage = collect_garbage
         self._count = 0
         self._closing_count = 0
@@ -175,16 +178,16 @@ class Admission:
 
     @property
     def count(self) -> int:
-        """How many sockets there are, with those being closed."""
+        """The number of open sockets, including sockets that are closing."""
         return self._count + self._closing_count
 
     def admit(self, host: str) -> Slot | None:
-        """Count a connection that was just accepted; None if it has to be closed."""
+        """Admit a connection that was just accepted, or return None if it must be closed."""
         network = network_of(host)
-        strangers = self._unauthenticated.get(network)
-        if strangers is not None and len(strangers) >= self.max_unauthenticated:
+        unauthenticated = self._unauthenticated.get(network)
+        if unauthenticated is not None and len(unauthenticated) >= self.max_unauthenticated:
             limit = f"{self.max_unauthenticated} unauthenticated connections of {network}"
-            if not self._drop_one(strangers, limit):
+            if not self._drop_one(unauthenticated, limit):
                 self._refuse(limit)
                 return None
         if self._count >= self.max_connections:
@@ -199,7 +202,7 @@ class Admission:
         return slot
 
     def _drop_one(self, group: _SlotGroup, limit: str) -> bool:
-        """Drop a connection of a group; False if none of them can be dropped now."""
+        """Drop a connection in a group. Return False if none can be dropped now."""
         slot = group.choose_victim(self._clock()) if self._closing_count < MAX_CLOSING_CONNECTIONS else None
         if slot is None:
             return False
@@ -223,10 +226,10 @@ class Admission:
     def _refuse(self, limit: str) -> None:
         self._refused_log.warning("limit of %s reached: a new connection was refused", limit)
 
-    # --- slots call these ---------------------------------------------------------------------------------------------
+    # --- called by slots ----------------------------------------------------------------------------------------------
 
     def on_authenticated(self, slot: Slot) -> None:
-        """A client has shown a valid key or token; on a spare connection, it comes too late."""
+        """Mark a connection as authenticated; drop it if all connections up to the limit are authenticated."""
         if slot.state in (SlotState.DROPPED, SlotState.RELEASED):
             return
         if self._slots.authenticated_count >= self.max_connections:
@@ -236,7 +239,7 @@ class Admission:
             self.change_state(slot, SlotState.BUSY, is_authenticated=True)
 
     def change_state(self, slot: Slot, state: SlotState, *, is_authenticated: bool) -> None:
-        """Give a connection another standing."""
+        """Change the state of a connection that is neither dropped nor released."""
         if slot.state in (SlotState.DROPPED, SlotState.RELEASED):
             return
         self._remove(slot)
@@ -244,7 +247,7 @@ class Admission:
         self._add(slot)
 
     def release(self, slot: Slot) -> None:
-        """Forget a connection."""
+        """Remove a connection whose socket is closed, and collect garbage from time to time."""
         if slot.state is SlotState.RELEASED:
             return
         if slot.state is SlotState.DROPPED:
@@ -269,14 +272,14 @@ class Admission:
     def _remove(self, slot: Slot) -> None:
         self._slots.discard(slot)
         if not slot.is_authenticated:
-            strangers = self._unauthenticated[slot.network]
-            strangers.discard(slot)
-            if not strangers:
+            unauthenticated = self._unauthenticated[slot.network]
+            unauthenticated.discard(slot)
+            if not unauthenticated:
                 del self._unauthenticated[slot.network]
 
 
 def network_of(host: str) -> str:
-    """What counts as one address: an IPv4 address, or an IPv6 network of 64 bits, which one machine can have whole."""
+    """Return the network that counts as one address: an IPv4 address, or an IPv6 /64, which one machine can own."""
     if ":" not in host:
         return host
     address = ipaddress.IPv6Address(host.partition("%")[0])

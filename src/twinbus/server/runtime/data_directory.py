@@ -1,12 +1,11 @@
-"""The data directory of a namespace: whose it is, in which format, and where its stores lie.
+"""The data directory of a namespace: its lock, its format, its namespace name, and the directories of its stores.
 
-    with DataDirectory(path) as data:       # made if need be, and locked: nobody else serves from it
-        stores = data.claim(settings)       # the directory of every store, by its number
+    with DataDirectory(path) as data_directory:            # created if missing, and locked against other servers
+        stores = data_directory.prepare_stores(settings)   # the directory of each store, by store number
 
-Owns: the lock, the format version, the name of the namespace, the record of where each store lies, and how a file is
-written so that after a power cut it is there whole or not at all. Files that belong to another user, or are symbolic
-links, are refused: whoever made them decides what is in them. Knows nothing of what the files of others (keys,
-catalogue, stores) hold.
+Owns: the lock, the format version, the name of the namespace, the list of store directories, and atomic writing of
+files that survives a power cut. Files that belong to another user, and symbolic links, are refused: somebody else may
+control their content. Knows nothing of the content of other modules' files (keys, catalogue, stores).
 """
 
 from __future__ import annotations
@@ -34,16 +33,16 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger(__name__)
 
 FORMAT_VERSION: Final = 4
-"""What this version writes and reads."""
+"""The format version that this build writes and reads."""
 
 
 def _migrate_format_1(path: Path) -> None:
-    """No release has written it."""
+    """Refuse format 1, which no release has written."""
     raise StartError(f"{path} has format 1, of a version before the first release: empty its queues with that version")
 
 
 def _migrate_format_2(path: Path) -> None:
-    """A catalogue of format 2 does not know whose subscription a deleted one was: it had none."""
+    """Add the column `topic_id` for deleted subscriptions, which format 2 lacks."""
     file = path / "catalogue.db"
     if not file.exists():
         return
@@ -54,10 +53,10 @@ def _migrate_format_2(path: Path) -> None:
 
 
 def _migrate_format_3(_path: Path) -> None:
-    """Rows of format 3 are read as they are: each says its version.
+    """Change nothing: every row has its own version, and rows of format 3 are still readable.
 
-    Format 4 has rows that a build for format 3 fails on: messages with delivery annotations, and marks that count
-    session states. The number keeps such a build from opening them.
+    Format 4 has rows that a build for format 3 cannot read: messages with delivery annotations, and marks that count
+    session states. The new version number keeps such a build from opening these rows.
     """
 
 
@@ -66,7 +65,7 @@ MIGRATIONS: Final[dict[int, Callable[[Path], None]]] = {
     2: _migrate_format_2,
     3: _migrate_format_3,
 }
-"""By a version: what makes a directory of it one of the next. Each may run twice, if it was cut off the first time."""
+"""The migration from each version to the next. A migration runs again if it was interrupted."""
 
 KEYS_FILE: Final = "keys.json"
 KEY_SOCKET_FILE: Final = "keys.sock"
@@ -86,39 +85,39 @@ _OWN_FILES: Final = (
     "tls/server.pem",
     "tls/server.key",
 )
-"""What has to be a file of our own, if it is there. Directories may be links: stores are put on other disks so."""
+"""Files that must belong to the server's user, if they exist. Directories may be links, to other disks."""
 _PRIVATE_FILES: Final = frozenset({KEYS_FILE, "tls/ca.key", "tls/server.key"})
-"""Those of them that nobody else may read."""
+"""Files in `_OWN_FILES` that other users must not be able to read."""
 _OTHERS_MODE: Final = stat.S_IRWXG | stat.S_IRWXO
 _OTHERS_WRITE_MODE: Final = stat.S_IWGRP | stat.S_IWOTH
 
 _STORE_FOLDER_PREFIX: Final = "twinbus-"
-"""How the name of a directory of stores begins, in one that namespaces may share."""
+"""The prefix of a namespace's folder in a `--store-dir`, which several namespaces may share."""
 _ALLOWED_IN_NEW_DIRECTORY: Final = {"lock", ".format.new", "lost+found"}
-"""What may lie in a directory that is not anyone's yet: a start that was cut off, or a new disk."""
+"""Files that a new data directory may contain: left by an interrupted startup, or present on a new disk."""
 
 
 class DataDirectoryInUse(StartError):
-    """Another process has the data directory."""
+    """Another process has locked the data directory."""
 
     def __init__(self, path: Path, owner: str) -> None:
-        """`owner` is what the lock file says about it."""
-        super().__init__(f"{path} is in use by process {owner}: stop that one first, or give another --data")
+        """Create the error; `owner` is the content of the lock file."""
+        super().__init__(f"{path} is in use by process {owner}: stop that process first, or give another --data")
         self.owner = owner
 
 
 class _StoresFile(msgspec.Struct, forbid_unknown_fields=True):
-    """stores.json. A path that is not absolute is inside the data directory, which may be moved."""
+    """The content of stores.json. A relative path is inside the data directory, which may be moved."""
 
     stores: list[str]
 
 
 class DataDirectory:
-    """A directory that is ours from here until `close`."""
+    """A data directory that this process has locked until `close`."""
 
     def __init__(self, path: Path) -> None:
-        """Make the directory if there is none, lock it and bring it to our format; StartError says why not."""
-        self.path = Path(os.path.abspath(path))  # noqa: PTH100  # resolve() would name another place behind a link
+        """Create the directory if missing, lock it, and migrate it. Raise StartError if one of these fails."""
+        self.path = Path(os.path.abspath(path))  # noqa: PTH100  # resolve() would follow symbolic links
         self._check_is_ours()
         make_directory(self.path)
         self._warn_if_writable_by_others()
@@ -139,53 +138,53 @@ class DataDirectory:
 
     @property
     def catalogue_file(self) -> Path:
-        """The file of the catalogue."""
+        """The catalogue file."""
         return self.path / "catalogue.db"
 
     @property
     def keys_file(self) -> Path:
-        """The file of the keys."""
+        """The key file."""
         return self.path / KEYS_FILE
 
     @property
     def key_socket_file(self) -> Path:
-        """The socket at which `twinbus key` reaches the server."""
+        """The Unix socket over which `twinbus key` connects to the server."""
         return self.path / KEY_SOCKET_FILE
 
     @property
     def tls_directory(self) -> Path:
-        """The directory of the development certificates."""
+        """The directory for development certificates."""
         return self.path / "tls"
 
     @property
     def usage_directory(self) -> Path:
-        """The directory of what clients use, as it is counted."""
+        """The directory for usage journals and Parquet files."""
         return self.path / "usage"
 
     @property
     def lock_descriptor(self) -> int:
-        """The descriptor of the lock: a process that inherits it has the directory, too."""
+        """The descriptor of the lock; a process that inherits the descriptor also holds the lock."""
         return self._lock_descriptor
 
     def record_workers(self, pids: Sequence[int]) -> None:
-        """Say in the lock file which processes have inherited the lock: they may outlive this one."""
+        """Write the workers' pids to the lock file: workers inherit the lock, and may outlive this process."""
         text = f"{os.getpid()}, workers {', '.join(map(str, pids))}" if pids else str(os.getpid())
         content = f"{text}\n".encode()
         if self._lock_descriptor >= 0:
-            with contextlib.suppress(OSError):  # on a full disk it is not said; a worker is started all the same
-                os.pwrite(self._lock_descriptor, content, 0)  # in the place of what was there: that needs no room
+            with contextlib.suppress(OSError):  # a full disk must not prevent a worker from starting
+                os.pwrite(self._lock_descriptor, content, 0)  # overwriting in place needs no space
                 os.ftruncate(self._lock_descriptor, len(content))
 
     def close(self) -> None:
-        """Let another process have it."""
+        """Unlock the directory."""
         if self._lock_descriptor >= 0:
             unlock_directory(self._lock_descriptor)
             self._lock_descriptor = -1
 
     def prepare_stores(self, settings: ServeSettings) -> tuple[Path, ...]:
-        """Check that the settings fit what the directory holds, before anything in it is opened; its stores.
+        """Check the settings against the directory before anything in it is opened, and return the store directories.
 
-        InvalidSetting if it holds another namespace, or if its stores are not those that the settings ask for.
+        Raise InvalidSetting if the directory belongs to another namespace, or if its stores do not fit the settings.
         """
         is_recorded = self._check_namespace(settings.name)
         stores = self.ensure_stores(settings.stores, settings.store_dirs, workers=settings.workers)
@@ -194,28 +193,30 @@ class DataDirectory:
         return stores
 
     def _check_namespace(self, name: str) -> bool:
-        """Whether the directory says whose data it holds: one that is new, or of an earlier version, does not."""
+        """Raise InvalidSetting if the directory belongs to another namespace.
+
+        Return whether the name is recorded: a directory that is new or from an earlier version has no name.
+        """
         file = self.path / "namespace"
         try:
-            found = file.read_text("utf-8", "replace").strip()
+            recorded_name = file.read_text("utf-8", "replace").strip()
         except FileNotFoundError:
             return False
         except OSError as error:
-            raise StartError(f"{file} says which namespace this is and cannot be read: {error.strerror}") from error
-        if found.casefold() != name.casefold():
+            raise StartError(f"{file}, the name of the namespace, cannot be read: {error.strerror}") from error
+        if recorded_name.casefold() != name.casefold():
             raise InvalidSetting(
                 "NAME",
                 name,
-                f"{self.path} holds the data of the namespace {found!r:.60}: serve it by that name, or give another "
-                f"--data. To rename the namespace, write the new name to {file}",
+                f"{self.path} holds the data of the namespace {recorded_name!r:.60}: serve it by that name, or give "
+                f"another --data. To rename the namespace, write the new name to {file}",
             )
         return True
 
     def ensure_stores(self, count: int | None, store_dirs: Sequence[Path], *, workers: int = 1) -> tuple[Path, ...]:
-        """The directory of every store, by its number: all that were ever made, and new ones up to `count`.
+        """Create stores up to `count` (None: keep the current number), and return all store directories by number.
 
-        A count of None means as many as there are. InvalidSetting if that contradicts what the
-        directory has: then nothing was made.
+        Raise InvalidSetting, before anything is created, if the parameters contradict the existing stores.
         """
         record = self.path / "stores.json"
         recorded = self._read_stores_file(record)
@@ -225,27 +226,27 @@ class DataDirectory:
         for number, directory in enumerate(directories):
             if not directory.is_dir():
                 raise StartError(
-                    f"store {number} is missing: it lies in {directory}, says {record}; mount its disk, or restore it"
+                    f"store {number} is missing: expected in {directory} by {record}; mount its disk, or restore it"
                 )
         new = self._create_stores(range(len(directories), count), store_dirs)
         if new and directories:
             log.warning(
-                "%d stores are added: existing entities stay in the stores that they are in",
+                "%d stores are added: existing entities stay in their present stores",
                 len(new),
                 extra={"data": str(self.path), "stores": count},
             )
         if new:
-            inside = [str(path.relative_to(self.path) if path.is_relative_to(self.path) else path) for path in new]
-            write_atomically(record, msgspec.json.encode(_StoresFile(recorded + inside)) + b"\n")
+            added = [str(path.relative_to(self.path) if path.is_relative_to(self.path) else path) for path in new]
+            write_atomically(record, msgspec.json.encode(_StoresFile(recorded + added)) + b"\n")
         return (*directories, *new)
 
     def _check_store_count(self, existing_count: int, count: int | None, workers: int) -> int:
-        """How many stores there are to be."""
+        """Return the number of stores after this startup. Raise InvalidSetting if `count` or `workers` does not fit."""
         if count is not None and count < existing_count:
             raise InvalidSetting(
                 "--stores",
                 count,
-                f"{self.path} has {existing_count} stores, and none can be removed: give --stores "
+                f"{self.path} has {existing_count} stores, which cannot be removed: give --stores "
                 f"{existing_count}, or leave it out",
             )
         chosen = count or existing_count or DEFAULT_STORES
@@ -253,32 +254,30 @@ class DataDirectory:
             raise InvalidSetting(
                 "--workers",
                 workers,
-                f"each needs a store of its own, and {self.path} {'has' if existing_count else 'gets'} {chosen}: give "
-                f"--stores {workers}, or fewer workers",
+                f"each worker needs a store of its own, but {self.path} {'has' if existing_count else 'gets'} {chosen}"
+                f": give --stores {workers}, or fewer workers",
             )
         return chosen
 
     def _check_store_dirs(self, directories: Sequence[Path], new: Sequence[int], store_dirs: Sequence[Path]) -> None:
-        """Refuse a directory in which no store lies and none is made; warn of stores that lie elsewhere."""
+        """Raise InvalidSetting for a `--store-dir` without a store; warn about stores that are in no `--store-dir`."""
         if not directories or not store_dirs:
             return
         homes = [directory.resolve() for directory in store_dirs]
         stores = [directory.resolve() for directory in directories]
         filled = {homes[number % len(homes)] for number in new}
-        for given, home in zip(store_dirs, homes, strict=True):
+        for store_dir, home in zip(store_dirs, homes, strict=True):
             if home not in filled and not any(store.is_relative_to(home) for store in stores):
                 raise InvalidSetting(
                     "--store-dir",
-                    given,
-                    f"no store lies there, and stores cannot be moved by this option: the {len(stores)} stores of "
-                    f"{self.path} lie in {_parent_directories(stores)}. Leave --store-dir out, or add stores "
-                    "there with a higher "
-                    "--stores",
+                    store_dir,
+                    f"has no store, and this option cannot move stores: the {len(stores)} stores of {self.path} are in "
+                    f"{_parent_directories(stores)}. Leave --store-dir out, or add stores there with a higher --stores",
                 )
         elsewhere = [store for store in stores if not any(store.is_relative_to(home) for home in homes)]
         if elsewhere:
             log.warning(
-                "%d stores lie in no --store-dir, and stay where they are",
+                "%d stores are in no --store-dir, and stay in their directories",
                 len(elsewhere),
                 extra={"directories": _parent_directories(elsewhere)},
             )
@@ -289,30 +288,30 @@ class DataDirectory:
         except FileNotFoundError:
             return []
         except (OSError, msgspec.MsgspecError) as error:
-            raise StartError(f"{record} says where the stores lie and cannot be read: {error}") from error
+            raise StartError(f"{record}, the list of stores, cannot be read: {error}") from error
         if len(recorded) > MAX_STORES:
-            raise StartError(f"{record} names {len(recorded)} stores; there can be {MAX_STORES}")
+            raise StartError(f"{record} names {len(recorded)} stores; the limit is {MAX_STORES}")
         return recorded
 
     def _create_stores(self, store_numbers: Sequence[int], store_dirs: Sequence[Path]) -> list[Path]:
-        """Directories for these stores; made before they are recorded, so that what is recorded is there."""
-        # Several namespaces may be given the same disks: each makes its stores under a name that no other has.
-        unique = f"{_STORE_FOLDER_PREFIX}{secrets.token_hex(6)}"
-        made = []
+        """Create the directories for new stores before recording them: recorded directories always exist."""
+        # Several namespaces may share a disk, so each creates its stores in a folder with a unique name.
+        folder = f"{_STORE_FOLDER_PREFIX}{secrets.token_hex(6)}"
+        created = []
         for number in store_numbers:
             directory = self.path / "stores" / str(number)
             if store_dirs:
                 disk = store_dirs[number % len(store_dirs)].absolute()
                 if not disk.is_dir():
-                    # Not made here: under the mount point of a disk that is not mounted it would be on the wrong one.
-                    raise InvalidSetting("--store-dir", disk, "there is no such directory; make it first")
-                directory = disk / unique / str(number)
+                    # Do not create it: below the mount point of an unmounted disk, it would be on the wrong disk.
+                    raise InvalidSetting("--store-dir", disk, "does not exist: create it first")
+                directory = disk / folder / str(number)
             make_directory(directory)
-            made.append(directory)
-        return made
+            created.append(directory)
+        return created
 
     def _check_is_ours(self) -> None:
-        """Leave a directory of somebody else as it is, without even a lock file."""
+        """Raise StartError for a directory with other files, before even a lock file is created in it."""
         try:
             names = {entry.name for entry in self.path.iterdir()}
         except FileNotFoundError:
@@ -321,20 +320,20 @@ class DataDirectory:
             raise StartError(f"{self.path} cannot be a data directory: {error.strerror}") from error
         if "format" not in names and names - _ALLOWED_IN_NEW_DIRECTORY:
             raise StartError(
-                f"{self.path} has files in it and is no data directory (no file 'format'): give an empty or new one"
+                f"{self.path} has files but is not a data directory (no file 'format'): give an empty or new directory"
             )
 
     def _warn_if_writable_by_others(self) -> None:
-        """Warn of others who can put files in place of ours. They are found out: such a file is not our own."""
-        found = self.path.stat()
-        if found.st_uid not in (os.geteuid(), 0) or found.st_mode & _OTHERS_WRITE_MODE:
+        """Warn if other users can replace files in the directory; `check_own_file` refuses such files."""
+        status = self.path.stat()
+        if status.st_uid not in (os.geteuid(), 0) or status.st_mode & _OTHERS_WRITE_MODE:
             log.warning(
                 "other users can change the data directory: chown it to the user that runs the server, and chmod 700",
-                extra={"path": str(self.path), "owner": found.st_uid, "mode": f"{stat.S_IMODE(found.st_mode):04o}"},
+                extra={"path": str(self.path), "owner": status.st_uid, "mode": f"{stat.S_IMODE(status.st_mode):04o}"},
             )
 
     def _migrate(self) -> None:
-        self._check_is_ours()  # again: somebody may have filled it before it was locked
+        self._check_is_ours()  # check again: files may have been created before the directory was locked
         file = self.path / "format"
         try:
             text = file.read_text("ascii", "replace").strip()
@@ -342,11 +341,11 @@ class DataDirectory:
             write_atomically(file, f"{FORMAT_VERSION}\n".encode())
             return
         if not text.isdigit() or int(text) < 1:
-            raise StartError(f"{file} holds {text!r:.40} and not the number of a format: restore it from a copy")
+            raise StartError(f"{file} contains {text!r:.40}, not a format version: restore it from a backup")
         if int(text) > FORMAT_VERSION:
             raise StartError(
-                f"{self.path} has format {text}, made by a newer twinbus; this one reads up to "
-                f"{FORMAT_VERSION}: use the newer"
+                f"{self.path} has format {text} of a newer twinbus, and this version reads up to "
+                f"{FORMAT_VERSION}: use the newer version"
             )
         for version in range(int(text), FORMAT_VERSION):
             MIGRATIONS[version](self.path)
@@ -354,7 +353,10 @@ class DataDirectory:
 
 
 def lock_directory(path: Path) -> int:
-    """Lock a data directory for this process; the descriptor holds the lock. InUse, or another StartError."""
+    """Lock a data directory for this process, and return the descriptor that holds the lock.
+
+    Raise DataDirectoryInUse if another process holds the lock, or another StartError if locking fails.
+    """
     file = path / "lock"
     try:
         descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -374,13 +376,13 @@ def lock_directory(path: Path) -> int:
 
 
 def unlock_directory(descriptor: int) -> None:
-    """Let another process have it. The lock file stays: one that is removed can be locked by two at once."""
+    """Unlock a data directory. The lock file stays: if it were removed, two processes could hold a lock at once."""
     os.ftruncate(descriptor, 0)
     os.close(descriptor)
 
 
 def _parent_directories(stores: Sequence[Path]) -> str:
-    """The directories of some stores, as `--store-dir` would name those on other disks."""
+    """Return the directories that contain the stores, in the form that `--store-dir` has."""
     homes = [
         store.parents[1] if store.parent.name.startswith(_STORE_FOLDER_PREFIX) else store.parent for store in stores
     ]
@@ -388,32 +390,32 @@ def _parent_directories(stores: Sequence[Path]) -> str:
 
 
 def check_own_file(path: Path, *, is_private: bool = False) -> None:
-    """StartError for what is there and is a link, no file, or another user's; or, if it is private, open to others."""
+    """Raise StartError if the file is a symbolic link, belongs to another user, or is private but open to others."""
     try:
-        found = path.lstat()
+        status = path.lstat()
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:
-        raise StartError(f"{path} cannot be looked at: {error.strerror}") from error
-    mode, own = found.st_mode, os.geteuid()
+        raise StartError(f"{path} cannot be read: {error.strerror}") from error
+    mode, own_uid = status.st_mode, os.geteuid()
     if stat.S_ISLNK(mode):
         raise StartError(f"{path} is a symbolic link, which is not followed: put the file itself there")
     if not stat.S_ISREG(mode):
-        return  # whoever reads it says so
-    if found.st_uid != own:
+        return  # reading the file fails later, with a better message
+    if status.st_uid != own_uid:
         raise StartError(
-            f"{path} belongs to user {found.st_uid}, and the server runs as user {own}: if you trust what is in it, "
-            f"chown {own} it; else remove it"
+            f"{path} belongs to user {status.st_uid}, but the server runs as user {own_uid}: if you trust its content, "
+            f"chown {own_uid} it; otherwise remove it"
         )
     if is_private and mode & _OTHERS_MODE:
         raise StartError(
-            f"{path} holds a key, and others than its owner may read or write it (mode {stat.S_IMODE(mode):04o}): "
-            "keep the key with chmod 600, or remove it for a new one to be made"
+            f"{path} holds a key, but other users may read or write it (mode {stat.S_IMODE(mode):04o}): keep the key "
+            "with chmod 600, or remove the file to have a new key created"
         )
 
 
 def make_directory(path: Path) -> None:
-    """A directory for its owner alone, there also after a power cut; one that exists is left as it is."""
+    """If a directory does not exist, create it for its owner only, and sync its parent: it survives a power cut."""
     if path.is_dir():
         return
     make_directory(path.parent)
@@ -421,14 +423,14 @@ def make_directory(path: Path) -> None:
         path.mkdir(mode=0o700, exist_ok=True)
         sync_directory(path.parent)
     except OSError as error:
-        raise StartError(f"{path} cannot be made: {error.strerror}") from error
+        raise StartError(f"{path} cannot be created: {error.strerror}") from error
 
 
 def write_atomically(path: Path, content: bytes, mode: int = 0o600) -> None:
-    """Put a file in place whole, on disk when this returns. Readers see what was there before, or all of this."""
+    """Write a file and sync it to disk; readers see either the old content or all of the new content."""
     new = path.with_name(f".{path.name}.new")
     try:
-        new.unlink(missing_ok=True)  # of a process that was cut off
+        new.unlink(missing_ok=True)  # left by a process that was killed
         descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
         with os.fdopen(descriptor, "wb") as file:
             os.fchmod(file.fileno(), mode)  # whatever the umask is
@@ -444,7 +446,7 @@ def write_atomically(path: Path, content: bytes, mode: int = 0o600) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """What was made, renamed or removed in a directory stays so after a power cut."""
+    """Sync a directory, so that created, renamed and removed files stay that way after a power cut."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -1,7 +1,7 @@
-"""What a process that serves asks of Python and of the machine.
+"""Tuning of the Python interpreter for a server process.
 
-Owns: how often Python looks for cycles (`admission` counts the connections that have ended) and changes threads, that
-it may have as many open files as the machine allows, and how another process of ours is started.
+Owns: the garbage collection thresholds (`admission` counts closed connections), the thread switch interval, the soft
+limit on open files, and the command that starts another Python process.
 """
 
 from __future__ import annotations
@@ -14,34 +14,33 @@ from pathlib import Path
 from typing import Final
 
 SWITCH_INTERVAL_S: Final = 0.002
-"""How long the loop may keep the GIL when a store's thread wants it: a commit waits for that twice. Shorter costs a
-fifth of the receive rate (0.5 ms), longer adds to the accept latency of a busy server."""
+"""How long the event loop may keep the GIL while a store's thread waits for the GIL, twice per commit. A shorter
+interval (0.5 ms) costs a fifth of the receive rate; a longer interval adds to the accept latency under load."""
 GC_THRESHOLDS: Final = (10_000, 2, 1_000)
-"""Objects made before Python looks for cycles, of which messages have none: with its own (700, 10, 10) that took a
-twentieth of the time. The second step is never for many at once, since nothing else runs meanwhile (of 300,000 objects
-it takes a tenth of a second), and all are looked at seldom."""
+"""Garbage collection thresholds. Messages have no reference cycles, and Python's defaults (700, 10, 10) took a
+twentieth of the time. The low second threshold keeps collections of the middle generation small, because each
+collection blocks the process (a tenth of a second for 300,000 objects); full collections are rare."""
 CONNECTIONS_PER_COLLECTION: Final = 5_000
-"""Ended connections after which cycles are collected. Each leaves a few kilobytes of objects that refer to each other,
-and by its thresholds alone Python looks for them after millions of other objects: peers that come and go would fill
-the memory."""
+"""Closed connections after which garbage is collected. Each connection leaves a few kilobytes in reference cycles,
+which Python would collect only after millions of other objects: clients that reconnect often would fill the memory."""
 
 
 def tune_interpreter() -> None:
-    """From now on, for as long as the process lives."""
+    """Set the switch interval, the garbage collection thresholds and the limit on open files for this process."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     gc.set_threshold(*GC_THRESHOLDS)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:  # the usual soft limit of 1,024 is for programs that use select()
-        with contextlib.suppress(ValueError, OSError):  # a container may forbid it
+        with contextlib.suppress(ValueError, OSError):  # a container may forbid raising the limit
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def freeze_objects() -> None:
-    """Exclude what there is after the start from the search for cycles: it stays, and takes most of the time."""
+    """Exclude current objects from garbage collection: they live as long as the process, and take most of the time."""
     gc.collect()
     gc.freeze()
 
 
 def python_command() -> list[str]:
-    """The interpreter, which finds what this one does: where that does not look in the folder it was started in, so."""
+    """Return the command for an interpreter that imports from the current folder only if this interpreter does."""
     return [sys.executable] if sys.path[0] == str(Path.cwd()) else [sys.executable, "-P"]

@@ -1,10 +1,11 @@
-"""The front of a namespace: the gateway, and the listeners that clients come to.
+"""The listeners of a namespace: AMQP, HTTP and WebSockets, with and without TLS.
 
-    front = Front(settings, namespace, administration, keys, clock, meter)
+    listeners = Listeners(settings, namespace, administration, keys, clock, meter)
     async with contextlib.AsyncExitStack() as stack:
-        ports = await front.open(stack, tls, {"amqp": [acceptor.serve]})
+        ports = await listeners.open(stack, tls, {"amqp": [acceptor.serve]})
 
-Owns: which port is for what, and what a token is worth over HTTP. What is served is there before, and handed in.
+Owns: the gateway, the protocol of each port, and checking tokens over HTTP. The namespace and its administration are
+parameters.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.amqp import aio
 from twinbus.model.errors import Unauthorized
-from twinbus.server.amqp.client_connection import Gateway
+from twinbus.server.amqp.gateway import Gateway
 from twinbus.server.auth import sas
 from twinbus.server.auth.key_registry import KeyRegistry
 from twinbus.server.auth.keys import Right
@@ -49,11 +50,11 @@ if TYPE_CHECKING:
     from twinbus.server.usage.meter import UsageMeter
 
 CLOSE_GRACE_S: Final = 5.0
-"""How long connections have to end well when the server stops."""
+"""How long connections may take to close cleanly when the server stops."""
 
 
 class Listeners:
-    """The ways into one namespace."""
+    """The listeners of a namespace and the gateway behind them."""
 
     def __init__(
         self,
@@ -64,7 +65,7 @@ class Listeners:
         clock: Clock,
         meter: UsageMeter,
     ) -> None:
-        """Nothing is accepted yet."""
+        """Create the gateway without opening a listener."""
         self.grace_s = CLOSE_GRACE_S
         self._usage_meter = meter
         self.key_registry = KeyRegistry(keys, namespace.entities)
@@ -92,32 +93,32 @@ class Listeners:
         serve_functions: Mapping[str, Sequence[StartAccepting]],
         certificate: Certificate | None = None,
     ) -> dict[str, int]:
-        """Accept on some ways in, given what accepts on each; `stack` ends that. The ports by their names.
+        """Open listeners with the functions that start accepting, by protocol, and return the ports by protocol.
 
-        Requests may name the hosts of `certificate`, where not every host is accepted.
+        `stack` closes the listeners. If allowed hosts are limited, requests may also name the hosts in `certificate`.
         """
         self._allowed_hosts = self._make_allowed_hosts(certificate)
         app = self._make_app(self._start_pause_meter(stack))
         ports: dict[str, int] = {}
-        for way, acceptors in serve_functions.items():
-            for accept in acceptors:
-                listener = await self._open_listener(way, app, accept, tls if way.endswith("s") else None)
+        for protocol, functions in serve_functions.items():
+            for serve in functions:
+                listener = await self._open_listener(protocol, app, serve, tls if protocol.endswith("s") else None)
                 stack.push_async_callback(self._close_with_grace(listener.close))
-                ports.setdefault(way, listener.port)
+                ports.setdefault(protocol, listener.port)
         return ports
 
     def replace_keys(self, keys: KeyRing) -> None:
-        """Use other keys of the namespace from now on; links that they do not allow end soon."""
+        """Replace the keys of the namespace; links whose rights are revoked are closed soon."""
         self.key_registry.replace_keys(keys)
 
     async def wait_for_revocations(self) -> None:
-        """Wait until every link has ended that changed keys do not allow any more."""
+        """Wait until all links whose rights are revoked are closed."""
         is_done = asyncio.get_running_loop().create_future()
         self.gateway.revocations.call_when_done(lambda: None if is_done.done() else is_done.set_result(None))
         await is_done
 
     def replace_certificate(self, certificate: Certificate) -> None:
-        """Accept requests for the hosts of another certificate. StartError if it cannot be read."""
+        """Accept requests for the hosts in another certificate. Raise StartError if the certificate cannot be read."""
         if self._allowed_hosts is not ANY_HOST:
             self._allowed_hosts.replace(self._host_names(certificate))
 
@@ -129,20 +130,20 @@ class Listeners:
         return [*self._settings.allowed_hosts, self._settings.host, *names]
 
     def _make_app(self, pause_meter: PauseMeter | None) -> HttpApp:
-        gateway, clock, authority = self.gateway, self._clock, self.key_registry
+        gateway, clock, key_registry = self.gateway, self._clock, self.key_registry
         meter = HttpUsageMeter(self._usage_meter, self._namespace.entities)
         backlogs = BacklogReader(self._namespace, self._administration)
-        first = (
+        extra_routes = (
             *DataPlane(self._namespace, meter).routes,
             *OutageEndpoints(gateway.outage_switch).routes,
-            *PairingEndpoints(gateway.pairing_reports, backlogs, partial(_verify_token, clock, authority)).routes,
+            *PairingEndpoints(gateway.pairing_reports, backlogs, partial(_verify_token, clock, key_registry)).routes,
         )
-        authorise = partial(_authorise, clock, authority)
+        authorise = partial(_authorise, clock, key_registry)
         return HttpApp(
             self._administration,
             authorise,
             pause_meter=pause_meter,
-            extra_routes=first,
+            extra_routes=extra_routes,
             handle_management=meter.handle_management,
             on_login_failed=partial(gateway.login_log.record_failure, "http"),
         )
@@ -152,9 +153,9 @@ class Listeners:
     ) -> Listener | HttpListener:
         gateway = self.gateway
         if protocol.startswith("http"):
-            entrance = WebSocketUpgrade(gateway.make_client_connection, gateway.make_connection)
+            websocket_upgrade = WebSocketUpgrade(gateway.make_client_connection, gateway.make_connection)
             return await listen_http(
-                app, serve=serve, tls=tls, websocket_upgrade=entrance, allowed_hosts=self._allowed_hosts
+                app, serve=serve, tls=tls, websocket_upgrade=websocket_upgrade, allowed_hosts=self._allowed_hosts
             )
         return await aio.listen(gateway.make_client_connection, gateway.make_connection, serve=serve, tls=tls)
 
@@ -182,26 +183,26 @@ def _authorise(
     host: str = "",
     address: str = "",
 ) -> Recheck:
-    """Check the token that every HTTP request shows."""
-    shown, wall_s = _require_token(token), clock.wall_ms() / 1000
+    """Check the token of an HTTP request, and return a function that checks the token again: see `routes.Authorise`."""
+    present, wall_s = _require_token(token), clock.wall_ms() / 1000
     if address:
-        grant = sas.verify_request(shown, path, address, key_registry, wall_s)
+        grant = sas.verify_request(present, path, address, key_registry, wall_s)
     else:
-        grant = sas.verify(shown, path, key_registry, wall_s, host)
+        grant = sas.verify(present, path, key_registry, wall_s, host)
     _check_grant(key_registry, grant, right, path)
     return partial(_check_grant, key_registry, grant, right, path)
 
 
 def _check_grant(key_registry: KeyRegistry, grant: Grant, right: str, path: str) -> None:
-    """Check a grant with its key as it is now. A request that waits may outlive its token, but not its key."""
-    now = key_registry.renew(grant)
-    if now is None or not now.allows(Right(right), path):
+    """Check a grant against the current state of its key: a waiting request may outlive its token, but not its key."""
+    renewed = key_registry.renew(grant)
+    if renewed is None or not renewed.allows(Right(right), path):
         raise Unauthorized(f"the key {grant.key_name!r} has no right to {right} on '{path}'")
 
 
 def _verify_token(clock: Clock, key_registry: KeyRegistry, token: str | None) -> Grant:
-    """... and where it is not known beforehand what the token has to be for, that is seen by the token."""
-    return sas.verify_own_scope(_require_token(token), key_registry, clock.wall_ms() / 1000)
+    """Return the grant that a token gives for the scope that it names."""
+    return sas.verify_for_own_audience(_require_token(token), key_registry, clock.wall_ms() / 1000)
 
 
 def _require_token(token: str | None) -> str:

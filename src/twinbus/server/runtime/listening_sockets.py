@@ -1,7 +1,7 @@
 """Listening sockets.
 
-Owns: how a host and a port become sockets, and which ports of the settings are opened. Who accepts from them is
-decided elsewhere: this process (`acceptor`), or its workers.
+Owns: opening sockets for the host and ports in the settings. This process (`acceptor`) or its workers accept
+connections from these sockets.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ BACKLOG: Final = 1_024
 
 
 def open_sockets(settings: ServeSettings) -> dict[str, list[socket.socket]]:
-    """The sockets of each way in that is open: one for each address of the host. StartError."""
+    """Open sockets for each open protocol, one per address of the host. Raise StartError if one cannot be opened."""
     opened: dict[str, list[socket.socket]] = {}
-    for way in settings.open_protocols:
-        port = settings.port(way)
+    for protocol in settings.open_protocols:
+        port = settings.port(protocol)
         try:
-            opened[way] = bind_sockets(settings.host, port)
+            opened[protocol] = bind_sockets(settings.host, port)
         except OSError as error:
             for sock in [sock for sockets in opened.values() for sock in sockets]:
                 sock.close()
-            raise StartError(f"--{way}-port {port}: cannot be listened on: {error}") from error
+            raise StartError(f"--{protocol}-port {port}: cannot listen on it: {error}") from error
     if not settings.is_loopback:
         _warn_about_plaintext(settings, opened)
     return opened
 
 
 def bind_sockets(host: str, port: int) -> list[socket.socket]:
-    """A listening socket for each address of a host. OSError."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    places = dict.fromkeys((family, address) for family, _, _, _, address in found)
+    """Open a listening socket for each address of a host. Raise OSError if a socket cannot be opened."""
+    infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    addresses = dict.fromkeys((family, address) for family, _, _, _, address in infos)
     sockets: list[socket.socket] = []
     try:
-        for family, address in places:
+        for family, address in addresses:
             sockets.append(socket.create_server(address, family=family, backlog=BACKLOG))
     except OSError:
         for sock in sockets:
@@ -56,7 +56,7 @@ def bind_sockets(host: str, port: int) -> list[socket.socket]:
 
 
 def serve_with_loop(host: str, port: int) -> StartAccepting:
-    """Accept by the event loop's own server, which counts nothing: for loops whose network is no real one."""
+    """Return a function that accepts with the event loop's own server, without admission: for simulated networks."""
 
     async def serve(make_protocol: MakeProtocol, tls: ssl.SSLContext | None, _timeout_s: float) -> AcceptingServer:
         return await asyncio.get_running_loop().create_server(lambda: make_protocol(None), host, port, ssl=tls)
@@ -65,21 +65,21 @@ def serve_with_loop(host: str, port: int) -> StartAccepting:
 
 
 def _warn_about_plaintext(settings: ServeSettings, sockets: dict[str, list[socket.socket]]) -> None:
-    """Say which ports without TLS are open to other machines, and which are not."""
-    for way in PLAINTEXT_PROTOCOLS:
-        if way in sockets:
+    """Log which ports without TLS are open to other machines, and which are not opened."""
+    for protocol in PLAINTEXT_PROTOCOLS:
+        if protocol in sockets:
             log.warning(
                 "--plaintext %s: port %d of %s is open without TLS: the network can read keys and messages",
-                way,
-                sockets[way][0].getsockname()[1],
+                protocol,
+                sockets[protocol][0].getsockname()[1],
                 settings.host,
             )
-        elif getattr(settings, f"{way}_port") is not None:
+        elif getattr(settings, f"{protocol}_port") is not None:
             log.warning(
-                "the %s port is not opened: it has no TLS, and %s is reached from other machines. Use %ss, or open it "
-                "with --plaintext %s",
-                way,
+                "the %s port is not opened: it has no TLS, but other machines can reach %s. Use %ss, or open it with "
+                "--plaintext %s",
+                protocol,
                 settings.host,
-                way,
-                way,
+                protocol,
+                protocol,
             )

@@ -1,6 +1,6 @@
-"""What a namespace shows to its clients: keys, a certificate, and the file that says how to reach it.
+"""Settings that can change while a server runs: keys, certificate and log level. Also the contents of the ready file.
 
-Owns: where these come from at a start and at a reload: the data directory, or what the settings say instead.
+Owns: where these settings come from at startup and at a reload: the data directory, or the configuration.
 """
 
 from __future__ import annotations
@@ -29,40 +29,43 @@ log: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LiveSettings:
-    """All that can be changed while a server runs. What is None stays as it is."""
+    """Settings that can change while a server runs. None means unchanged."""
 
     keys: KeyRing
     certificate: Certificate | None = None
     tls: ssl.SSLContext | None = None
-    """Made of the certificate, which can be used therefore."""
+    """The TLS context made from the certificate, which proves that the certificate is usable."""
     log_level: str | None = None
 
 
 def load_keys(settings: ServeSettings, data_directory: DataDirectory) -> KeyRing:
-    """Return the keys of a start: those of the data directory, of which the first is made here, and all others."""
+    """Return the keys at startup, and create the first key in a new data directory."""
     if settings.emulator_key:
-        log.warning("the emulator's key is good here: everybody knows it, and all on this machine can use it")
+        log.warning("the emulator's key is accepted: it is publicly known, and every user of this machine can use it")
     ring = add_configured_keys(settings, KeyRing.load(data_directory.keys_file))
     if ring.root_key is None:
-        log.warning("no key has Manage, so nobody can manage the namespace: twinbus key add makes one")
+        log.warning("no key has Manage, so nobody can manage the namespace: create one with twinbus key add")
     return ring
 
 
 def add_configured_keys(settings: ServeSettings, key_ring: KeyRing) -> KeyRing:
-    """Return the keys of the data directory with those of the configuration file and the emulator. Misuse."""
+    """Return the keys from the data directory, the configuration file and the emulator.
+
+    Raise ConfigurationError if two keys have the same name.
+    """
     key_ring = key_ring.with_keys(settings.keys)
     return key_ring.with_emulator_key() if settings.emulator_key else key_ring
 
 
 def read_live_settings(settings: ServeSettings, data_directory: DataDirectory) -> LiveSettings:
-    """Read everything again that can change while a server runs. StartError if anything cannot be used."""
+    """Reread all settings that can change while a server runs. Raise StartError if a setting is not usable."""
     ring = add_configured_keys(settings, KeyRing.load(data_directory.keys_file, create_missing=False))
     certificate = choose_certificate(settings, data_directory)
     return LiveSettings(ring, certificate, make_server_context(certificate), settings.log_level)
 
 
 def choose_certificate(settings: ServeSettings, data_directory: DataDirectory) -> Certificate:
-    """The operator's own, or one for development."""
+    """Return the certificate from the settings, or a development certificate if the settings have none."""
     if settings.tls_cert is not None and settings.tls_key is not None:
         return Certificate(settings.tls_cert, settings.tls_key)
     return ensure_development_certificate(data_directory.tls_directory, settings.host, dt.datetime.now(dt.UTC))
@@ -71,7 +74,7 @@ def choose_certificate(settings: ServeSettings, data_directory: DataDirectory) -
 def make_ready_file(
     settings: ServeSettings, ports: Mapping[str, int], keys: KeyRing, certificate: Certificate
 ) -> ReadyFile:
-    """Says that this process serves."""
+    """Return the contents of this process's ready file."""
     ca_file = certificate.ca_file
     return ReadyFile(
         namespace=settings.name,
@@ -89,11 +92,11 @@ def make_ready_file(
 def messaging_connection_string(
     settings: ServeSettings, ports: Mapping[str, int | None], key: Key | None
 ) -> str | None:
-    """Return a connection string without TLS where that is open, since it needs no certificate; else with TLS."""
-    for way in ("amqp", "amqps"):
-        port = ports.get(way)
+    """Return a connection string for AMQP, without TLS if that port is open: the client then needs no certificate."""
+    for protocol in ("amqp", "amqps"):
+        port = ports.get(protocol)
         if port is not None and key is not None:
-            return connection_string(settings.host, port, key, is_emulator=way == "amqp")
+            return connection_string(settings.host, port, key, is_emulator=protocol == "amqp")
     return None
 
 

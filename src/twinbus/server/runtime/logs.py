@@ -1,10 +1,10 @@
-"""What the server says while it runs: one line per record on stderr, for people or as JSON.
+"""Log output of the server: one line per record on stderr, as text or as JSON.
 
     logger.info("link attached", extra={"link": "orders", "credit": 10})
     2026-11-16T01:02:03.456Z info twinbus.server.amqp.client_connection link attached link=orders credit=10
 
-Owns: how a record becomes a line. Whatever a record holds (a client's text, a traceback), it stays one line, and the
-values of keys and signatures are replaced by ***. Who logs what, and when, is everybody's own affair.
+Owns: the format of a line. A record with any content (a client's text, a traceback) stays one line, and the values of
+keys and signatures are replaced by ***. Knows nothing of what other modules log.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ THROTTLE_INTERVAL_S: Final = 10.0
 
 
 class ThrottledLog:
-    """At most one record per interval."""
+    """A logger that writes at most one record per interval, with the number of suppressed records."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class ThrottledLog:
         interval_s: float = THROTTLE_INTERVAL_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """The first record is always written."""
+        """Create a throttled logger; the first record is always written."""
         self._log = log
         self._interval_s = interval_s
         self._clock = clock
@@ -42,7 +42,7 @@ class ThrottledLog:
         self._suppressed = 0
 
     def warning(self, text: str, *arguments: object) -> None:
-        """Log a warning, unless the last one was written less than an interval ago."""
+        """Log a warning, unless the last record was written less than an interval ago."""
         now_s = self._clock()
         if now_s - self._written_s < self._interval_s:
             self._suppressed += 1
@@ -62,13 +62,13 @@ _STANDARD_FIELDS: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message
 
 
 def configure(level: str, log_format: str, stream: TextIO | None = None, **common_fields: object) -> None:
-    """Send everything that is logged in this process to stderr, and nowhere else; each record carries `always`."""
+    """Send all log records of this process to stderr only, each with `common_fields`."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.addFilter(lambda record: vars(record).update(common_fields) is None)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     root = logging.getLogger()
-    for other in root.handlers[:]:
-        root.removeHandler(other)
+    for existing in root.handlers[:]:
+        root.removeHandler(existing)
     root.addHandler(handler)
     set_level(level)
     logging.captureWarnings(capture=True)
@@ -80,34 +80,34 @@ def set_level(level: str) -> None:
 
 
 def mask_secrets(text: str) -> str:
-    """The text without the values of keys and signatures."""
+    """Return the text with the values of keys and signatures replaced by ***."""
     return _SECRET.sub(r"\1***", text)
 
 
 class TextFormatter(logging.Formatter):
-    """For people."""
+    """Formats records as text for people."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Time, level, logger, message, then what the record carries as key=value."""
+        """Return time, level, logger and message, followed by the extra fields as key=value."""
         head = f"{_format_time(record)} {record.levelname.lower()} {record.name} {record.getMessage()}"
         values = [f"{name}={_quote_value(value)}" for name, value in _extra_fields(self, record).items()]
         return _escape_line(mask_secrets(" ".join([head, *values])))
 
 
 class JsonFormatter(logging.Formatter):
-    """For programs."""
+    """Formats records as JSON for programs."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The same as one JSON object."""
+        """Return time, level, logger, message and extra fields as one JSON object."""
         fields = {
             "time": _format_time(record),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
         }
-        carried = {name: value for name, value in _extra_fields(self, record).items() if name not in fields}
-        # Not msgspec: this escapes all that is not ASCII, so that half a character of a client breaks no line either.
-        return mask_secrets(json.dumps(fields | carried, default=str))
+        extra = {name: value for name, value in _extra_fields(self, record).items() if name not in fields}
+        # Not msgspec: json escapes everything but ASCII, so that even a lone surrogate in a client's text is valid.
+        return mask_secrets(json.dumps(fields | extra, default=str))
 
 
 def _format_time(record: logging.LogRecord) -> str:
@@ -116,13 +116,13 @@ def _format_time(record: logging.LogRecord) -> str:
 
 
 def _extra_fields(formatter: logging.Formatter, record: logging.LogRecord) -> Mapping[str, object]:
-    """What was given as `extra`, and the exception."""
-    carried = {name: value for name, value in vars(record).items() if name not in _STANDARD_FIELDS}
+    """Return the `extra` fields of a record, with its exception and stack."""
+    extra = {name: value for name, value in vars(record).items() if name not in _STANDARD_FIELDS}
     if record.exc_info and record.exc_info[0]:
-        carried["exception"] = formatter.formatException(record.exc_info)
+        extra["exception"] = formatter.formatException(record.exc_info)
     if record.stack_info:
-        carried["stack"] = record.stack_info
-    return carried
+        extra["stack"] = record.stack_info
+    return extra
 
 
 def _quote_value(value: object) -> str:
@@ -133,5 +133,5 @@ def _quote_value(value: object) -> str:
 
 
 def _escape_line(text: str) -> str:
-    """A client's text could otherwise look like a record of its own."""
+    """Escape control characters, so that a client's text cannot imitate a separate record."""
     return _CONTROL_CHARACTER.sub(lambda match: _ESCAPES.get(match[0]) or f"\\u{ord(match[0]):04x}", text)

@@ -1,15 +1,15 @@
-"""Pauses: how long the loop could not make a call that was due.
+"""Pauses of the event loop: how late the loop runs a timer.
 
     meter = PauseMeter(asyncio.get_running_loop())
     meter.start()
-    meter.told()                 # {"longest_ms": 31.0, "longest_own_ms": 12.3, "over_50_ms": 0, ...}
+    meter.summary()              # {"longest_ms": 31.0, "longest_own_ms": 12.3, "over_50_ms": 0, ...}
 
-A call is due every few milliseconds, and asks for the next one; how late it comes is a pause, whatever the reason: a
-turn of the loop that takes long, a thread of a store that keeps the GIL, or another program that has the processor. The
-last of these is known to Linux: how long a thread could have run and did not. A pause without that is the server's own,
-or its host's: what that did is for who asks to find out, by when the longest pauses were.
+A probe runs every few milliseconds and schedules the next probe; the delay of a probe is a pause, whatever its cause: a
+long turn of the event loop, a store's thread that holds the GIL, or another program that uses the processor. Linux
+counts time lost to other programs as the time that a thread was ready but not running. A pause minus that time is the
+*own* pause of the server or its host; the summary has the times of long pauses, to help find their causes.
 
-Owns: the calls and what they have found since it was last asked to forget. Who is told is not its affair.
+Owns: the probes, and the pauses measured since the last reset. Must not know where the summary is shown.
 """
 
 from __future__ import annotations
@@ -24,69 +24,69 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 PROBE_INTERVAL_S: Final = 0.002
-"""A pause is found that much too short, at most."""
+"""The time between probes: a pause is underestimated by at most this much."""
 LONG_PAUSE_MS: Final = 50.0
 HISTOGRAM_BOUNDS_MS: Final = (2, 5, 10, 20, 50, 100, 200, 500, 1_000)
-"""Of the histogram. Timers of the loop are exact to about a millisecond."""
+"""The upper bounds of the histogram. Event-loop timers are accurate to about a millisecond."""
 SCHEDSTAT_FILE: Final = "/proc/thread-self/schedstat"
-"""Nanoseconds on a processor, nanoseconds of waiting for one, and how often."""
+"""A file with nanoseconds on a processor, nanoseconds of waiting for a processor, and the number of time slices."""
 MAX_KEPT_PAUSES: Final = 1_000
-"""Pauses that are told one by one."""
+"""The largest number of pauses in the summary's list."""
 MIN_KEPT_PAUSE_MS: Final = 20.0
-"""... if they are as long as this."""
+"""The shortest pause in the summary's list."""
 
 
 class ClockReading(NamedTuple):
-    """Seconds, since some moment each."""
+    """Readings of three clocks in seconds, each counted from an arbitrary moment."""
 
     now_s: float
     cpu_s: float = 0.0
-    """The loop's own thread."""
+    """The processor time used by the event loop's thread."""
     run_queue_s: float = 0.0
-    """... for a processor."""
+    """The time that the event loop's thread was ready but waited for a processor."""
 
 
 class ThreadClock:
-    """Those of the thread that makes this."""
+    """Reads the clocks of the thread that creates it."""
 
     def __init__(self) -> None:
-        """Where Linux does not tell it, nothing is waited for."""
+        """Open the scheduler statistics; if Linux does not provide them, waiting times are 0."""
         try:
             self._schedstat = os.open(SCHEDSTAT_FILE, os.O_RDONLY)
         except OSError:
             self._schedstat = -1
 
     def __call__(self) -> ClockReading:
-        """What they show."""
+        """Return the current readings."""
         waited_ns = int(os.pread(self._schedstat, 100, 0).split()[1]) if self._schedstat >= 0 else 0
         return ClockReading(time.perf_counter(), time.thread_time(), waited_ns / 1e9)
 
 
 class PauseMeter:
-    """Looks how late the loop is."""
+    """Measures the pauses of an event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, read_clocks: Callable[[], ClockReading] | None = None) -> None:
-        """Not started. Made on the loop's thread."""
+        """Create a meter that is not started. Call this on the event loop's thread."""
         self._loop = loop
         self._read_clocks = read_clocks or ThreadClock()
         self._handle: asyncio.TimerHandle | None = None
         self._last_reading = self._read_clocks()
-        """When the call that is due next was asked for."""
+        """The readings at the time when the next probe was scheduled."""
         self.reset()
 
     def start(self) -> None:
-        """Measure from now on."""
+        """Start measuring."""
         self.reset()
         self._last_reading = self._read_clocks()
         self._handle = self._loop.call_later(PROBE_INTERVAL_S, self._probe)
 
     def stop(self) -> None:
-        """Make no more calls."""
+        """Stop measuring."""
         if self._handle is not None:
             self._handle.cancel()
 
     def reset(self) -> None:
-        """Begin anew: what was found belongs to a phase that is over."""
+        """Discard all measurements."""
         self._since_s = self._read_clocks().now_s
         self._longest_s = self._longest_own_s = self._longest_own_cpu_s = 0.0
         self._long_count = self._long_own_count = 0
@@ -94,9 +94,10 @@ class PauseMeter:
         self._long_pauses: list[tuple[float, float, float, float]] = []
 
     def summary(self) -> dict[str, object]:
-        """What was found, for JSON.
+        """Return the measurements, for JSON.
 
-        `pauses` are the long ones: from when to when on the monotonic clock, and how long the loop waited and worked.
+        `pauses` lists long pauses: start and end on the monotonic clock, seconds waited for a processor, and seconds
+        of processor time.
         """
         bounds = [f"<= {bound}" for bound in HISTOGRAM_BOUNDS_MS] + [f"> {HISTOGRAM_BOUNDS_MS[-1]}"]
         return {
@@ -111,18 +112,18 @@ class PauseMeter:
         }
 
     def _probe(self) -> None:
-        seen, clocks = self._last_reading, self._read_clocks()
-        late_s = max(0.0, clocks.now_s - seen.now_s - PROBE_INTERVAL_S)
-        waited_s = clocks.run_queue_s - seen.run_queue_s
+        last, clocks = self._last_reading, self._read_clocks()
+        late_s = max(0.0, clocks.now_s - last.now_s - PROBE_INTERVAL_S)
+        waited_s = clocks.run_queue_s - last.run_queue_s
         own_s = max(0.0, late_s - waited_s)
         self._histogram[bisect_left(HISTOGRAM_BOUNDS_MS, 1000 * late_s)] += 1
         self._long_count += 1000 * late_s > LONG_PAUSE_MS
         self._long_own_count += 1000 * own_s > LONG_PAUSE_MS
         self._longest_s = max(self._longest_s, late_s)
         if own_s > self._longest_own_s:
-            self._longest_own_s, self._longest_own_cpu_s = own_s, clocks.cpu_s - seen.cpu_s
+            self._longest_own_s, self._longest_own_cpu_s = own_s, clocks.cpu_s - last.cpu_s
         if 1000 * late_s >= MIN_KEPT_PAUSE_MS and len(self._long_pauses) < MAX_KEPT_PAUSES:
-            self._long_pauses.append((clocks.now_s - late_s, clocks.now_s, waited_s, clocks.cpu_s - seen.cpu_s))
+            self._long_pauses.append((clocks.now_s - late_s, clocks.now_s, waited_s, clocks.cpu_s - last.cpu_s))
         self._last_reading = clocks
         self._handle = self._loop.call_later(PROBE_INTERVAL_S, self._probe)
 

@@ -1,11 +1,11 @@
-"""One namespace, served by one process: the broker, its entities, and the ways in.
+"""A namespace served by a single process: the broker, its catalogue, and its listeners.
 
-    service = Service(settings, Ground(clock=clock, random=random, keys=keys, disks=disks, ...))
+    service = NamespaceService(settings, Dependencies(clock=clock, random=random, keys=keys, ...))
     async with contextlib.AsyncExitStack() as stack:
         ports = await service.start(stack, tls)
 
-Owns: which part is given what; all is made in order, and taken down in the opposite order. Where time, disks and keys
-come from is decided by whoever makes it: the process (`main`) takes those of the machine, a test may bring its own.
+Owns: the wiring of these parts, their startup order, and their shutdown in reverse order. Clock, disks and keys are
+parameters: `single_process` passes the machine's, and a test may pass its own.
 """
 
 from __future__ import annotations
@@ -43,78 +43,78 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dependencies:
-    """What a namespace stands on."""
+    """The clock, randomness, keys, disks and sockets that a namespace uses."""
 
     clock: Clock
     random: Random
-    """Where ids and tokens come from that nobody may guess."""
+    """The source of unguessable ids and tokens."""
     keys: KeyRing
     store_backend: StoreBackend
     open_catalogue: Callable[[], Catalogue]
-    """Called on a thread, where it may wait for a disk."""
+    """Opens the catalogue; called on a thread, because opening may block on a disk."""
     open_acceptors: Callable[[], Mapping[str, Sequence[StartAccepting]]]
-    """Open the ports. What accepts on each way in; called when there is something to serve."""
+    """Opens the ports, and returns functions that start accepting, by protocol; called once the namespace is loaded."""
     usage_folder: Path | None = None
-    """The folder in which is written down what clients use; None: that is counted, and not kept."""
+    """The folder for usage records; if None, usage is counted but not recorded."""
 
 
 class NamespaceService:
-    """One namespace, from its start to its end."""
+    """A namespace with its broker, catalogue and listeners."""
 
     namespace: Namespace
-    """The broker. There from `start` on."""
+    """The broker, set by `start`."""
     catalogue: LocalCatalogue
-    """What manages it."""
+    """The administration of the namespace, set by `start`."""
     listeners: Listeners
-    """The ways in."""
+    """The listeners, set by `start`."""
 
     def __init__(self, settings: ServeSettings, dependencies: Dependencies) -> None:
-        """Nothing is started yet."""
+        """Create a service that is not started."""
         self._settings = settings
         self._dependencies = dependencies
         self.meter = UsageMeter()
-        """Counts what clients use."""
+        """The counters of client usage."""
 
     async def start(
         self, stack: contextlib.AsyncExitStack, tls: ssl.SSLContext | None, certificate: Certificate | None = None
     ) -> dict[str, int]:
-        """Start everything; `stack` stops it. The open ports by their names."""
+        """Start the namespace and return its open ports by protocol. `stack` stops everything that was started."""
         await self._open_namespace(stack)
-        ground = self._dependencies
+        dependencies = self._dependencies
         self.listeners = Listeners(
-            self._settings, self.namespace, self.catalogue, ground.keys, ground.clock, self.meter
+            self._settings, self.namespace, self.catalogue, dependencies.keys, dependencies.clock, self.meter
         )
-        return await self.listeners.open(stack, tls, ground.open_acceptors(), certificate)
+        return await self.listeners.open(stack, tls, dependencies.open_acceptors(), certificate)
 
     async def _open_namespace(self, stack: contextlib.AsyncExitStack) -> None:
-        settings, ground = self._settings, self._dependencies
+        settings, dependencies = self._settings, self._dependencies
         self.namespace = Namespace(
-            clock=ground.clock,
-            random=ground.random,
+            clock=dependencies.clock,
+            random=dependencies.random,
             call_at_turn_end=asyncio.get_running_loop().call_soon,
-            on_failed=lambda journal: stores.reopen(journal),  # noqa: PLW0108  # made below: each needs the other
+            on_failed=lambda commit_log: stores.reopen(commit_log),  # noqa: PLW0108  # `stores` is created below
             limits=settings.limits,
             store_timeout_s=settings.store_timeout_s,
         )
         self.namespace.on_forwarded = self.meter.count_forwards
-        if settings.metering and ground.usage_folder is not None:
-            desk = UsageWriterConfig(
-                folder=ground.usage_folder, namespace=settings.name, retention_days=settings.usage_days
+        if settings.metering and dependencies.usage_folder is not None:
+            config = UsageWriterConfig(
+                folder=dependencies.usage_folder, namespace=settings.name, retention_days=settings.usage_days
             )
-            clerk = UsageWriter(self.meter, ground.clock, self.namespace.timers, desk)
-            stack.push_async_callback(clerk.close)  # after all else: what is counted last is written as well
-            clerk.start()
-        stores = StoreManager(self.namespace, ground.store_backend, min_free_bytes=settings.min_free_bytes)
+            writer = UsageWriter(self.meter, dependencies.clock, self.namespace.timers, config)
+            stack.push_async_callback(writer.close)  # closed last, so that all usage is written
+            writer.start()
+        stores = StoreManager(self.namespace, dependencies.store_backend, min_free_bytes=settings.min_free_bytes)
         stack.push_async_callback(stores.close)
         await stores.open()
         stack.callback(TimerDriver(self.namespace.timers).stop)
         self.catalogue = LocalCatalogue(
-            self.namespace, settings.name, store_count=len(ground.store_backend.directories)
+            self.namespace, settings.name, store_count=len(dependencies.store_backend.directories)
         )
         try:
-            await self.catalogue.open(ground.open_catalogue)
+            await self.catalogue.open(dependencies.open_catalogue)
         except ServiceBusError as error:
             raise StartError(str(error)) from error
         stack.push_async_callback(self.catalogue.close)
         if settings.plan is not None:
-            await reconcile(self.catalogue, settings.plan, now_ms=ground.clock.wall_ms())
+            await reconcile(self.catalogue, settings.plan, now_ms=dependencies.clock.wall_ms())

@@ -1,8 +1,8 @@
-"""A server process from its start to its end.
+"""A server process, from startup to exit.
 
-Owns: the process: its loop, its signals, its data directory, its ready file. SIGTERM and SIGINT stop it, SIGHUP reloads
-what can be changed (`reload`). What it serves is made by `single`; where several processes serve, by `workers`. It
-imports only the one that it needs: so it starts sooner.
+Owns: the event loop, the signals, the data directory and the ready file of the process. SIGTERM and SIGINT stop the
+process; SIGHUP reloads settings (`reloader`). A `SingleProcessServer` or, with several workers, a `Supervisor` serves
+the namespace; only the needed class is imported, so that the process starts sooner.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ log: Final = logging.getLogger(__name__)
 
 
 class StartableServer(ReloadableServer, Protocol):
-    """Serves clients once it is started."""
+    """A server that can be started."""
 
     async def start(self, stack: contextlib.AsyncExitStack, stop: asyncio.Event, /) -> ReadyFile:
-        """Start everything; `stack` stops it. `stop` is set if that has to happen before it serves."""
+        """Start the server and return its ready file. `stack` stops the server; setting `stop` cancels the startup."""
 
 
 def run(
@@ -43,11 +43,11 @@ def run(
     on_ready: Callable[[ReadyFile], None] | None = None,
     reread_settings: Callable[[], ServeSettings] | None = None,
 ) -> int:
-    """Serve until a signal says stop; the exit code. `announce` is called once it serves.
+    """Serve until SIGTERM or SIGINT, and return the exit code. `on_ready` is called when clients are accepted.
 
-    `reread` is called by SIGHUP: it returns the settings as they are said now, or raises StartError.
+    `reread_settings` is called on SIGHUP: it returns the current settings, or raises StartError.
     """
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # it would end the process before the loop has a handler for it
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # SIGHUP would kill the process until the loop has a handler for it
     logs.configure(settings.log_level, settings.log_format)
     log.info("twinbus %s", version_and_build())
     interpreter.tune_interpreter()
@@ -59,10 +59,10 @@ def run(
 
 def _make_server(settings: ServeSettings, data_directory: DataDirectory) -> StartableServer:
     if settings.workers == 1:
-        from twinbus.server.runtime.single_process import SingleProcessServer  # noqa: PLC0415  # with all that serves clients
+        from twinbus.server.runtime.single_process import SingleProcessServer  # noqa: PLC0415  # imports the gateways
 
         return SingleProcessServer(settings, data_directory)
-    from twinbus.server.cluster.supervisor import Supervisor  # noqa: PLC0415  # with nothing that serves clients
+    from twinbus.server.cluster.supervisor import Supervisor  # noqa: PLC0415  # imports no gateway
 
     return Supervisor(settings, data_directory)
 
@@ -78,7 +78,7 @@ async def _serve(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    loop.add_signal_handler(signal.SIGHUP, reload.set)  # one that comes during the start takes effect after it
+    loop.add_signal_handler(signal.SIGHUP, reload.set)  # a SIGHUP during the start takes effect after it
     async with contextlib.AsyncExitStack() as stack:
         ready = await server.start(stack, stop)
         if settings.ready_file is not None:
@@ -98,7 +98,7 @@ async def _serve(
 
 
 async def _reload_on_signal(signalled: asyncio.Event, reloader: Reloader) -> None:
-    """Reload for every signal; several that come during a reload are answered by one more."""
+    """Reload on every signal; several signals during a reload cause one more reload."""
     while True:
         await signalled.wait()
         signalled.clear()

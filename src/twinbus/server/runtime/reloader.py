@@ -1,12 +1,12 @@
-"""What changes while a server runs: keys, certificate and log level, on SIGHUP or by `twinbus key`.
+"""Changes to keys, certificate and log level while a server runs, on SIGHUP or through `twinbus key`.
 
-    reloader = Reloader(settings, data, server, ready, reread)
+    reloader = Reloader(settings, data_directory, server, ready_file, reread_settings)
     await reloader.reload()                # SIGHUP: read everything again
-    await reloader.handle(order)           # twinbus key
+    await reloader.handle_command(command) # twinbus key
 
-Owns: that changes come one after the other, that each is made as a whole or not at all, and that the ready file says
-what is true now. Everything is read and checked before anything is changed; an unusable file is logged, and the
-server goes on as before. Reading takes place on a thread, so messages flow meanwhile.
+Owns: the order of changes. Changes are made one at a time, each completely or not at all, and the ready file is kept up
+to date. Everything is read and checked before anything is changed. If a file is not usable, the error is logged and the
+server continues unchanged. Files are read on a thread, so that the server keeps serving messages.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger(__name__)
 
 RELOADABLE_SETTINGS: Final = frozenset({"log_level", "tls_cert", "tls_key", "keys"})
-"""Settings that a reload changes. All others are those of the start."""
+"""Settings that a reload can change. All other settings need a restart."""
 
 
 class ReloadableServer(Protocol):
-    """A server that runs, in one process or several."""
+    """A running server, in one process or several."""
 
     async def apply(self, changes: LiveSettings) -> ReadyFile:
-        """Use these keys, this certificate and log level; when it returns, all processes do."""
+        """Apply keys, certificate and log level in all processes, and return the new ready file."""
 
     @property
     def administration(self) -> EntityManager:
-        """Manages the entities."""
+        """Operations on the entities of the namespace, for commands that change an entity's keys."""
 
     async def wait_for_revocations(self) -> None:
-        """Wait until every link has ended that changed keys do not allow any more."""
+        """Wait until all links whose rights are revoked are closed."""
 
 
 class Reloader:
-    """Changes of one server."""
+    """Reloads settings and handles key commands for one server."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Reloader:
         ready_file: ReadyFile,
         reread_settings: Callable[[], ServeSettings],
     ) -> None:
-        """`settings` are those of the start; `reread` returns what the command line and the file say now."""
+        """Create a reloader; `settings` are from startup, and `reread_settings` returns the current settings."""
         self._settings = settings
         self._data_directory = data_directory
         self._server = server
@@ -75,20 +75,20 @@ class Reloader:
         self._reload_lock = asyncio.Lock()
 
     async def reload(self) -> None:
-        """Read the configuration again and use what can be changed; log why not, if it cannot be."""
+        """Reread the configuration and apply reloadable settings. On failure, log the reason and change nothing."""
         async with self._reload_lock:
             try:
-                settings, found = await asyncio.to_thread(self._read_changes)
-                await self._apply(settings, found)
+                settings, changes = await asyncio.to_thread(self._read_changes)
+                await self._apply(settings, changes)
             except StartError as error:
-                log.error("nothing was reloaded, and the server goes on as before: %s", error)  # noqa: TRY400
+                log.error("reload failed, the server continues unchanged: %s", error)  # noqa: TRY400
             except Exception:
-                log.exception("nothing was reloaded, and the server goes on as before")
+                log.exception("reload failed, the server continues unchanged")
             else:
-                log.info("reloaded", extra={"keys": len(found.keys.all_keys), "log_level": found.log_level})
+                log.info("reloaded", extra={"keys": len(changes.keys.all_keys), "log_level": changes.log_level})
 
     async def handle_command(self, command: KeyCommand) -> KeyCommandReply:
-        """List the keys, or change one of them. KeyRefused; StartError becomes one."""
+        """List the keys, or change one of them. Raise KeyChangeRefused if the change is not possible."""
         async with self._reload_lock:
             if command.entity:
                 rules = await entity_keys.apply_command(self._server.administration, command, dt.datetime.now(dt.UTC))
@@ -105,7 +105,7 @@ class Reloader:
     async def _change_keys(self, rules: Sequence[KeyRule], command: KeyCommand) -> tuple[KeyRule, ...]:
         if any(key.name == command.name for key in self._settings.keys):
             raise KeyChangeRefused(
-                f"key {command.name!r} is one of the configuration file: change it there, and send SIGHUP to process "
+                f"key {command.name!r} is in the configuration file: change it there, and send SIGHUP to process "
                 f"{os.getpid()}"
             )
         after = key_file.apply_command(rules, command, dt.datetime.now(dt.UTC))
@@ -118,16 +118,16 @@ class Reloader:
         return after
 
     def _read_changes(self) -> tuple[ServeSettings, LiveSettings]:
-        wanted = self._reread_settings()
+        reread = self._reread_settings()
         fixed = [
             field.name
             for field in fields(ServeSettings)
             if field.name not in RELOADABLE_SETTINGS
-            and getattr(wanted, field.name) != getattr(self._settings, field.name)
+            and getattr(reread, field.name) != getattr(self._settings, field.name)
         ]
         if fixed:
             log.warning("changed settings have no effect before a restart: %s", ", ".join(map(_config_key, fixed)))
-        settings = replace(self._settings, **{name: getattr(wanted, name) for name in RELOADABLE_SETTINGS})
+        settings = replace(self._settings, **{name: getattr(reread, name) for name in RELOADABLE_SETTINGS})
         return settings, live_settings.read_live_settings(settings, self._data_directory)
 
     async def _apply(self, settings: ServeSettings, changes: LiveSettings) -> None:
@@ -160,14 +160,14 @@ class Reloader:
     def _connection_string(self, rule: KeyRule, command: KeyCommand) -> str | None:
         if not command.show:
             return None
-        ports = {way: getattr(self._ready_file, f"{way}_port") for way in ("amqp", "amqps")}
+        ports = {protocol: getattr(self._ready_file, f"{protocol}_port") for protocol in ("amqp", "amqps")}
         text = live_settings.messaging_connection_string(self._settings, ports, Key(rule.name, rule.primary))
         return f"{text};EntityPath={command.entity}" if text is not None and command.entity else text
 
 
 def _config_key(field: str) -> str:
     """Return the name that a setting has in the configuration file."""
-    from twinbus.server.config.toml import SETTING_READERS  # noqa: PLC0415  # reads filters, too: not before it is needed
+    from twinbus.server.config.toml import SETTING_READERS  # noqa: PLC0415  # imports the filters, too
 
     names = {name: key for key, (name, _) in SETTING_READERS.items()}
     return names.get(field, "queues and topics" if field == "plan" else field)

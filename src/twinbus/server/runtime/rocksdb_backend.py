@@ -1,7 +1,7 @@
-"""The disks of this machine, with stores on RocksDB.
+"""Stores on RocksDB, on the disks of this machine.
 
-Owns: how a store is opened in its directory, and when its disk is well enough for that after a failure. When a store is
-opened, and what is done while it is away, is the business of `stores`.
+Owns: opening a store in its directory, and testing its disk before the store is reopened after a failure. The `stores`
+module decides when a store is opened.
 """
 
 from __future__ import annotations
@@ -23,24 +23,27 @@ if TYPE_CHECKING:
 
 CHECK_INTERVAL_S: Final = 1.0
 MAX_SYNC_S: Final = 0.25
-"""A store is opened again when its disk syncs within this: RocksDB syncs several times while it opens a database, and
-holds the GIL meanwhile, so that nothing else would go on."""
+"""A store is reopened only if its disk syncs within this time: RocksDB syncs several times while it opens a database,
+and holds the GIL all the time, so that a slow disk would block the whole process."""
 
 
 class RocksStoreBackend:
-    """Some directories, each for one store."""
+    """RocksDB stores, each in its own directory."""
 
     def __init__(
         self, directories: Sequence[Path], *, sync: bool, table_files: int = DEFAULT_TUNING.table_files
     ) -> None:
-        """Without `sync` accepted messages can be lost. `table_files` is per store. Made on the running loop."""
+        """Create a backend on the running event loop.
+
+        Without `sync`, accepted messages can be lost. `table_files` is the limit on open table files per store.
+        """
         self.directories = directories
         self.check_interval_s = CHECK_INTERVAL_S
         self._tuning = RocksTuning(sync=sync, table_files=table_files)
         self._loop = asyncio.get_running_loop()
 
     def open(self, store_number: int, on_done: OnResult[Store]) -> None:
-        """Open a store, on a thread of its own."""
+        """Open a store on its own thread, and call `on_done` with the store or an error."""
         RocksStore.open(
             self.directories[store_number],
             name=str(store_number),
@@ -50,29 +53,32 @@ class RocksStoreBackend:
         )
 
     def free_bytes(self, directory: Path) -> int:
-        """What can still be written there."""
+        """Return how many bytes can still be written to the disk of `directory`."""
         return disk_space.free_bytes(directory)
 
     async def find_disk_problem(self, store_number: int) -> str | None:
-        """Why a store should not be opened again now. On a thread that the end of the process does not wait for."""
+        """Return why a store should not be reopened now, or None if its disk works.
+
+        The test runs on a daemon thread, so that a hanging disk does not keep the process from exiting.
+        """
         directory = self.directories[store_number]
-        answer: asyncio.Future[str | None] = self._loop.create_future()
+        future: asyncio.Future[str | None] = self._loop.create_future()
 
-        def tell(reason: str | None) -> None:
-            if not answer.done():  # nobody waits any more
-                answer.set_result(reason)
+        def set_result(reason: str | None) -> None:
+            if not future.done():  # the future may have been cancelled
+                future.set_result(reason)
 
-        def look() -> None:
+        def probe() -> None:
             reason = _disk_problem(directory)
             with contextlib.suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(tell, reason)
+                self._loop.call_soon_threadsafe(set_result, reason)
 
-        threading.Thread(target=look, name=f"probe of {directory.name}", daemon=True).start()
-        return await answer
+        threading.Thread(target=probe, name=f"probe of {directory.name}", daemon=True).start()
+        return await future
 
 
 def _disk_problem(directory: Path) -> str | None:
-    """What is wrong with a store's disk; nothing if it syncs quickly."""
+    """Return what is wrong with a store's disk, or None if the disk syncs quickly."""
     try:
         took_s = disk_space.measure_sync_s(directory)
     except OSError as error:

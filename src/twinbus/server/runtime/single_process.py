@@ -1,6 +1,6 @@
-"""A namespace that this process serves itself, with no other beside it.
+"""A server that serves a namespace in a single process.
 
-Owns: which clock, disks, keys and catalogue a `service` stands on where it is that of a process.
+Owns: the machine's clock, disks, keys and sockets that the process's `NamespaceService` uses.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 
 
 class SingleProcessServer:
-    """One namespace, served from a data directory by this process."""
+    """A namespace served from a data directory by this process."""
 
     service: NamespaceService
-    """There from `start` on."""
+    """The namespace's service, set by `start`."""
     admission: Admission
-    """The connections of this process. There from `start` on."""
+    """The admission of connections to this process, set by `start`."""
 
     def __init__(self, settings: ServeSettings, data_directory: DataDirectory) -> None:
-        """Nothing is started yet."""
+        """Prepare the stores, keys and certificate, without starting the service."""
         self._settings = settings
         self._data_directory = data_directory
         self._store_directories = data_directory.prepare_stores(settings)
@@ -49,11 +49,11 @@ class SingleProcessServer:
         self._certificate = live_settings.choose_certificate(settings, data_directory)
 
     async def start(self, stack: contextlib.AsyncExitStack, _stop: asyncio.Event | None = None) -> ReadyFile:
-        """Start everything; `stack` stops it. What a client needs to know."""
+        """Start the service, and return the contents of the ready file. `stack` stops everything that was started."""
         settings = self._settings
         files = plan_open_files(stores=len(self._store_directories), connections=settings.max_connections)
         self.admission = Admission(max_connections=files.connections, max_unauthenticated=settings.max_unauthenticated)
-        ground = Dependencies(
+        dependencies = Dependencies(
             clock=SystemClock(),
             random=random.SystemRandom(),
             keys=self._keys,
@@ -64,32 +64,32 @@ class SingleProcessServer:
             open_acceptors=self._open_acceptors,
             usage_folder=self._data_directory.usage_directory,
         )
-        self.service = NamespaceService(settings, ground)
+        self.service = NamespaceService(settings, dependencies)
         self._tls = ServerTls(self._certificate)
         self._ports = await self.service.start(stack, self._tls.context, self._certificate)
         return self._make_ready_file()
 
     async def apply(self, changes: LiveSettings) -> ReadyFile:
-        """Use other keys, another certificate and log level from now on. What a client needs to know then."""
-        front = self.service.listeners
+        """Apply reloaded keys, certificate and log level, and return the new ready file."""
+        listeners = self.service.listeners
         if changes.certificate is not None and changes.tls is not None:
-            front.replace_certificate(changes.certificate)
+            listeners.replace_certificate(changes.certificate)
             self._tls.replace(changes.tls)
             self._certificate = changes.certificate
         if changes.log_level is not None:
             logs.set_level(changes.log_level)
         self._keys = changes.keys
-        front.replace_keys(changes.keys)
+        listeners.replace_keys(changes.keys)
         await self.wait_for_revocations()
         return self._make_ready_file()
 
     @property
     def administration(self) -> LocalCatalogue:
-        """Manages the entities."""
+        """Operations on the entities of the namespace, for commands that change an entity's keys."""
         return self.service.catalogue
 
     async def wait_for_revocations(self) -> None:
-        """Wait until every link has ended that changed keys do not allow any more."""
+        """Wait until all links whose rights are revoked are closed."""
         await self.service.listeners.wait_for_revocations()
 
     def _make_ready_file(self) -> ReadyFile:
@@ -97,6 +97,6 @@ class SingleProcessServer:
 
     def _open_acceptors(self) -> dict[str, list[StartAccepting]]:
         return {
-            way: [Acceptor(sock, self.admission).serve for sock in sockets]
-            for way, sockets in open_sockets(self._settings).items()
+            protocol: [Acceptor(sock, self.admission).serve for sock in sockets]
+            for protocol, sockets in open_sockets(self._settings).items()
         }

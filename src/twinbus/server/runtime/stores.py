@@ -1,7 +1,7 @@
-"""The stores of a process: opened at its start, opened again when one fails, closed at its end.
+"""The stores of a process: opened at startup, reopened after a failure, closed at exit.
 
-Owns: the life of each store that is this process's own, and the watch over the space on its disk. What is done while
-one is away is the broker's affair: its journal says that it is unavailable.
+Owns: opening, reopening and closing this process's own stores, and monitoring the free space on their disks. While a
+store is closed, its commit log is unavailable; the broker handles this case.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ log: Final = logging.getLogger(__name__)
 T = TypeVar("T")
 
 RETRY_DELAYS_S: Final = (0.5, 30.0)
-"""How long to wait before a failed store is opened again: at first, and at most."""
+"""The first and the longest pause before a failed store is reopened."""
 CLOSE_TIMEOUT_S: Final = 3.0
-"""How long stores have to close when the server stops."""
+"""How long stores may take to close when the server stops."""
 
 
 class StoreBackend(Protocol):
-    """Where the stores lie."""
+    """The disks on which stores are opened."""
 
     @property
     def directories(self) -> Sequence[Path]:
-        """That of each store, by its number."""
+        """The directory of each store, by store number."""
 
     @property
     def check_interval_s(self) -> float:
-        """How often to look how much room there is."""
+        """How often the free space is checked."""
 
     def open(self, store_number: int, on_done: OnResult[Store]) -> None:
-        """Open a store; `done` gets it, or why it cannot be opened."""
+        """Open a store, and call `on_done` with the store or an error."""
 
     def free_bytes(self, directory: Path) -> int:
-        """How much can still be written there. OSError if it is not there."""
+        """Return how many bytes can be written to the disk of `directory`. Raise OSError if `directory` is missing."""
 
     async def find_disk_problem(self, store_number: int) -> str | None:
-        """What is wrong with the disk of a store that is to be opened again; nothing if it works well."""
+        """Return why a store should not be reopened now, or None if its disk works."""
 
 
 class StoreManager:
-    """All stores of a server, by their numbers."""
+    """All stores of a namespace, by store number: this process's stores, and references to those of other processes."""
 
     def __init__(
         self,
@@ -64,12 +64,15 @@ class StoreManager:
         min_free_bytes: int,
         owner_of: Callable[[int], PeerClient | None] = lambda _: None,
     ) -> None:
-        """Nothing is opened yet. `owner_of` says which other process has a store, if one has."""
+        """Create a manager without opening a store. `owner_of` returns the client for the process that owns a store.
+
+        `owner_of` returns None for this process's own stores.
+        """
         self._namespace = namespace
         self._backend = backend
         self._owner_of = owner_of
         self._own_commit_logs: dict[int, CommitLog] = {}
-        """By the numbers of their stores."""
+        """The commit logs of this process's stores, by store number."""
         own = {
             number: backend.directories[number]
             for number in range(len(backend.directories))
@@ -77,13 +80,13 @@ class StoreManager:
         }
         self._space_monitor = DiskSpaceMonitor(own, min_free_bytes, backend.free_bytes)
         self._out_of_space: set[int] = set()
-        """Stores that are closed because a write found no space."""
+        """Stores that are closed because a write failed for lack of space."""
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closing = False
 
     async def open(self) -> None:
-        """Open all of them, side by side; StartError says which could not be."""
+        """Open all own stores concurrently. Raise StartError if a store cannot be opened."""
         numbers = range(len(self._backend.directories))
         own = [number for number in numbers if self._owner_of(number) is None]
         opened = dict(zip(own, await asyncio.gather(*[self._open_store(number) for number in own]), strict=True))
@@ -100,30 +103,28 @@ class StoreManager:
 
     @property
     def own_commit_logs(self) -> dict[int, CommitLog]:
-        """Those of this process, by their numbers."""
+        """The commit logs of this process's stores, by store number."""
         return self._own_commit_logs
 
     def reopen(self, commit_log: CommitLog) -> None:
-        """A store failed: close it, and open it anew as soon as that works."""
+        """Close a store that failed, and reopen it as soon as its disk works."""
         if not self._is_closing:
             self._update_out_of_space(commit_log, commit_log.last_failure)
             self._start_task(self._reopen_store(commit_log))
 
     async def close(self) -> None:
-        """Write what waits, and close."""
+        """Flush pending changes and close all own stores."""
         self._is_closing = True
         for task in self._tasks:
             task.cancel()
-        for journal in self._own_commit_logs.values():
-            journal.flush()
+        for commit_log in self._own_commit_logs.values():
+            commit_log.flush()
         closing = [
-            self._loop.create_task(self._close_store(journal.store)) for journal in self._own_commit_logs.values()
+            self._loop.create_task(self._close_store(commit_log.store)) for commit_log in self._own_commit_logs.values()
         ]
         _, hanging = await asyncio.wait(closing, timeout=CLOSE_TIMEOUT_S) if closing else (set(), set())
-        if hanging:  # what was accepted is on disk; nothing else is to be saved
-            log.warning(
-                "%d stores did not close within %g s: the server stops without them", len(hanging), CLOSE_TIMEOUT_S
-            )
+        if hanging:  # accepted messages are already on disk
+            log.warning("%d stores did not close within %g s: stopping anyway", len(hanging), CLOSE_TIMEOUT_S)
             for task in hanging:
                 task.cancel()
             await asyncio.wait(hanging)
@@ -134,28 +135,28 @@ class StoreManager:
         task.add_done_callback(self._tasks.discard)
 
     async def _open_store(self, store_number: int) -> Store | StoreError:
-        answer: asyncio.Future[Store | StoreError] = self._loop.create_future()
-        self._backend.open(store_number, _set_unless_done(answer))
-        return await answer
+        future: asyncio.Future[Store | StoreError] = self._loop.create_future()
+        self._backend.open(store_number, _set_unless_done(future))
+        return await future
 
     async def _reopen_store(self, commit_log: CommitLog) -> None:
         number = self._namespace.stores.index(commit_log)
-        log.warning("store %d is closed, to be opened again: %s", number, commit_log.last_failure)
+        log.warning("closing store %d to reopen it: %s", number, commit_log.last_failure)
         await self._close_store(commit_log.store)
-        pause_s, longest_s = RETRY_DELAYS_S
+        pause_s, max_pause_s = RETRY_DELAYS_S
         while True:
             await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, longest_s)
+            pause_s = min(2 * pause_s, max_pause_s)
             reason = await self._backend.find_disk_problem(number)
             if reason is not None:
                 self._update_out_of_space(commit_log, reason)
-                log.warning("store %d is not opened again yet: %s", number, reason)
+                log.warning("store %d is not reopened yet: %s", number, reason)
                 continue
             store = await self._open_store(number)
             if not isinstance(store, StoreError):
                 break
             self._update_out_of_space(commit_log, str(store))
-            log.warning("store %d cannot be opened again yet: %s", number, store)
+            log.warning("store %d cannot be reopened yet: %s", number, store)
         log.info("store %d is open again", number)
         self._out_of_space.discard(number)
         commit_log.reopen(store)
@@ -163,14 +164,14 @@ class StoreManager:
         commit_log.disk_full_reason = self._refusal_reason(number)
 
     async def _close_store(self, store: Store) -> None:
-        answer: asyncio.Future[StoreError | None] = self._loop.create_future()
-        store.close(_set_unless_done(answer))
-        error = await answer
+        future: asyncio.Future[StoreError | None] = self._loop.create_future()
+        store.close(_set_unless_done(future))
+        error = await future
         if error is not None:
-            log.warning("store could not be closed well: %s", error)
+            log.warning("closing a store failed: %s", error)
 
     def _update_out_of_space(self, commit_log: CommitLog, failure: str) -> None:
-        """Tell clients that the disk is full, as long as that is why the store failed or cannot be opened again."""
+        """Record whether a full disk is the reason why a store failed or cannot be reopened, for clients to see."""
         number = self._namespace.stores.index(commit_log)
         if is_out_of_space(failure):
             self._out_of_space.add(number)
@@ -179,7 +180,7 @@ class StoreManager:
         commit_log.disk_full_reason = self._refusal_reason(number)
 
     def _refusal_reason(self, store_number: int) -> str | None:
-        """Why a store takes no messages. Low space is no reason while the store does not work at all."""
+        """Return why a store refuses messages, or None. Low space does not count while the store is unavailable."""
         if store_number in self._out_of_space:
             return OUT_OF_SPACE_REASON
         return (
@@ -191,13 +192,13 @@ class StoreManager:
     async def _monitor_disks(self) -> None:
         while True:
             self._space_monitor.check()
-            for number, journal in self._own_commit_logs.items():
-                journal.disk_full_reason = self._refusal_reason(number)
+            for number, commit_log in self._own_commit_logs.items():
+                commit_log.disk_full_reason = self._refusal_reason(number)
             await asyncio.sleep(self._backend.check_interval_s)
 
 
 def _set_unless_done(future: asyncio.Future[T]) -> Callable[[T], None]:
-    """What sets the result of a future, unless nobody waits for it any more."""
+    """Return a function that sets the result of a future, unless the future was cancelled."""
 
     def set_result(result: T) -> None:
         if not future.done():

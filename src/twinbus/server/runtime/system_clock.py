@@ -1,4 +1,4 @@
-"""The machine's clocks, and the timers of a broker run by them on the asyncio loop."""
+"""The system clock, and a driver that runs the broker's timers on the asyncio event loop."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ if TYPE_CHECKING:
 
 
 class SystemClock:
-    """The real time."""
+    """The clock of the operating system."""
 
     @staticmethod
     def monotonic_s() -> float:
-        """Seconds since some moment; never goes back."""
+        """Return monotonic seconds, counted from an arbitrary moment."""
         return time.monotonic()
 
     @staticmethod
     def wall_ms() -> int:
-        """Milliseconds since 1970."""
+        """Return milliseconds since 1970."""
         return time.time_ns() // 1_000_000
 
 
@@ -28,7 +28,7 @@ class TimerDriver:
     """Runs a broker's timers when they are due."""
 
     def __init__(self, timers: Timers) -> None:
-        """From now on, on the running loop."""
+        """Start running the timers on the current event loop."""
         self._timers = timers
         self._loop = asyncio.get_running_loop()
         self._handle: asyncio.TimerHandle | None = None
@@ -36,7 +36,7 @@ class TimerDriver:
         self._arm()
 
     def stop(self) -> None:
-        """Run nothing more."""
+        """Stop running timers."""
         self._timers.on_earlier_deadline = None
         if self._handle is not None:
             self._handle.cancel()

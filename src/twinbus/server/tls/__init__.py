@@ -1,4 +1,4 @@
-"""TLS: certificates, and when plaintext is allowed.
+"""TLS: certificates, and the rules for plaintext connections.
 
-Owns: the certificate of the server, development certificates, and the rules for connections without TLS.
+Owns: the server's certificate, development certificates, and which connections count as confidential.
 """

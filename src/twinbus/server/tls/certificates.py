@@ -1,8 +1,7 @@
-"""The certificate that the server shows, and what its sockets are wrapped in.
+"""The server's certificate, and the SSL context for its sockets.
 
-Owns: which TLS is spoken, and how another certificate takes the place of the first while the server runs. Knows nothing
-of where a certificate comes from: it is the operator's own, or one of `development_certificates`. Knows nothing of
-sockets.
+Owns: the TLS versions, and the replacement of the certificate while the server runs. Does not know where a certificate
+comes from: from the operator, or from `development_certificates`. Knows nothing of sockets.
 """
 
 from __future__ import annotations
@@ -19,22 +18,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """Where a certificate and its key lie."""
+    """The files of a certificate and its private key."""
 
     certificate_file: Path
     key_file: Path
     ca_file: Path | None = None
-    """What a client has to trust; None for the operator's own certificate, whose authority it knows."""
+    """The CA certificate that clients have to trust; None if the operator's certificate is used."""
 
 
 def host_names(certificate: Certificate) -> list[str]:
-    """The host names that a certificate is for; some may start with `*.`. StartError if the file is no certificate."""
-    # Not before it is needed: a worker has no other use for it.
+    """Return the host names in a certificate; some may start with `*.`.
+
+    Raise StartError if the file is not a certificate.
+    """
+    # Imported here because a worker process does not need it otherwise.
     from cryptography import x509  # noqa: PLC0415
 
     try:
-        found = x509.load_pem_x509_certificate(certificate.certificate_file.read_bytes())
-        names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        parsed = x509.load_pem_x509_certificate(certificate.certificate_file.read_bytes())
+        names = parsed.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
         return []
     except (OSError, ValueError) as error:
@@ -43,15 +45,18 @@ def host_names(certificate: Certificate) -> list[str]:
 
 
 def make_server_context(certificate: Certificate) -> ssl.SSLContext:
-    """For the sockets of a server: TLS 1.2 or later."""
+    """Return an SSL context for server sockets, with TLS 1.2 or later.
+
+    Raise StartError if the certificate cannot be used.
+    """
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
 
-    def refuse_to_ask() -> NoReturn:
-        raise StartError(f"the key {certificate.key_file} has a password: give one without")
+    def refuse_password() -> NoReturn:
+        raise StartError(f"the private key {certificate.key_file} has a password: use a key without a password")
 
     try:
-        context.load_cert_chain(certificate.certificate_file, certificate.key_file, password=refuse_to_ask)
+        context.load_cert_chain(certificate.certificate_file, certificate.key_file, password=refuse_password)
     except (OSError, ssl.SSLError) as error:
         raise StartError(
             f"the certificate {certificate.certificate_file} with the key {certificate.key_file} cannot be used: "
@@ -61,19 +66,19 @@ def make_server_context(certificate: Certificate) -> ssl.SSLContext:
 
 
 class ServerTls:
-    """TLS of a server whose certificate can be replaced: new connections get the new one, others stay as they are."""
+    """A server's TLS configuration. Replacing the certificate affects new connections only."""
 
     def __init__(self, certificate: Certificate) -> None:
-        """StartError if the certificate cannot be used."""
+        """Load a certificate. Raise StartError if it cannot be used."""
         self.context = make_server_context(certificate)
-        """For the sockets, from first to last."""
+        """The context for the listening sockets; it stays the same when the certificate is replaced."""
         self._current = self.context
-        # Called in every handshake, with a server name or without. Loading a certificate into the context itself could
-        # fail half-way, and leave it with a certificate and a key that do not match.
+        # The callback runs in every handshake, with or without a server name. Loading a certificate into the context
+        # itself could fail halfway and leave the context with a certificate and a key that do not match.
         self.context.sni_callback = self._select_context
 
     def replace(self, context: ssl.SSLContext) -> None:
-        """Use another context from now on, made by `server_context`."""
+        """Use another context, created by `make_server_context`, for new connections."""
         self._current = context
 
     def _select_context(

@@ -1,7 +1,7 @@
-"""A certificate for development, which the server makes itself where the operator gives none.
+"""A development certificate, which the server creates if the operator provides none.
 
-Owns: `tls/` in the data directory. An authority of its own (ca.pem, ca.key) signs the server's certificate (server.pem,
-server.key), so that who trusts ca.pem once goes on trusting the server when its certificate is renewed.
+Owns: `tls/` in the data directory. A local CA (ca.pem, ca.key) signs the server's certificate (server.pem, server.key),
+so that clients that trust ca.pem still trust the server after its certificate was renewed.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 _CA_DAYS: Final = 3_650
 _SERVER_DAYS: Final = 397
-"""The most that browsers take."""
+"""The longest validity that browsers accept."""
 _RENEW_BEFORE: Final = dt.timedelta(days=30)
 _CLOCK_SKEW: Final = dt.timedelta(days=1)
-"""Clients whose clock is behind ours trust us too."""
-_ANY_ADDRESS: Final = {"0.0.0.0", "::"}  # noqa: S104  # compared with, not listened on
+"""How far a certificate is backdated, for clients whose clocks are behind the server's."""
+_ANY_ADDRESS: Final = {"0.0.0.0", "::"}  # noqa: S104  # only compared, never bound
 _NO_KEY_USAGE: Final = dict.fromkeys(
     (
         "digital_signature",
@@ -59,7 +59,10 @@ class _CertificateAndKey:
 
 
 def ensure_development_certificate(directory: Path, host: str, now: dt.datetime) -> Certificate:
-    """Made at the first start; renewed when it ends within 30 days, or is not for the names that we have now."""
+    """Return the development certificate; create or renew it if necessary.
+
+    A certificate is renewed if it expires within 30 days, or if the server's host names have changed.
+    """
     make_directory(directory)
     files = Certificate(directory / "server.pem", directory / "server.key", directory / "ca.pem")
     names = _host_names(host)
@@ -68,18 +71,18 @@ def ensure_development_certificate(directory: Path, host: str, now: dt.datetime)
         authority = _create_authority(directory, now)
     if not _is_usable(files, authority, names, now):
         signer = _CertificateAndKey(authority, _read_private_key(directory / "ca.key", authority))
-        made = _issue_certificate(signer, names, now)
-        # The key first: a certificate without its key would look good at the next start.
-        write_atomically(files.key_file, _private_pem(made.key))
-        write_atomically(files.certificate_file, _public_pem(made.certificate), 0o644)
+        issued = _issue_certificate(signer, names, now)
+        # The key is written first: after a crash, the next startup must not find a certificate without its key.
+        write_atomically(files.key_file, _private_pem(issued.key))
+        write_atomically(files.certificate_file, _public_pem(issued.certificate), 0o644)
         logger.info(
-            "made a development certificate", extra={"file": str(files.certificate_file), "names": " ".join(names)}
+            "created a development certificate", extra={"file": str(files.certificate_file), "names": " ".join(names)}
         )
     return files
 
 
 def _host_names(host: str) -> list[str]:
-    """What clients may call this machine."""
+    """Return the names and addresses under which clients may reach this machine."""
     names = ["localhost", "127.0.0.1", "::1", socket.gethostname(), host]
     usable = (name.lower() for name in names if name not in _ANY_ADDRESS and name and name.isascii())
     return list(dict.fromkeys(usable))
@@ -98,21 +101,21 @@ def _is_usable(files: Certificate, authority: x509.Certificate, names: list[str]
         return False
     try:
         server.verify_directly_issued_by(authority)
-        found = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        alternative_names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         key = serialization.load_pem_private_key(files.key_file.read_bytes(), password=None)
-    except Exception:  # noqa: BLE001  # whatever is wrong with it, a new one is made
+    except Exception:  # noqa: BLE001  # an invalid certificate is replaced, whatever the error
         return False
     return (
         server.not_valid_before_utc <= now
         and now + _RENEW_BEFORE < server.not_valid_after_utc
-        and set(found) == {_general_name(name) for name in names}
+        and set(alternative_names) == {_general_name(name) for name in names}
         and key.public_key() == server.public_key()
     )
 
 
 def _create_authority(directory: Path, now: dt.datetime) -> x509.Certificate:
     key = ec.generate_private_key(ec.SECP256R1())
-    # Named by its key: a client that trusts several of these must not take one for another.
+    # The name contains a digest of the key, so that a client that trusts several such CAs can tell them apart.
     identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
     name = _common_name(f"twinbus development authority {identifier.digest.hex()[:8]}")
     certificate = (
@@ -124,14 +127,14 @@ def _create_authority(directory: Path, now: dt.datetime) -> x509.Certificate:
     )
     write_atomically(directory / "ca.key", _private_pem(key))
     write_atomically(directory / "ca.pem", _public_pem(certificate), 0o644)
-    logger.info("made a development authority; clients must trust it", extra={"file": str(directory / "ca.pem")})
+    logger.info("created a development CA; clients must trust it", extra={"file": str(directory / "ca.pem")})
     return certificate
 
 
 def _issue_certificate(authority: _CertificateAndKey, names: list[str], now: dt.datetime) -> _CertificateAndKey:
     key = ec.generate_private_key(ec.SECP256R1())
     issuer = authority.certificate
-    # Not beyond the authority's own end: some clients refuse that.
+    # Some clients reject a certificate that expires after its CA.
     days = min(_SERVER_DAYS, (issuer.not_valid_after_utc - now).days)
     certificate = (
         _certificate_builder(key, _common_name("twinbus"), issuer.subject, now, days)
@@ -170,7 +173,7 @@ def _read_certificate(file: Path) -> x509.Certificate | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        raise StartError(f"{file} is not a certificate ({error}): remove it for a new one to be made") from error
+        raise StartError(f"{file} is not a certificate ({error}): remove it to create a new one") from error
 
 
 def _read_private_key(file: Path, certificate: x509.Certificate) -> ec.EllipticCurvePrivateKey:
@@ -178,11 +181,11 @@ def _read_private_key(file: Path, certificate: x509.Certificate) -> ec.EllipticC
         key = serialization.load_pem_private_key(file.read_bytes(), password=None)
     except (OSError, ValueError, TypeError) as error:
         raise StartError(
-            f"the server's certificate must be made anew, and the authority's key {file} cannot be read ({error}): "
-            f"restore it, or remove {file.with_suffix('.pem')} for a new authority, which clients then have to trust"
+            f"the server's certificate must be renewed, but the CA's private key {file} cannot be read ({error}): "
+            f"restore it, or remove {file.with_suffix('.pem')} to create a new CA, which clients then have to trust"
         ) from error
     if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
-        raise StartError(f"{file} is not the key of {file.with_suffix('.pem')}: remove both for a new authority")
+        raise StartError(f"{file} is not the key of {file.with_suffix('.pem')}: remove both to create a new CA")
     return key
 
 

@@ -1,6 +1,6 @@
-"""Which connections keep what is sent on them from the network.
+"""The check whether a connection keeps its data confidential from the network.
 
-Owns: the answer for one connection. Which ports are open without TLS is said by the settings.
+Owns: this check for one connection. The settings decide which ports accept connections without TLS.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def is_confidential(transport: asyncio.BaseTransport) -> bool:
-    """Whether a connection has TLS, or does not leave this machine."""
+    """Return whether a connection uses TLS or comes from this machine."""
     if transport.get_extra_info("sslcontext") is not None:
         return True
     peer = transport.get_extra_info("peername")
@@ -21,7 +21,7 @@ def is_confidential(transport: asyncio.BaseTransport) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address, as text, is one of this machine alone; False for anything that is no address."""
+    """Return whether an address, as text, is a loopback address; False for text that is not an address."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

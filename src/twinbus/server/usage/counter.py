@@ -1,17 +1,17 @@
-"""Where what one client asks of one entity is counted.
+"""Counters for one client's operations on one entity.
 
-Owns: the numbers, which only grow. Links add to them as messages pass, on the loop; another thread takes what was
-added, once a minute, and within the minute about once a second (`take_partial`). No lock is needed for that: that
-thread only reads the numbers, and what is added meanwhile is taken the next time.
+Owns: the numbers, which only grow. Links increment the numbers on the event loop as messages pass; another thread takes
+the increments once a minute, and about once a second within the minute (`take_partial_delta`). No lock is needed: the
+thread only reads the numbers, and takes later increments the next time.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from twinbus.amqp.codec.message_layout import data_of
 from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.message import Message
-from twinbus.amqp.message_layout import data_of
 from twinbus.model.message import BATCH_FORMAT, PING_CONTENT_TYPE, is_ping
 from twinbus.model.usage import units_of
 
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from twinbus.broker.ports.consumer import Delivery
 
 CHARGE_UNIT_BYTES: Final = 65_536
-"""`model.usage.UNIT_BYTES`; written out, it is a number where this is compiled."""
+"""The value of `model.usage.UNIT_BYTES`, repeated here so that it is a constant in the compiled module."""
 _PING_BYTES: Final = PING_CONTENT_TYPE.encode()
 
 
 class UsageCounter:
-    """Of one client at one entity."""
+    """The counter for one client and one entity."""
 
     def __init__(self, entity: str = "", client: str = "") -> None:
-        """Nothing is counted yet."""
+        """Create a counter in which all numbers are 0."""
         self.entity = entity
         self.client = client
         self.user_count = 0
-        """Connections that may still count here."""
+        """The number of connections that may still use this counter."""
         self.sends = 0
         self.send_units = 0
         self.send_bytes = 0
@@ -53,7 +53,7 @@ class UsageCounter:
         self._last_partial_counts = self._last_counts
 
     def counts(self) -> tuple[int, ...]:
-        """All of them, in the order of `model.usage.COUNTS`; connections are not counted here."""
+        """Return all numbers, in the order of `model.usage.COUNTS`; connections are not counted here."""
         return (
             self.sends,
             self.send_units,
@@ -76,11 +76,11 @@ class UsageCounter:
 
     @property
     def is_unchanged(self) -> bool:
-        """Nothing was counted since the last time."""
+        """Whether no number has changed since the last `take_delta`."""
         return self.counts() == self._last_counts
 
     def take_delta(self) -> tuple[int, ...] | None:
-        """What was counted since the last time; None where nothing was."""
+        """Return the increments since the last call; None if there are none."""
         before, now = self._last_counts, self.counts()
         if now == before:
             return None
@@ -88,7 +88,7 @@ class UsageCounter:
         return tuple([number - old for number, old in zip(now, before, strict=True)])
 
     def take_partial_delta(self) -> tuple[int, ...] | None:
-        """What was counted since this was last asked, within a minute; `take` still gives all of the minute."""
+        """Return the increments since the last call within a minute; `take_delta` includes them again."""
         before, now = self._last_partial_counts, self.counts()
         if now == before:
             return None
@@ -96,13 +96,13 @@ class UsageCounter:
         return tuple([number - old for number, old in zip(now, before, strict=True)])
 
     def reset_partial(self) -> None:
-        """Let `take_partial` start over with the minute: what it gave could not be written."""
+        """Let `take_partial_delta` return this minute's increments again, because they could not be written."""
         self._last_partial_counts = self._last_counts
 
-    # --- what is counted ----------------------------------------------------------------------------------------------
+    # --- counting -----------------------------------------------------------------------------------------------------
 
     def add_receives(self, deliveries: list[Delivery]) -> None:
-        """Messages were delivered."""
+        """Count delivered messages."""
         size = units = 0
         for payload, _ in deliveries:
             length = len(payload)
@@ -113,34 +113,35 @@ class UsageCounter:
         self.receive_bytes += size
 
     def add_peeks(self, deliveries: list[Delivery]) -> None:
-        """Messages were shown, on a link."""
+        """Count messages that were browsed on a link."""
         units = 0
         for payload, _ in deliveries:
             units += 1 if len(payload) <= CHARGE_UNIT_BYTES else units_of_message(payload)
         self.peeks += units
 
     def add_sends(self, payloads: list[bytes]) -> None:
-        """Messages were accepted, none of them a batch."""
+        """Count accepted messages that are not batches."""
         self.sends += len(payloads)
         self.send_units += sum([units_of_message(payload) for payload in payloads])
         self.send_bytes += sum([len(payload) for payload in payloads])
 
 
 def units_of_message(payload: bytes) -> int:
-    """How often an operation on a message is charged.
+    """Return how many times an operation on a message is charged.
 
-    What counts is what its sender wrote: what is added to it on the way makes it no dearer to receive than to send.
+    Only the bare message counts, so that annotations added by the broker do not make a message more expensive to
+    receive than to send.
     """
     return 1 if len(payload) <= CHARGE_UNIT_BYTES else units_of(len(Message(payload).bare()))
 
 
 def extra_units(payload: bytes, message_format: int) -> int:
-    """How often sending a message, or the messages of a batch, is charged beyond once for each."""
+    """Return the charges for sending a message or a batch, beyond one charge for each message."""
     return sum([units_of_message(message) - 1 for message in split_batch(payload, message_format)])
 
 
 def split_batch(payload: bytes, message_format: int) -> list[bytes]:
-    """Of a batch, or the one it is."""
+    """Return the messages in a batch, or the message itself if it is not a batch."""
     if message_format != BATCH_FORMAT:
         return [payload]
     messages = data_of(payload)
@@ -148,7 +149,7 @@ def split_batch(payload: bytes, message_format: int) -> list[bytes]:
 
 
 def looks_like_ping(payload: bytes) -> bool:
-    """A message that was refused was a ping, as far as it can be read."""
+    """Return whether a refused message was a ping; False if the message cannot be decoded."""
     try:
         return _PING_BYTES in payload and is_ping(Message(payload))
     except DecodeError:

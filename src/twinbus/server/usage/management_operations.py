@@ -1,7 +1,7 @@
-"""What requests to `$management` are counted as.
+"""Counting of requests to `$management`.
 
-Owns: that table. A request that fails is counted as well, as the one call that it is; what is about several messages,
-once for each.
+Owns: the table of operations. A failed request is counted as one call; a request for several messages is counted once
+per message.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from twinbus.server.usage.counter import UsageCounter
 
     CountOperation: TypeAlias = Callable[[UsageCounter, Mapping[Any, object], Mapping[Any, object]], None]
-    """Adds what a request and its answer come to."""
+    """A function that counts a request, given the bodies of the request and its response."""
 
 
 def count_operation(counter: UsageCounter, operation: str, request_body: object, response_body: object) -> None:
-    """A request was answered; both are maps, or something else where nothing was understood."""
+    """Count a request that got a response. Bodies that are not maps count as empty."""
     count = OPERATION_COUNTERS.get(operation)
     if count is not None:
         count(
@@ -33,18 +33,18 @@ def count_operation(counter: UsageCounter, operation: str, request_body: object,
 
 
 def _read_items(body: Mapping[Any, object], name: str) -> list[Any]:
-    found = body.get(name)
-    return list(found.items) if isinstance(found, Array) else list(found) if isinstance(found, list) else []
+    value = body.get(name)
+    return list(value.items) if isinstance(value, Array) else list(value) if isinstance(value, list) else []
 
 
 def _count_items(body: Mapping[Any, object], name: str) -> int:
-    """How many there are; one where nothing is said."""
+    """Return the number of items; 1 if there are none."""
     return max(1, len(_read_items(body, name)))
 
 
 def _read_number(body: Mapping[Any, object], name: str) -> int:
-    found = body.get(name)
-    return max(1, found) if isinstance(found, int) else 1
+    value = body.get(name)
+    return max(1, value) if isinstance(value, int) else 1
 
 
 def _read_messages(body: Mapping[Any, object]) -> list[bytes]:
@@ -116,10 +116,13 @@ def _count_list_sessions(
 
 
 def _count_removed(name: str) -> CountOperation:
-    """What ends messages as completing them would: once for each that it ended, as the answer says."""
+    """Return a function that counts removed messages as settlements.
 
-    def count(counter: UsageCounter, _asked: Mapping[Any, object], answered: Mapping[Any, object]) -> None:
-        counter.settlements += max(_read_number(answered, name), _count_items(answered, name))
+    `name` is the response field that holds the number or list of removed messages.
+    """
+
+    def count(counter: UsageCounter, _request_body: Mapping[Any, object], response_body: Mapping[Any, object]) -> None:
+        counter.settlements += max(_read_number(response_body, name), _count_items(response_body, name))
 
     return count
 
@@ -127,7 +130,7 @@ def _count_removed(name: str) -> CountOperation:
 def _count_nothing(
     _counter: UsageCounter, _request_body: Mapping[Any, object], _response_body: Mapping[Any, object]
 ) -> None:
-    """It is part of a receive that is counted."""
+    """Count nothing: the operation is part of a receive, which is counted."""
 
 
 def _count_management(
@@ -158,4 +161,4 @@ OPERATION_COUNTERS: Final[dict[str, CountOperation]] = {
     "twinbus:fragments": _count_management,
     "twinbus:withhold": _count_nothing,
 }
-"""All that there are."""
+"""The counting functions of all operations."""

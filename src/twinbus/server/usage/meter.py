@@ -1,9 +1,10 @@
-"""The meter of a process: all of its counters, and how many connections there are.
+"""A process's meter: all of its counters, and the number of connections.
 
     counter = meter.counter("orders", "shop")
     counter.sends += 1
 
-Owns: which counter is whose, how many there may be, and the rows that a minute comes to. Knows nothing of files.
+Owns: the assignment of counters to entities and clients, the limit on the number of counters, and the rows for a
+minute. Knows nothing of files.
 """
 
 from __future__ import annotations
@@ -19,31 +20,30 @@ if TYPE_CHECKING:
 
     from twinbus.server.auth.grants import ConnectionGrants
 
-    # REMOVEPASS
 
 CLIENT_ID_PROPERTY: Final = "twinbus:client-id"
-"""A property of a connection."""
+"""A connection property with the client id under which usage is counted."""
 
 
 class ConnectionUsage:
-    """Of one connection."""
+    """The counters that one connection uses."""
 
     def __init__(self, meter: UsageMeter) -> None:
-        """It is not open yet."""
+        """Create the usage for a connection that is not open yet."""
         self._meter = meter
         self._client_name: str | None = None
         self._is_open = False
         self._counters: dict[tuple[str, str], UsageCounter] = {}
 
     def on_open(self, properties: Mapping[Any, object] | None) -> None:
-        """The connection is there, with what its client says of itself."""
-        told = (properties or {}).get(CLIENT_ID_PROPERTY)
-        self._client_name = str(told) if isinstance(told, str) and told else None
+        """Count the connection as open, and remember the client id in its properties."""
+        client_id = (properties or {}).get(CLIENT_ID_PROPERTY)
+        self._client_name = str(client_id) if isinstance(client_id, str) and client_id else None
         self._is_open = True
         self._meter.on_connected()
 
     def on_close(self) -> None:
-        """The connection is over."""
+        """Count the connection as closed, and release its counters."""
         if self._is_open:
             self._is_open = False
             self._meter.on_disconnected()
@@ -52,32 +52,32 @@ class ConnectionUsage:
         self._counters.clear()
 
     def counter(self, grants: ConnectionGrants, path: str) -> UsageCounter:
-        """Where a link to an entity counts."""
+        """Return the counter for a link to an entity."""
         client = self._client_name or _key_name(grants, path)
-        found = self._counters.get((path, client))
-        if found is None:
-            found = self._counters[path, client] = self._meter.counter(path, client)
-            found.user_count += 1
-        return found
+        counter = self._counters.get((path, client))
+        if counter is None:
+            counter = self._counters[path, client] = self._meter.counter(path, client)
+            counter.user_count += 1
+        return counter
 
 
 def _key_name(grants: ConnectionGrants, path: str) -> str:
-    """Of the key by which it may use an entity."""
+    """Return the name of the key that gives access to an entity."""
     return next((grant.key_name for grant in grants.current_grants() if grant.covers_path(path)), NO_ENTITY)
 
 
 MAX_COUNTERS: Final = 50_000
-"""Who comes when there are so many is counted with all others."""
+"""When there are this many counters, further clients and entities share one counter."""
 MAX_CLIENT_CHARACTERS: Final = 128
 _COUNTER_FIELDS: Final = COUNTS[:-1]
-"""By a counter."""
+"""The columns that a counter provides: all except connections."""
 
 
 class UsageMeter:
-    """Of one process."""
+    """The counters of one process."""
 
     def __init__(self, max_counters: int = MAX_COUNTERS) -> None:
-        """With `most` counters at a time."""
+        """Create a meter with up to `max_counters` counters at a time."""
         self.connections = 0
         self._peak_connections = 0
         self._max_counters = max_counters
@@ -87,78 +87,79 @@ class UsageMeter:
     # --- counting -----------------------------------------------------------------------------------------------------
 
     def counter(self, entity: str, client: str) -> UsageCounter:
-        """Of a client at an entity; who keeps it for longer than a moment says so by its `users`."""
+        """Return the counter for a client and an entity. A caller that keeps the counter increments `user_count`."""
         key = (entity, client[:MAX_CLIENT_CHARACTERS])
-        found = self._counters.get(key)
-        if found is not None:
-            return found
+        existing = self._counters.get(key)
+        if existing is not None:
+            return existing
         if len(self._counters) >= self._max_counters:
             return self._overflow_counter
-        self._counters[key] = made = UsageCounter(*key)
-        return made
+        self._counters[key] = counter = UsageCounter(*key)
+        return counter
 
     def count_forwards(self, entity: str, count: int) -> None:
-        """Messages were forwarded, which nobody asked for."""
+        """Count messages that the broker forwarded; they belong to no client."""
         self.counter(entity, NO_ENTITY).forwards += count
 
     def on_connected(self) -> None:
-        """There is one connection more."""
+        """Count a new connection."""
         self.connections += 1
         self._peak_connections = max(self._peak_connections, self.connections)
 
     def on_disconnected(self) -> None:
-        """... or less."""
+        """Count a connection as closed."""
         self.connections -= 1
 
-    # --- looking ------------------------------------------------------------------------------------------------------
+    # --- reading ------------------------------------------------------------------------------------------------------
 
     @property
     def peak_connections(self) -> int:
-        """The most there were at a time since `take_connections`."""
+        """The largest number of connections since the last `take_peak_connections`."""
         return self._peak_connections
 
     def take_peak_connections(self) -> int:
-        """The most there were at a time since this was last asked."""
-        most, self._peak_connections = self._peak_connections, self.connections
-        return most
+        """Return the largest number of connections since the last call."""
+        peak, self._peak_connections = self._peak_connections, self.connections
+        return peak
 
     def counters(self) -> list[UsageCounter]:
-        """All there are."""
+        """Return all counters."""
         return [*self._counters.values(), self._overflow_counter]
 
     def totals(self) -> list[UsageRow]:
-        """All that was counted by the counters there are."""
-        rows = [_make_row(0, one, one.counts()) for one in self.counters()]
+        """Return a row with the totals for each counter that is not zero."""
+        rows = [_make_row(0, counter, counter.counts()) for counter in self.counters()]
         return [row for row in rows if any(getattr(row, name) for name in _COUNTER_FIELDS)]
 
     def remove_unused(self, unchanged: Iterable[UsageCounter]) -> None:
-        """Drop those of these in which nobody counts any more."""
-        for one in unchanged:
-            if not one.user_count and one.is_unchanged and one is not self._overflow_counter:
-                self._counters.pop((one.entity, one.client), None)
+        """Remove those `unchanged` counters that are still unchanged and have no users."""
+        for counter in unchanged:
+            if not counter.user_count and counter.is_unchanged and counter is not self._overflow_counter:
+                self._counters.pop((counter.entity, counter.client), None)
 
 
 def take_rows(
     counters: Sequence[UsageCounter], minute: int, max_rows: int = ROWS_MAX
 ) -> tuple[list[UsageRow], list[UsageCounter]]:
-    """What was counted since the last time, as so many rows at most, and the counters in which nothing was.
+    """Return up to `max_rows` rows with the increments since the last call, and the counters without increments.
 
-    Of more, those with the most operations have rows for themselves. It may be called on another thread.
+    If there are more rows, those with the most operations are kept and the remaining rows are added up. May be called
+    on another thread.
     """
     rows: list[UsageRow] = []
-    quiet: list[UsageCounter] = []
-    for one in counters:
-        taken = one.take_delta()
-        if taken is None:
-            quiet.append(one)
+    unchanged: list[UsageCounter] = []
+    for counter in counters:
+        delta = counter.take_delta()
+        if delta is None:
+            unchanged.append(counter)
         else:
-            rows.append(_make_row(minute, one, taken))
-    return _limit_rows(rows, max_rows), quiet
+            rows.append(_make_row(minute, counter, delta))
+    return _limit_rows(rows, max_rows), unchanged
 
 
 def take_partial_rows(counters: Sequence[UsageCounter], minute: int, max_rows: int = ROWS_MAX) -> list[UsageRow]:
-    """What was counted since this was last asked, within a minute. It may be called on another thread."""
-    rows = [_make_row(minute, one, taken) for one in counters if (taken := one.take_partial_delta()) is not None]
+    """Return rows with the increments since the last call within a minute. May be called on another thread."""
+    rows = [_make_row(minute, one, delta) for one in counters if (delta := one.take_partial_delta()) is not None]
     return _limit_rows(rows, max_rows)
 
 
@@ -170,7 +171,7 @@ def _limit_rows(rows: list[UsageRow], max_rows: int) -> list[UsageRow]:
 
 
 def _sort_key(row: UsageRow) -> tuple[bool, int]:
-    """The row of others is the last, whatever it has."""
+    """Order rows by operations, the row of the shared counter last."""
     return row.entity == OTHER_ENTITY, -operations(row)
 
 

@@ -1,9 +1,9 @@
-"""Hours of usage as Parquet files.
+"""Parquet files, each with one hour of usage.
 
-    write_hour(folder, Head(namespace="contoso", process=0, life="5f1c", hour=hour), {"minute": ..., "entity": ...})
+    write_hour(folder, JournalHead(namespace="contoso", process=0, life="5f1c", hour=hour), {"minute": ..., ...})
 
-Owns: the types of their columns, and that a file is there whole or not at all. Needs pyarrow: a server does not import
-this, `roll` says why.
+Owns: the column types, and the guarantee that a file is complete or does not exist. Needs pyarrow, so the server does
+not import this module: `rollup` explains why.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ SCHEMA: Final = pa.schema(
         *[pa.field(name, pa.int64(), nullable=False) for name in COUNTS],
     ]
 )
-"""The namespace and the date are in the names of the folders, as Spark and others read them."""
+"""The columns of a file. Namespace and date are in the folder names, as Spark and other tools expect."""
 _STATISTICS_COLUMNS: Final = ("minute", "entity")
-"""Columns of which a file says what it has; for the others that would be longer than they are."""
+"""The columns with statistics; for the other columns, statistics would be larger than the data."""
 
 
 def write_hour(folder: Path, head: JournalHead, columns: Mapping[str, Any], *, sync: bool = True) -> Path:
-    """Put rows of one hour and process in their place below a folder `usage`; its path.
+    """Write the rows for one hour and process below the folder `usage`; return the path of the file.
 
-    A column is an array of Arrow or anything that one is made of; one that is not given is 0, or empty. Minutes may be
-    numbers, seconds since 1970. Without `syncs` a power cut may leave nothing of it, or a file that cannot be read.
+    A column is an Arrow array or anything that converts to one; a missing column is 0 or empty. Minutes may be numbers,
+    seconds since 1970. Without `sync`, a power failure may leave no file, or a file that cannot be read.
     """
     count = len(columns["minute"])
     arrays = [_to_array(field, columns.get(field.name), head, count) for field in SCHEMA]
     path = folder / head.parquet_path
     _make_folders(path.parent)
-    new = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with os.fdopen(
-            os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600), "wb"
+            os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600), "wb"
         ) as file:
             table = pa.Table.from_arrays(arrays, schema=SCHEMA)
             pq.write_table(
@@ -61,26 +61,26 @@ def write_hour(folder: Path, head: JournalHead, columns: Mapping[str, Any], *, s
             file.flush()
             if sync:
                 os.fsync(file.fileno())
-        new.replace(path)
+        temporary.replace(path)
         if sync:
             _sync_folder(path.parent)
     except BaseException:
         with contextlib.suppress(OSError):
-            new.unlink()
+            temporary.unlink()
         raise
     return path
 
 
 def convert_journal(folder: Path, journal: Path) -> None:
-    """Let a Parquet file take the place of a journal. What was cut off between the two steps is done again."""
+    """Replace a journal with a Parquet file. After an interruption, the conversion can be repeated."""
     head = read_head(journal)
     if not (folder / head.parquet_path).exists():
         write_hour(folder, head, columns_of(journal))
     journal.unlink(missing_ok=True)
-    partial_minute_path(journal).unlink(missing_ok=True)  # after the journal, which is not to be read without it
+    partial_minute_path(journal).unlink(missing_ok=True)  # deleted last, because the journal is incomplete without it
 
 
-def _to_array(field: pa.Field, values: Any, head: JournalHead, count: int) -> pa.Array:  # noqa: ANN401  # whatever Arrow takes
+def _to_array(field: pa.Field, values: Any, head: JournalHead, count: int) -> pa.Array:  # noqa: ANN401
     if values is None:
         values = pa.repeat(pa.scalar(_default_value(field, head), field.type), count)
     if field.name == "minute" and not (isinstance(values, pa.Array) and pa.types.is_timestamp(values.type)):
@@ -96,7 +96,7 @@ def _default_value(field: pa.Field, head: JournalHead) -> object:
 
 
 def _make_folders(path: Path) -> None:
-    """For their owner alone, there also after a power cut."""
+    """Create missing folders that only their owner can open, and fsync their parents."""
     if not path.is_dir():
         _make_folders(path.parent)
         path.mkdir(mode=0o700, exist_ok=True)

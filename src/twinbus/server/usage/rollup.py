@@ -1,13 +1,13 @@
-"""Makes Parquet files of journals: a program that a server runs once an hour.
+"""The program that converts journals to Parquet files, which the server runs once an hour.
 
     python -m twinbus.server.usage.rollup FOLDER DAYS JOURNAL...
 
-It is a process of its own. On a thread of the server the loop could do nothing for 45 ms while pyarrow is imported, and
-for 225 ms while an hour of 10,000 rows a minute is written, and 50 to 200 MB of memory would never be given back;
-beside it, the pauses are 4 and 28 ms, and the memory is what it was. Starting it takes a tenth of a second of another
-processor.
+The program is a separate process. On a thread of the server, the event loop would stop for 45 ms while pyarrow is
+imported, and for 225 ms while an hour of 10,000 rows a minute is written, and 50 to 200 MB of memory would never be
+freed; with a separate process, the pauses are 4 and 28 ms, and the server's memory does not grow. Starting the process
+takes a tenth of a second of CPU time on another core.
 
-Owns: the exit codes, what becomes of a journal that cannot be read, and how long files are kept.
+Owns: the exit codes, the handling of journals that cannot be read, and the deletion of old files.
 """
 
 from __future__ import annotations
@@ -29,11 +29,15 @@ _NICENESS: Final = 10
 
 
 def main(arguments: list[str]) -> int:
-    """0 where all of them are Parquet files now, FAILED where one is not: it stays; NO_PYARROW where none can be."""
+    """Convert the journals and return the exit code.
+
+    The code is 0 if all journals are converted, EXIT_FAILED if one could not be converted and is kept, and
+    EXIT_NO_PYARROW if pyarrow is not installed.
+    """
     folder, days, *journals = arguments
     os.nice(_NICENESS)
     try:
-        from twinbus.server.usage import parquet_files  # noqa: PLC0415  # it needs pyarrow
+        from twinbus.server.usage import parquet_files  # noqa: PLC0415  # the module needs pyarrow
     except ImportError as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_NO_PYARROW
@@ -42,12 +46,12 @@ def main(arguments: list[str]) -> int:
         try:
             parquet_files.convert_journal(Path(folder), journal)
         except JournalUnreadable as error:
-            sys.stderr.write(f"{error}: it is put aside\n")
+            sys.stderr.write(f"{error}: renamed to *{UNREADABLE_SUFFIX}\n")
             journal.rename(journal.with_suffix(UNREADABLE_SUFFIX))
         except FileNotFoundError:
-            continue  # somebody else has done it
+            continue  # another process has converted the journal
         except OSError as error:
-            sys.stderr.write(f"{journal} cannot be made a Parquet file: {error}\n")
+            sys.stderr.write(f"{journal} cannot be converted to a Parquet file: {error}\n")
             code = EXIT_FAILED
     remove_orphan_partials(Path(folder))
     if int(days):
@@ -56,19 +60,19 @@ def main(arguments: list[str]) -> int:
 
 
 def remove_orphan_partials(folder: Path) -> None:
-    """Delete partial minutes whose journals are Parquet files: a power cut came between the two removals."""
+    """Delete partial minutes without a journal, left by a power failure between the deletions of the two files."""
     for partial in folder.glob(f"*{PARTIAL_SUFFIX}"):
-        if not partial.with_suffix(JOURNAL_SUFFIX).exists():  # a journal is made before its partial minute
+        if not partial.with_suffix(JOURNAL_SUFFIX).exists():  # a journal is created before its partial minute
             partial.unlink(missing_ok=True)
 
 
 def remove_expired(folder: Path, retention_days: int, today: dt.date) -> None:
-    """Delete the Parquet files of dates more than so many days ago."""
+    """Delete the Parquet files for dates more than `retention_days` days ago."""
     first = today - dt.timedelta(days=retention_days)
-    for found in folder.glob("namespace=*/date=*"):
-        with suppress(ValueError):  # no date, so none of ours
-            if dt.date.fromisoformat(found.name.removeprefix("date=")) < first:
-                shutil.rmtree(found, ignore_errors=True)
+    for date_folder in folder.glob("namespace=*/date=*"):
+        with suppress(ValueError):  # the folder's name is not a date, so the folder is not ours
+            if dt.date.fromisoformat(date_folder.name.removeprefix("date=")) < first:
+                shutil.rmtree(date_folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-"""The journals of one life of a process: a file for each hour, and beside it the minute that is not over yet.
+"""The usage journals of one run of a process: a file for each hour, and a second file for the current minute.
 
-A frame is appended to the journal each minute, and synced. Within the minute, a frame with the changes is appended to
-the partial minute (`.partial`) about once a second, without a sync: it is for a process that is killed, and the kernel
-keeps it then. The next minute in the journal makes it void, since it names the length of the journal that it continues
-(`model.usage`): no row counts twice, whatever ends the process at whatever point. So the partial minute never has more
-than the changes of one minute.
+A frame is appended to the journal every minute, and synced. Within the minute, a frame with the changes is appended to
+the partial minute (`.partial`) about once a second, without a sync: the kernel keeps this data if the process is
+killed. A partial minute records the length of the journal that it continues, so the next minute in the journal
+invalidates the partial minute (`model.usage`): no row counts twice, whenever the process exits. The partial minute
+therefore never contains more than one minute's changes.
 
-Owns: that what was written is whole. A frame that did not get to its end, on a full disk, is cut off again before the
-next. Waits for the disk: it is not for the loop.
+Owns: the integrity of the files. A frame that is incomplete because the disk was full is truncated before the next
+frame is written. Methods block on the disk, so they must not run on the event loop.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 class UsageJournal:
-    """Of one life."""
+    """The journals of one run of a process."""
 
     def __init__(self, folder: Path, *, namespace: str, process: int, life: str) -> None:
-        """Nothing is opened before there is something to write."""
+        """Create a journal that opens its files at the first write."""
         self._folder = folder
         self._namespace = namespace
         self._process = process
@@ -38,13 +38,16 @@ class UsageJournal:
         self._partial_path: Path | None = None
 
     def append(self, rows: list[UsageRow], minute: int) -> None:
-        """Write what a minute came to; when this returns, it is on the disk. OSError, and nothing is written."""
+        """Write and sync the rows for a minute. If an OSError is raised, nothing is written."""
         self._open_hour(minute)
         self._minute_file.append(write_frame(rows), sync=True)
         self._partial_file.rewind()
 
     def append_partial(self, rows: list[UsageRow], minute: int) -> None:
-        """Write what was added within a minute; a kill does not lose it. OSError: nothing of the minute is kept."""
+        """Write changes within a minute; they survive if the process is killed.
+
+        If an OSError is raised, the partial minute is discarded.
+        """
         self._open_hour(minute)
         frame = write_frame(rows)
         if not self._partial_file.length:
@@ -56,13 +59,13 @@ class UsageJournal:
             raise
 
     def close(self) -> None:
-        """Nothing more is written."""
+        """Close the files."""
         self._minute_file.close()
         self._partial_file.close()
         self._hour = -1
 
     def remove_partial(self) -> None:
-        """The journal has everything."""
+        """Delete the partial minute, because the journal contains all rows."""
         self._partial_file.close()
         if self._partial_path is not None:
             self._partial_path.unlink(missing_ok=True)
@@ -81,7 +84,7 @@ class UsageJournal:
         path = self._folder / head.journal_name
         try:
             self._minute_file.open(path)
-            self._minute_file.length = complete_bytes(path)  # it may be there, from an attempt that failed
+            self._minute_file.length = complete_bytes(path)  # an earlier attempt may have created the file
             if not self._minute_file.length:
                 self._minute_file.append(write_frame(head), sync=True)
             self._partial_path = partial_minute_path(path)
@@ -93,11 +96,11 @@ class UsageJournal:
 
 
 class _FrameFile:
-    """A file that frames are appended to."""
+    """A file to which frames are appended."""
 
     def __init__(self) -> None:
         self.length = 0
-        """Where the next frame begins."""
+        """The position of the next frame."""
         self._descriptor = -1
 
     def open(self, path: Path) -> None:
@@ -114,7 +117,7 @@ class _FrameFile:
         self.length += written
 
     def rewind(self) -> None:
-        """Begin anew with the next frame, which cuts off what is there."""
+        """Start over: the next `append` truncates the file."""
         self.length = 0
 
     def close(self) -> None:

@@ -1,15 +1,15 @@
-"""The clerk: writes what the meter of a process counted, and has each hour made a Parquet file.
+"""The usage writer: writes a process's counters to the journal, and has finished hours converted to Parquet files.
 
-    clerk = Clerk(meter, clock, timers, Desk(folder=folder, namespace="contoso"))
-    clerk.start()
+    writer = UsageWriter(meter, clock, timers, UsageWriterConfig(folder=folder, namespace="contoso"))
+    writer.start()
     ...
-    await clerk.close()
+    await writer.close()
 
-Owns: when what is written, on threads of its own: the loop only makes a list of the counters. Each minute is written to
-the journal and synced; within the minute, changes are appended to the partial minute about once a second, so that a
-kill loses a second at most (`journal`). A disk that is full, or does not answer, costs rows and nothing else; it is
-said once, and marked where they are missing. A minute is what was counted since the last one was written: if the clock
-is set back, it is the same minute until that has caught up.
+Owns: the schedule of writes, which run on separate threads: the event loop only lists the counters. Each minute is
+written to the journal and synced; within the minute, changes are appended to the partial minute about once a second, so
+that a killed process loses at most a second (`usage_journal`). If a disk is full or does not respond, rows are lost but
+the server continues; the writer logs the loss once, and marks it in the journal. A minute covers everything counted
+since the last write: if the clock is set back, the minute continues until the clock has caught up.
 """
 
 from __future__ import annotations
@@ -42,34 +42,34 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger(__name__)
 
 MAX_JOURNALS_PER_ROLLUP: Final = 500
-"""Journals of one run; more are left by servers that were killed that often, and wait an hour."""
+"""How many journals one run converts. Only repeatedly killed servers leave more, which wait for the next hour."""
 ROLLUP_TIMEOUT_S: Final = 1_800.0
 
 
 class RollupProcess:
-    """Of one clerk."""
+    """The process that converts journals to Parquet files."""
 
     def __init__(
         self, folder: Path, retention_days: int, run_rollup: Callable[[list[str]], object] | None = None
     ) -> None:
-        """`run` is what is done in place of the program."""
+        """Create a runner that starts no process yet. `run_rollup` replaces the program in tests."""
         self._folder = folder
         self._retention_days = retention_days
         self._run_rollup = run_rollup or self._run_program
         self._has_pyarrow = True
-        """... as far as is known: pyarrow is there."""
+        """Whether pyarrow is installed, as far as is known: False after the program has reported pyarrow as missing."""
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
         self._is_stopped = False
 
     def roll_up(self, is_finished: Callable[[Path], bool]) -> None:
-        """Make Parquet files of all journals that are finished. Takes as long as that does."""
-        found = sorted(filter(is_finished, self._folder.glob(f"*{JOURNAL_SUFFIX}")))[:MAX_JOURNALS_PER_ROLLUP]
-        if found and self._has_pyarrow:
-            self._run_rollup([str(self._folder), str(self._retention_days), *map(str, found)])
+        """Convert all finished journals to Parquet files. Blocks until the program has exited."""
+        journals = sorted(filter(is_finished, self._folder.glob(f"*{JOURNAL_SUFFIX}")))[:MAX_JOURNALS_PER_ROLLUP]
+        if journals and self._has_pyarrow:
+            self._run_rollup([str(self._folder), str(self._retention_days), *map(str, journals)])
 
     def stop(self) -> None:
-        """Do not wait for it any more: what it has not done is done at the next start."""
+        """Kill the program; the next server startup converts the remaining journals."""
         with self._lock:
             self._is_stopped = True
             if self._process is not None:
@@ -85,56 +85,56 @@ class RollupProcess:
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.PIPE,
-                    start_new_session=True,  # who presses Ctrl-C means the server
+                    start_new_session=True,  # Ctrl-C must not reach the program
                 )
             except OSError as error:
-                log.warning("journals of usage stay: the program that makes Parquet files cannot run: %s", error)
+                log.warning("usage journals are kept: cannot run the program that creates Parquet files: %s", error)
                 return
         try:
-            _, said = process.communicate(timeout=ROLLUP_TIMEOUT_S)
+            _, output = process.communicate(timeout=ROLLUP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             process.kill()
-            _, said = process.communicate()
+            _, output = process.communicate()
         self._process = None
         if not self._is_stopped:
-            self._on_exit(process.returncode, said.decode("utf-8", "replace").strip())
+            self._on_exit(process.returncode, output.decode("utf-8", "replace").strip())
 
     def _on_exit(self, exit_code: int, output: str) -> None:
         if exit_code == EXIT_NO_PYARROW:
             self._has_pyarrow = False
-            log.info("journals of usage stay as they are, without pyarrow: pip install twinbus[metering]")
+            log.info("usage journals are not converted to Parquet without pyarrow: pip install twinbus[metering]")
         elif exit_code or output:
-            log.warning("journals of usage: %s", output.splitlines()[-1] if output else f"exit code {exit_code}")
+            log.warning("usage journals: %s", output.splitlines()[-1] if output else f"exit code {exit_code}")
 
 
 MAX_WRITE_INTERVAL_S: Final = 90.0
-"""What was counted is written after so long, whatever the wall clock says."""
+"""The longest time between two writes of whole minutes, whatever the wall clock says."""
 PARTIAL_INTERVAL_S: Final = 0.75
-"""How often changes within a minute are written: with the write itself, a kill loses less than a second."""
+"""How often changes within a minute are written: with the write itself, a killed process loses less than a second."""
 PARTIAL_CPU_SHARE: Final = 0.01
-"""How much of a processor that may take. With thousands of busy counters, changes are written less often."""
+"""The CPU share of partial writes. With thousands of busy counters, changes are written less often."""
 STOP_TIMEOUT_S: Final = 3.0
-"""How long the last minute may take to be written."""
+"""How long writing the last minute may take."""
 _LIFE_BYTES: Final = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageWriterConfig:
-    """Where a clerk works."""
+    """The configuration of a usage writer."""
 
     folder: Path
-    """`usage`, in the data directory."""
+    """The folder `usage` in the data directory."""
     namespace: str
     process_number: int = 0
-    """Its number."""
+    """The number of this process."""
     process_count: int = 1
-    """How many there are: journals of those that are no more are for the first one."""
+    """The number of processes. The first process converts the journals of processes that no longer exist."""
     retention_days: int = 0
-    """How long Parquet files are kept; 0 is for ever."""
+    """How many days Parquet files are kept; 0 means forever."""
 
 
 class UsageWriter:
-    """Of one process."""
+    """The usage writer of one process."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class UsageWriter:
         config: UsageWriterConfig,
         run_rollup: Callable[[list[str]], object] | None = None,
     ) -> None:
-        """Nothing is written yet. `run` is for tests: what is done in place of the program that rolls."""
+        """Create a writer that writes nothing before `start`. `run_rollup` replaces the rollup program in tests."""
         self.life = secrets.token_hex(_LIFE_BYTES)
         self._meter = meter
         self._clock = clock
@@ -155,33 +155,33 @@ class UsageWriter:
         )
         self._rollup = RollupProcess(config.folder, config.retention_days, run_rollup)
         self._pending_marks: list[str] = []
-        """To be written with the next rows; of the thread that writes."""
+        """Marks to write with the next rows; used only by the write thread."""
         self._is_failing = False
         self._current_minute = 0
         self._last_write_s = 0.0
         self._next_partial_s = 0.0
-        """No partial rows are written before: the last ones took long."""
+        """The earliest time of the next partial write, which is delayed if the last partial write took long."""
         self._partial_duration_s = 0.0
         self._partial_peak_connections = -1
-        """The most connections, as the partial minute has them; of the thread that writes."""
+        """The peak number of connections in the partial minute; used only by the write thread."""
         self._last_rollup_hour = -1
         self._timer: Timer | None = None
-        # One for each: what is written on a disk that is slow is followed by the next, never overtaken.
+        # One thread per executor, so that writes to a slow disk stay in order.
         self._write_executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metering")
         self._rollup_executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rolling")
         self._write_future: asyncio.Future[list[UsageCounter]] | None = None
         self._rollup_future: asyncio.Future[None] | None = None
 
-    # --- on the loop --------------------------------------------------------------------------------------------------
+    # --- on the event loop --------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Say that a life begins, and write down each minute from now on."""
+        """Write the begin mark, and write every minute from now on."""
         self._current_minute = self._minute_now()
         self._start_write(self._current_minute, [], BEGIN)
         self._schedule_tick()
 
     async def close(self) -> None:
-        """Write the last minute, and that it is the last."""
+        """Write the last minute with the end mark, and stop."""
         if self._timer is not None:
             self._timer.cancel()
         self._rollup.stop()
@@ -189,8 +189,8 @@ class UsageWriter:
         self._start_write(self._current_minute, self._meter.counters(), END)
         await self._wait_for(self._write_future)
         await self._wait_for(self._rollup_future)
-        for threads in (self._write_executor, self._rollup_executor):
-            threads.shutdown(wait=False)
+        for executor in (self._write_executor, self._rollup_executor):
+            executor.shutdown(wait=False)
 
     def _schedule_tick(self) -> None:
         wall_s = self._clock.wall_ms() / 1000
@@ -202,9 +202,9 @@ class UsageWriter:
         is_over = now > self._current_minute or since_s > MAX_WRITE_INTERVAL_S
         if self._write_future is None or self._write_future.done():
             if is_over:
-                over, self._current_minute = self._current_minute, max(now, self._current_minute)
-                self._start_write(over, self._meter.counters())
-                self._start_rollup(over)
+                ended_minute, self._current_minute = self._current_minute, max(now, self._current_minute)
+                self._start_write(ended_minute, self._meter.counters())
+                self._start_rollup(ended_minute)
             elif self._clock.monotonic_s() >= self._next_partial_s:
                 self._start_partial_write()
         self._schedule_tick()
@@ -236,7 +236,7 @@ class UsageWriter:
             self._meter.remove_unused(future.result())
 
     def _start_rollup(self, minute: int) -> None:
-        """What is of another hour becomes Parquet files: in the first minute of each, and what was left, in any."""
+        """Convert the journals of earlier hours, once an hour and at the first minute after startup."""
         hour = minute // HOUR_S * HOUR_S
         if hour != self._last_rollup_hour and (self._rollup_future is None or self._rollup_future.done()):
             self._last_rollup_hour = hour
@@ -249,13 +249,13 @@ class UsageWriter:
         if future is not None and not future.done():
             await asyncio.wait([future], timeout=STOP_TIMEOUT_S)
 
-    # --- on a thread --------------------------------------------------------------------------------------------------
+    # --- on the write thread ------------------------------------------------------------------------------------------
 
     def _write_minute(
         self, minute: int, counters: list[UsageCounter], peak_connections: int, mark: str | None
     ) -> list[UsageCounter]:
-        """Write what was counted; those counters in which nothing was."""
-        rows, quiet = take_rows(counters, minute)
+        """Write the rows for a minute; return the counters without changes."""
+        rows, unchanged = take_rows(counters, minute)
         self._partial_peak_connections = -1
         if mark is not None:
             self._pending_marks.append(mark)
@@ -270,13 +270,13 @@ class UsageWriter:
                 self._journal.remove_partial()
             if self._is_failing:
                 self._is_failing = False
-                log.info("usage is written again")
-        return quiet
+                log.info("usage rows are written again")
+        return unchanged
 
     def _write_partial_minute(
         self, minute: int, counters: list[UsageCounter], peak_connections: int
     ) -> list[UsageCounter]:
-        """Write the changes since the last call; changes that cannot be written are tried again with the next ones."""
+        """Write the changes since the last call. If the write fails, the next call writes these changes again."""
         began_s = time.thread_time()
         rows = take_partial_rows(counters, minute)
         if peak_connections > self._partial_peak_connections:
@@ -285,10 +285,10 @@ class UsageWriter:
             try:
                 self._journal.append_partial(rows, minute)
                 self._partial_peak_connections = max(peak_connections, self._partial_peak_connections)
-            except OSError:  # it is said when the minute cannot be written, either
+            except OSError:  # logged when writing the whole minute fails as well
                 self._partial_peak_connections = -1
-                for one in counters:
-                    one.reset_partial()
+                for counter in counters:
+                    counter.reset_partial()
         self._partial_duration_s = time.thread_time() - began_s
         return []
 
@@ -297,21 +297,21 @@ class UsageWriter:
             self._pending_marks.append(LOST)
         if not self._is_failing:
             self._is_failing = True
-            log.warning("what clients use is not written down, and lost: %s", error)
+            log.warning("usage rows cannot be written and are lost: %s", error)
 
     def _is_finished(self, path: Path, hour: int) -> bool:
-        """It is a journal of this process, or of nobody, to which nothing is written from that hour on.
+        """Return whether a journal gets no more writes from `hour` on, and this process has to convert it.
 
-        Its name says so: of our own, the thread that writes may be about to open the next one.
+        Only the file's name is used: the write thread may be about to open the next journal of this process.
         """
-        number, _, rest = path.name.partition("-")
-        if not number.isdigit():
+        process, _, life_and_hour = path.name.partition("-")
+        if not process.isdigit():
             return False
-        if rest.startswith(f"{self.life}-"):
-            now = JournalHead(
+        if life_and_hour.startswith(f"{self.life}-"):
+            current_head = JournalHead(
                 namespace=self._config.namespace, process=self._config.process_number, life=self.life, hour=hour
             )
-            return path.name < now.journal_name
-        return int(number) == self._config.process_number or (
-            not self._config.process_number and int(number) >= self._config.process_count
+            return path.name < current_head.journal_name
+        return int(process) == self._config.process_number or (
+            not self._config.process_number and int(process) >= self._config.process_count
         )

@@ -1,4 +1,5 @@
-"""AMQP over WebSockets (RFC 6455), for clients that only get out on the ports of HTTP.
+"""AMQP over WebSockets (RFC 6455), for clients whose firewall only allows HTTP ports.
 
-Owns: the handshake, the framing, and a socket that looks like any other to the AMQP side. Knows nothing of AMQP.
+Owns: the handshake, the framing, and a transport that the AMQP engine uses like any other transport. Knows nothing of
+AMQP.
 """

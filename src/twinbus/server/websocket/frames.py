@@ -1,22 +1,23 @@
 """WebSocket frames (RFC 6455, part 5): bytes in, payload out. No sockets.
 
-AMQP needs a stream, so the payload of a data frame is passed on as it arrives, also of an incomplete frame: only the
-head of a frame, or one control frame, is kept. `websockets` keeps a frame until it is complete, so that each
-unauthenticated client could make the server hold the largest one. wsproto passes on incomplete frames as well, but
-costs more. Processor time per masked frame, in reads of 64 KB (medians of 9 alternating rounds, CPython 3.11):
+AMQP needs a stream, so the payload of a data frame is passed on as it arrives, even if the frame is incomplete: only
+the header of a frame, or one control frame, is buffered. `websockets` buffers a frame until it is complete, so every
+unauthenticated client could make the server buffer a frame of the maximum size. wsproto also passes on incomplete
+frames, but costs more. CPU time per masked frame, in reads of 64 KB (medians of 9 alternating rounds, CPython 3.11):
 
     payload     10 B       1 KB      64 KB    ping
     here      0.9 µs     2.9 µs      82 µs    1.5 µs
     wsproto   6.3 µs     8.4 µs      94 µs    5.5 µs
 
-That is wsproto 1.3.2. The 5.5 µs that it adds to a small frame are some 1.4 % of the 400 µs that a server needs for a
-message of 1 KB that the Azure SDK sends alone; end to end, on a machine with other work, the difference was within the
-noise. It counts for bursts of tiny frames: 512 of them (`socket.PIECE_FRAMES`) would take 3 ms instead of 0.5.
+The version is wsproto 1.3.2. It adds 5.5 µs to a small frame, about 1.4 % of the 400 µs that a server needs for a
+message of 1 KB that the Azure SDK sends alone. End to end, on a busy machine, the difference was within the noise. The
+difference matters for bursts of tiny frames: 512 tiny frames (`socket.MAX_FRAMES_PER_SLICE`) would take 3 ms instead of
+0.5 ms.
 
-A read can hold tens of thousands of frames without payload. `receive` therefore handles a limited number of frames per
-call and holds the rest, so that the socket can look at the clock in between.
+A read can contain tens of thousands of frames without payload. `receive` therefore handles a limited number of frames
+per call and buffers the remaining input, so that the socket can check the clock in between.
 
-Owns: framing, masking, and the limits on what a client may send. Answers are sent by the socket.
+Owns: framing, masking, and the limits on what a client may send. The socket sends pongs and closes.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ from typing import Final
 
 MAX_FRAME_BYTES: Final = 16_777_216
 MAX_MESSAGE_BYTES: Final = 67_108_864
-"""Nothing of it is kept; but who says that more will come means something else than AMQP."""
+"""No part of a message is buffered; the limit rejects clients that evidently do not send AMQP."""
 MAX_CONTROL_BYTES: Final = 125
 MAX_FRAMES_WITHOUT_DATA: Final = 4_096
-"""Control frames and empty data frames in a row. Clients send a few pings between two AMQP heartbeats."""
+"""The maximum number of consecutive control frames and empty data frames; clients usually send only a few."""
 
 _FIN: Final = 0x80
 _RESERVED: Final = 0x70
@@ -48,13 +49,13 @@ _LONG_HEADER: Final = Struct(">BBQ")
 _MIN_HEADER_BYTES: Final = 2
 _MASK_BYTES: Final = 4
 _COLUMN_UNMASK_MIN_BYTES: Final = 400
-"""Bytes from which it is faster to unmask every fourth of them with a table than all as one number."""
+"""The size from which unmasking every fourth byte with a table is faster than one XOR of big integers."""
 _EVERY_BYTE: Final = int.from_bytes(range(256))
 _XOR_TABLES: Final = tuple((_EVERY_BYTE ^ int.from_bytes([key] * 256)).to_bytes(256) for key in range(256))
 
 
 class Opcode(IntEnum):
-    """What a frame is."""
+    """The type of a frame."""
 
     CONTINUATION = 0
     TEXT = 1
@@ -65,14 +66,14 @@ class Opcode(IntEnum):
 
 
 class CloseCode(IntEnum):
-    """Why a connection ends."""
+    """The reason for closing a connection."""
 
     NORMAL = 1000
     GOING_AWAY = 1001
     PROTOCOL_ERROR = 1002
     UNSUPPORTED_DATA = 1003
     NO_STATUS = 1005
-    """Never sent: a close that says nothing."""
+    """The code for a close frame without a code; never sent."""
     INVALID_DATA = 1007
     POLICY_VIOLATION = 1008
     TOO_LARGE = 1009
@@ -84,43 +85,43 @@ _KNOWN_OPCODES: Final = frozenset(int(opcode) for opcode in Opcode)
 
 
 class ProtocolViolation(Exception):
-    """The client broke a rule: the connection is closed with this code."""
+    """A violation of the protocol by the client; the connection is closed with `code`."""
 
     def __init__(self, code: CloseCode, reason: str) -> None:
-        """`reason` is told to the client."""
+        """Create an error; `reason` is sent to the client."""
         super().__init__(reason)
         self.code = code
         self.reason = reason
 
 
 class FrameReader:
-    """What one client sends."""
+    """The parser for the frames that one client sends."""
 
     def __init__(self) -> None:
-        """Nothing has come yet."""
+        """Create a parser without input."""
         self.ping: bytes | None = None
-        """What the last ping said; whoever answers it sets this to None. Those before it need no answer."""
+        """The payload of the last ping, or None. The caller sends one pong for several pings, and resets `ping`."""
         self.close_code: int | None = None
-        """The client has closed; what comes after it is not read."""
+        """The code of the client's close frame, or None. Input after the close frame is ignored."""
         self.has_pending_input = False
-        """The last call stopped at its limit: call `receive` with b"" to handle more of the input."""
+        """Whether the last call stopped at its limit: call `receive` with b"" to handle more of the input."""
         self._pending = b""
-        """The beginning of a frame, up to the payload of a data frame; with `has_held_input`, all input not handled."""
+        """An incomplete header or control frame; if `has_pending_input` is True, all unhandled input."""
         self._payload_left = 0
-        """Bytes still to come of a data frame."""
+        """Bytes of the current data frame that have not arrived yet."""
         self._mask = b""
         self._is_within_message = False
         self._message_bytes = 0
         self._frames_without_data = 0
 
     def append_pending(self, data: bytes) -> None:
-        """Append input to the input that is held."""
+        """Append data to the pending input."""
         self._pending += data
 
     def receive(self, data: bytes, max_frames: int | None = None) -> bytes:
-        """Return the payload of the data frames in the input, in order. Violation.
+        """Return the payload of the data frames in the input, in order. Raise ProtocolViolation.
 
-        After `max_frames` frames the rest of the input is held, and `has_held_input` is True.
+        After `max_frames` frames, the remaining input is buffered and `has_pending_input` is True.
         """
         if self._pending:
             data, self._pending = self._pending + data, b""
@@ -147,14 +148,14 @@ class FrameReader:
                 pieces.append(unmask(piece, self._mask))
                 at += len(piece)
                 self._payload_left -= len(piece)
-                turn = len(piece) % _MASK_BYTES
-                self._mask = self._mask[turn:] + self._mask[:turn]
+                shift = len(piece) % _MASK_BYTES
+                self._mask = self._mask[shift:] + self._mask[:shift]
         if pieces:
             self._frames_without_data = 0
         return b"".join(pieces)
 
     def _read_whole_message(self, data: bytes, at: int, end: int, pieces: list[bytes | bytearray]) -> int:
-        """Take a complete message of one frame with 1 byte to 64 KB, as nearly all are: where it ends, or 0."""
+        """Parse a complete message in one frame of 1 byte to 64 KB, the usual case; return the end position, or 0."""
         mask_at = at + _MIN_HEADER_BYTES
         if self._is_within_message or end - mask_at < _SHORT.size + _MASK_BYTES or data[at + 1] < _IS_MASKED:
             return 0
@@ -172,7 +173,7 @@ class FrameReader:
         return stop
 
     def _begin_frame(self, data: bytes, at: int) -> int:
-        """Read the head of a frame, and all of a control frame: where to read on, or 0 where more has to come."""
+        """Parse a frame's header, or a whole control frame; return where to continue, or 0 if more input is needed."""
         size, mask_at = self._read_size(data, at)
         payload_at = mask_at + _MASK_BYTES
         if not mask_at or len(data) < payload_at:
@@ -192,42 +193,42 @@ class FrameReader:
         return payload_at
 
     def _read_size(self, data: bytes, at: int) -> tuple[int, int]:
-        """Bytes of a frame's payload, and where its mask begins: 0 where more has to come."""
-        there = len(data) - at
-        if there < _MIN_HEADER_BYTES:
+        """Return the size of a frame's payload and the position of its mask; both are 0 if the header is incomplete."""
+        available = len(data) - at
+        if available < _MIN_HEADER_BYTES:
             return 0, 0
         self._check_header(data[at], data[at + 1])
         size, mask_at = data[at + 1] & _LENGTH, at + _MIN_HEADER_BYTES
         if size < _LENGTH_16_BIT:
             return size, mask_at
         layout, least = (_SHORT, _LENGTH_16_BIT) if size == _LENGTH_16_BIT else (_LONG, _MAX_SHORT_LENGTH + 1)
-        if there < _MIN_HEADER_BYTES + layout.size:
+        if available < _MIN_HEADER_BYTES + layout.size:
             return 0, 0
         size = layout.unpack_from(data, mask_at)[0]
         if size < least:
-            raise _protocol_error(f"a length of {size} is written shorter")
+            raise _protocol_error(f"the length {size} is not encoded in the fewest bytes")
         return size, mask_at + layout.size
 
     def _check_header(self, first: int, second: int) -> None:
         opcode = first & _OPCODE
         if first & _RESERVED or opcode not in _KNOWN_OPCODES:
-            raise _protocol_error(f"a frame that begins with {first:#04x}: no extension was agreed on")
+            raise _protocol_error(f"a frame begins with {first:#04x}, but no extension was negotiated")
         if not second & _IS_MASKED:
-            raise _protocol_error("a frame that is not masked")
+            raise _protocol_error("a frame is not masked")
         if opcode & _IS_CONTROL:
             if not first & _FIN or second & _LENGTH > MAX_CONTROL_BYTES:
-                raise _protocol_error("a control frame is one frame, of up to 125 bytes")
+                raise _protocol_error("a control frame is fragmented or has more than 125 bytes")
         elif opcode == Opcode.TEXT:
-            raise ProtocolViolation(CloseCode.UNSUPPORTED_DATA, "AMQP is binary: a text frame is none of it")
+            raise ProtocolViolation(CloseCode.UNSUPPORTED_DATA, "a text frame was received: AMQP needs binary frames")
         elif (opcode == Opcode.CONTINUATION) != self._is_within_message:
-            raise _protocol_error("a frame that goes on with no message, or begins one within another")
+            raise _protocol_error("a frame continues no message, or begins a message within another")
 
     def _check_size(self, size: int, *, is_first: bool) -> None:
         if is_first:
             self._message_bytes = 0
         if size > MAX_FRAME_BYTES or self._message_bytes + size > MAX_MESSAGE_BYTES:
-            limits = f"it can have {MAX_FRAME_BYTES}, and a message {MAX_MESSAGE_BYTES}"
-            raise ProtocolViolation(CloseCode.TOO_LARGE, f"a frame of {size} bytes: {limits}")
+            limits = f"limit: {MAX_FRAME_BYTES}, for a message {MAX_MESSAGE_BYTES}"
+            raise ProtocolViolation(CloseCode.TOO_LARGE, f"a frame has {size} bytes ({limits})")
         self._message_bytes += size
 
     def _count_without_data(self) -> None:
@@ -244,7 +245,7 @@ class FrameReader:
 
 
 def unmask(data: bytes, mask: bytes) -> bytes | bytearray:
-    """What a client meant; or, the same way round, as it sends it."""
+    """Return the data with the mask applied; this both masks and unmasks."""
     size = len(data)
     if size < _COLUMN_UNMASK_MIN_BYTES:
         keys = (mask * (size // _MASK_BYTES + 1))[:size]
@@ -256,7 +257,7 @@ def unmask(data: bytes, mask: bytes) -> bytes | bytearray:
 
 
 def frame_header(opcode: Opcode, size: int) -> bytes:
-    """What stands in front of a payload that a server sends in one frame."""
+    """Return the header of a complete, unmasked frame with a payload of `size` bytes."""
     if size < _LENGTH_16_BIT:
         return bytes((_FIN | opcode, size))
     if size <= _MAX_SHORT_LENGTH:
@@ -265,7 +266,7 @@ def frame_header(opcode: Opcode, size: int) -> bytes:
 
 
 def close_frame(code: int, reason: str = "") -> bytes:
-    """The last frame, as a server sends it."""
+    """Return a close frame from the server."""
     if code == CloseCode.NO_STATUS:
         return frame_header(Opcode.CLOSE, 0)
     payload = _SHORT.pack(code) + reason.encode("ascii", "replace")[: MAX_CONTROL_BYTES - _SHORT.size]
@@ -277,11 +278,11 @@ def _parse_close(payload: bytes) -> int:
         return CloseCode.NO_STATUS
     code: int = _SHORT.unpack_from(payload)[0] if len(payload) >= _SHORT.size else 0
     if code not in _SENDABLE_CODES:
-        raise _protocol_error("a close without a code that can be sent")
+        raise _protocol_error("a close frame has an invalid code")
     try:
         payload[_SHORT.size :].decode()
     except UnicodeDecodeError:
-        raise ProtocolViolation(CloseCode.INVALID_DATA, "the reason of a close is UTF-8") from None
+        raise ProtocolViolation(CloseCode.INVALID_DATA, "the reason in a close frame is not UTF-8") from None
     return code
 
 

@@ -1,12 +1,13 @@
-"""A WebSocket: a protocol to the connection it runs over, a transport to the AMQP peer behind it.
+"""A WebSocket: a protocol for the TCP connection below it, and a transport for the AMQP peer above it.
 
-Frames are handled in pieces, and the clock is checked between them: a read full of pings or empty frames may give the
-peer nothing, so the peer's own turn would never end it (`amqp.turn` says why there are turns). Frames that do not fit
-into the client's turn are held, at most about one read of them, and the connection is not read until they are handled.
+Frames are handled in slices, and the clock is checked between slices: a read full of pings or empty frames may contain
+no data for the peer, so the peer's own time slice would never end (`amqp.peer_input` explains time slices). Frames that
+exceed the client's time slice are held (at most about one read), and reading is paused until the held frames are
+handled.
 
-Owns: pongs, the closing handshake with its time limit, and when the connection is read: not while frames are held, nor
-while the peer has paused reading. The connection's room to write is reported to the peer, so a client that does not
-read is throttled as on any other socket.
+Owns: pongs, the closing handshake with its timeout, and flow control. Reading is paused while frames are held and while
+the peer has paused reading. The socket notifies the peer when the connection's write buffer is full, so a client that
+does not read is throttled as on any other socket.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ if TYPE_CHECKING:
     from twinbus.amqp.aio import Peer
 
 MAX_SENT_MESSAGE_BYTES: Final = 1_048_576
-"""The largest message sent: some clients close a connection on which more than 4 MB come at once."""
+"""The largest message sent: some clients close the connection if they receive more than 4 MB at once."""
 MAX_FRAMES_PER_SLICE: Final = 512
-"""Frames that are handled before the clock is checked: about half a millisecond."""
+"""How many frames are handled before the clock is checked: about half a millisecond."""
 
 
 class WebSocket(asyncio.Protocol, asyncio.Transport):
-    """One client's."""
+    """The WebSocket of one client."""
 
     def __init__(self, transport: asyncio.Transport, peer: Peer) -> None:
-        """`peer` takes what comes, and writes to this."""
+        """Create a WebSocket that passes payload to `peer` and sends the peer's output."""
         super().__init__()
         self._transport = transport
         self._peer = peer
@@ -47,17 +48,17 @@ class WebSocket(asyncio.Protocol, asyncio.Transport):
         self._peer_has_paused = False
 
     def open(self) -> None:
-        """The handshake is done."""
+        """Connect the peer after the handshake."""
         self._peer.connection_made(self)
 
-    # --- asyncio calls these ------------------------------------------------------------------------------------------
+    # --- called by asyncio --------------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        """Handle the frames that have come, as far as the client's turn goes."""
+        """Handle the received frames within the client's time slice."""
         turn = self._turn
         turn.begin()
         if self._frames.has_pending_input:
-            self._frames.append_pending(data)  # it was on its way when reading was paused
+            self._frames.append_pending(data)  # asyncio had read this data before reading was paused
             self._peer.connection.silence_limit.note_progress(asyncio.get_running_loop().time())
         else:
             self._handle_frames(data)
@@ -67,24 +68,24 @@ class WebSocket(asyncio.Protocol, asyncio.Transport):
         self._update_reading()
 
     def pause_writing(self) -> None:
-        """The client does not read as fast as it is sent to."""
+        """Tell the peer to pause: the client does not read fast enough."""
         self._peer.pause_writing()
 
     def resume_writing(self) -> None:
-        """It reads again."""
+        """Tell the peer to resume: the write buffer has drained."""
         self._peer.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone, and with it the peer."""
+        """Tell the peer that the connection is closed."""
         self._is_closing = True
         if self._close_timer is not None:
             self._close_timer.cancel()
         self._peer.connection_lost(exc)
 
-    # --- the peer calls these -----------------------------------------------------------------------------------------
+    # --- called by the peer -------------------------------------------------------------------------------------------
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Send, in as few messages as clients take."""
+        """Send data as binary messages of up to `MAX_SENT_MESSAGE_BYTES`."""
         if self._is_closing:
             return
         size = len(data)
@@ -97,32 +98,32 @@ class WebSocket(asyncio.Protocol, asyncio.Transport):
             self._transport.writelines((frame_header(Opcode.BINARY, len(piece)), piece))
 
     def close(self) -> None:
-        """Say goodbye; the connection ends when the client has answered, or has not in time."""
+        """Send a close frame; the connection is closed when the client replies, or after a timeout."""
         self._close(CloseCode.NORMAL)
 
     def abort(self) -> None:
-        """End the connection at once."""
+        """Close the connection at once."""
         self._is_closing = True
         self._transport.abort()
 
     def is_closing(self) -> bool:
-        """Nothing more is sent."""
+        """Return whether nothing more can be sent."""
         return self._is_closing or self._transport.is_closing()
 
     def pause_reading(self) -> None:
-        """Take nothing more from the client for now."""
+        """Stop reading from the client."""
         self._peer_has_paused = True
         self._update_reading()
 
     def resume_reading(self) -> None:
-        """Take input from the client again, once the frames that are held are handled."""
+        """Read from the client again, once the held frames are handled."""
         self._peer_has_paused = False
         self._update_reading()
 
-    # --- the backlog calls this ---------------------------------------------------------------------------------------
+    # --- called by the queue of held input ----------------------------------------------------------------------------
 
     def read_slice(self) -> bool:
-        """Handle a piece of the frames that are held; True where there is more that can be handled now."""
+        """Handle some of the held frames; return whether more can be handled now."""
         if self._can_continue:
             self._handle_frames(b"")
         has_more = self._is_in_backlog = self._can_continue
@@ -130,21 +131,21 @@ class WebSocket(asyncio.Protocol, asyncio.Transport):
         return has_more
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Of the connection: there is no other buffer."""
+        """Set the limits for the connection's write buffer; the WebSocket has no buffer of its own."""
         self._transport.set_write_buffer_limits(high, low)
 
     def get_write_buffer_size(self) -> int:
-        """Bytes that the connection has not taken yet."""
+        """Return the number of bytes in the connection's write buffer."""
         return self._transport.get_write_buffer_size()
 
-    def get_extra_info(self, name: str, default: Any = None) -> Any:  # noqa: ANN401  # as asyncio has it
-        """Addresses and certificates are the connection's."""
+    def get_extra_info(self, name: str, default: Any = None) -> Any:  # noqa: ANN401  # asyncio's signature
+        """Return information about the connection, such as addresses and certificates."""
         return self._transport.get_extra_info(name, default)
 
-    # --- inside -------------------------------------------------------------------------------------------------------
+    # --- private ------------------------------------------------------------------------------------------------------
 
     def _handle_frames(self, data: bytes) -> None:
-        """Pass the payload of the next frames to the peer, and answer pings and closes."""
+        """Pass the payload of the next frames to the peer, and reply to pings and close frames."""
         frames = self._frames
         try:
             payload = frames.receive(data, MAX_FRAMES_PER_SLICE)
@@ -164,11 +165,11 @@ class WebSocket(asyncio.Protocol, asyncio.Transport):
 
     @property
     def _can_continue(self) -> bool:
-        """Frames are held, and the peer takes their payload."""
+        """Whether frames are held and the peer accepts their payload."""
         return self._frames.has_pending_input and not self._peer_has_paused and not self._transport.is_closing()
 
     def _update_reading(self) -> None:
-        """Pause or resume reading, and let held frames wait for their turn."""
+        """Pause or resume reading, and queue this socket if it holds frames."""
         if self._transport.is_closing():
             return
         if self._can_continue and not self._is_in_backlog:
@@ -186,5 +187,5 @@ class WebSocket(asyncio.Protocol, asyncio.Transport):
             return
         self._is_closing = True
         self._transport.write(close_frame(code, reason))
-        self.resume_reading()  # else the client's own close would not be seen
+        self.resume_reading()  # so that the client's close frame is received
         self._close_timer = asyncio.get_running_loop().call_later(CLOSE_GRACE_S, self._transport.abort)

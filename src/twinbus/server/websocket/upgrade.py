@@ -1,9 +1,9 @@
-"""The way from HTTP to AMQP: a connection that was HTTP becomes a WebSocket with an AMQP peer behind it.
+"""The upgrade from HTTP to AMQP: an HTTP connection becomes a WebSocket with an AMQP peer.
 
-    entrance = Entrance(gateway.make_client, gateway.make_connection)
-    listener = await listen(app, entrance=entrance)
+    upgrade = WebSocketUpgrade(gateway.make_client_connection, gateway.make_connection)
+    listener = await listen(app, websocket_upgrade=upgrade)
 
-Owns: the AMQP peers that came in this way. Their connections were counted when they were accepted.
+Owns: the AMQP peers of upgraded connections. The HTTP listener counted these connections when it accepted them.
 """
 
 from __future__ import annotations
@@ -40,25 +40,25 @@ _RESPONSE: Final = (
 
 
 def handshake_response(method: str, http_version: str, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """The answer to a request for a WebSocket. MethodNotAllowed, UpgradeRequired, InvalidArgument.
+    """Return the response to a WebSocket handshake. `headers` have names in lower case.
 
-    Names of headers are in lower case.
+    Raise MethodNotAllowed, UpgradeRequired or InvalidArgument if the request is not a valid handshake.
     """
-    found: dict[str, list[str]] = {}
+    fields: dict[str, list[str]] = {}
     for name, value in headers:
-        found.setdefault(name.decode("latin-1"), []).append(value.decode("latin-1"))
+        fields.setdefault(name.decode("latin-1"), []).append(value.decode("latin-1"))
     if method != "GET":
         raise MethodNotAllowed(method, ("GET",))
-    if "websocket" not in _header_tokens(found, "upgrade") or "upgrade" not in _header_tokens(found, "connection"):
-        raise UpgradeRequired("this address is a WebSocket: ask with Connection: Upgrade and Upgrade: websocket")
-    if found.get("sec-websocket-version") != [_WEBSOCKET_VERSION]:
-        raise UpgradeRequired(f"Sec-WebSocket-Version has to be {_WEBSOCKET_VERSION}")
-    if http_version != "1.1" or "transfer-encoding" in found or found.get("content-length", ["0"]) != ["0"]:
-        raise InvalidArgument("a WebSocket is asked for with HTTP/1.1, and without a body")
-    offered = [token.strip() for value in found.get("sec-websocket-protocol", []) for token in value.split(",")]
+    if "websocket" not in _header_tokens(fields, "upgrade") or "upgrade" not in _header_tokens(fields, "connection"):
+        raise UpgradeRequired("this address is a WebSocket: send Connection: Upgrade and Upgrade: websocket")
+    if fields.get("sec-websocket-version") != [_WEBSOCKET_VERSION]:
+        raise UpgradeRequired(f"Sec-WebSocket-Version must be {_WEBSOCKET_VERSION}")
+    if http_version != "1.1" or "transfer-encoding" in fields or fields.get("content-length", ["0"]) != ["0"]:
+        raise InvalidArgument("a WebSocket handshake must use HTTP/1.1 and have no body")
+    offered = [token.strip() for value in fields.get("sec-websocket-protocol", []) for token in value.split(",")]
     if SUBPROTOCOL not in offered:
-        raise InvalidArgument(f"Sec-WebSocket-Protocol has to offer {SUBPROTOCOL}: nothing else is spoken here")
-    return _RESPONSE.format(_accept_key(found.get("sec-websocket-key", []))).encode()
+        raise InvalidArgument(f"Sec-WebSocket-Protocol must offer {SUBPROTOCOL}, the only supported protocol")
+    return _RESPONSE.format(_accept_key(fields.get("sec-websocket-key", []))).encode()
 
 
 def _header_tokens(headers: dict[str, list[str]], name: str) -> set[str]:
@@ -72,31 +72,31 @@ def _accept_key(keys: list[str]) -> str:
     except (ValueError, binascii.Error):
         is_key = False
     if not is_key:
-        raise InvalidArgument("Sec-WebSocket-Key has to be there once: 16 bytes in base64")
+        raise InvalidArgument("Sec-WebSocket-Key must occur once and be 16 bytes in base64")
     return base64.b64encode(hashlib.sha1(key.encode() + _GUID, usedforsecurity=False).digest()).decode()
 
 
 class WebSocketUpgrade(AcceptedPeers):
-    """The AMQP peers that came through one HTTP listener."""
+    """The AMQP peers for the WebSockets on one HTTP listener."""
 
     def __init__(self, make_handler: Callable[[Peer], Handler], make_connection: Callable[[float], Connection]) -> None:
-        """As for `aio.listen`."""
+        """Create an upgrade without peers; `amqp.aio.listen` has the same parameters."""
         super().__init__()
         self._make_handler = make_handler
         self._make_connection = make_connection
 
     def matches_path(self, path: str) -> bool:
-        """A request for this path is meant for us."""
+        """Return whether `path` is the WebSocket path."""
         return WEBSOCKET_PATH.fullmatch(path) is not None
 
     def make_response(self, method: str, http_version: str, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-        """The answer to a request, with which it becomes a WebSocket; or the error that refuses it."""
+        """Return the response that accepts a handshake, or raise the error that refuses it."""
         return handshake_response(method, http_version, headers)
 
     def upgrade(
         self, transport: asyncio.Transport, response: bytes, early_data: bytes, slot: ConnectionSlot | None
     ) -> None:
-        """The connection is a WebSocket from now on; `early` is what has come of it already."""
+        """Turn a connection into a WebSocket; `early_data` is data that the client sent right after the handshake."""
         connection = self._make_connection(asyncio.get_running_loop().time())
         socket = WebSocket(transport, Peer(self._make_handler, connection, self, slot))
         transport.set_protocol(socket)

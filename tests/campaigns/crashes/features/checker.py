@@ -1,20 +1,20 @@
-"""The ledger of messages that are scheduled, expire, are deferred, sent again or of sessions, and of sessions' states.
+"""Checker of scheduled, expiring, deferred and repeated messages, of sessions and session states.
 
-To the promises of every ledger it adds, in the words of `problems`:
+It adds these guarantees to those of every checker; each problem starts with its word:
 
-- back: a message whose deferral was confirmed comes only to a receiver that asks for it by its number, and one whose
-  cancellation was confirmed to nobody; a dead letter never comes from its queue again.
-- order: the messages of a session come for the first time in the order of their sequence numbers.
-- early: no scheduled message comes before it is due, and no message expires before its time.
-- late: no message is handed out after it has expired.
-- cancelled: no message is cancelled that somebody has received.
-- torn: messages that were scheduled together are all there, or none is.
+- back: after a confirmed deferral, a message is received by its sequence number only; after a confirmed cancellation it
+  is never received; a dead letter is not received from its queue again.
+- order: first deliveries of the messages of a session are in the order of their sequence numbers.
+- early: no scheduled message is delivered before it is due, and no message expires before its time.
+- late: no message is delivered after it has expired.
+- cancelled: no message is cancelled that was received.
+- torn: messages that were scheduled together all exist, or none does.
 - dead-lettered: a message is in the dead-letter queue because it expired.
 - state: a session has the state that was last set, as far as that was confirmed or read, or a later one.
 
 A message that was sent again, to a queue that detects duplicates, is the same message: it must not be `doubled`.
 
-Owns: these promises. Knows nothing of servers, links or disks.
+Owns: these guarantees. Knows nothing of servers, links or disks.
 """
 
 from __future__ import annotations
@@ -37,48 +37,48 @@ if TYPE_CHECKING:
 
 EXPIRED: Final = "TTLExpiredException"
 MIN_USES: Final = 5
-"""Uses of a feature that make a run say something of it."""
+"""Minimum uses of a feature for a meaningful run."""
 SOCKET_DELAY_MS: Final = 3_000
-"""A message may have lain in a socket for so long, on a busy machine."""
+"""Longest time of a message in a socket, on a busy machine."""
 
 
 @dataclass(slots=True)
 class MessageHistory:
-    """What a message was sent with, and what was found of it beside its copies."""
+    """Terms of a message, and observations other than its copies."""
 
     terms: MessageTerms
     scheduled_number: int | None = None
-    """The number to cancel it by."""
+    """Sequence number for its cancellation."""
     was_seen_scheduled: bool = False
-    """It was seen among the scheduled messages."""
+    """It was peeked as a scheduled message."""
 
 
 @dataclass(slots=True)
 class SessionStateHistory:
-    """All that a session was ever told to remember."""
+    """All states that were set for a session."""
 
     states: list[bytes | None] = field(default_factory=lambda: [None])
     last_confirmed: int = 0
-    """The last that was confirmed or read: nothing before it can come again."""
+    """Index of the last state that was confirmed or read; earlier states must not reappear."""
 
 
 class FeatureChecker(DeliveryChecker):
-    """One ledger for all clients of a run."""
+    """Checker for all clients of a run."""
 
     def __init__(self, rng: random.Random) -> None:
         super().__init__(rng)
         self.histories: list[MessageHistory] = []
         self.deferred_sequence_numbers: dict[int, int] = {}
-        """Messages that must be among the deferred ones, with their sequence numbers."""
+        """Messages that must be deferred, with their sequence numbers."""
         self.cancellable: dict[int, int] = {}
-        """Messages that were scheduled, and nobody has cancelled yet, with the numbers to do it by."""
+        """Scheduled messages that were not cancelled, with the sequence numbers for the cancellation."""
         self.resends = 0
         self.dead_letter_count = 0
         self._deferred: set[int] = set()
-        """Messages that were ever deferred."""
+        """Messages that were deferred at any time."""
         self._session_states: dict[tuple[str, str], SessionStateHistory] = {}
         self._latest_by_session: dict[tuple[str, str], int] = {}
-        """By session: the highest sequence number that somebody received."""
+        """Highest received sequence number by session."""
         self._scheduled_batches: list[Sequence[int]] = []
 
     # --- senders ------------------------------------------------------------------------------------------------------
@@ -86,13 +86,13 @@ class FeatureChecker(DeliveryChecker):
     def record_send_with_terms(
         self, queue: str, source: Hashable | None, filler_bytes: int, terms: MessageTerms
     ) -> tuple[int, bytes]:
-        """Record a new message, which will be sent now: its number and its payload."""
+        """Record a new message; return its number and its payload."""
         number, body = self.record_send(queue, source if terms.due_ms is None else None, filler_bytes)
         self.histories.append(MessageHistory(terms))
         return number, messages.encode_message(f"message-{number}", body, terms)
 
     def resent(self, number: int) -> None:
-        """It may be stored now or have been before: it has no place in an order."""
+        """Record a repeated send; the first or the second may be stored, so the order is unknown."""
         self.resends += 1
         self.messages[number].order_key = None
 
@@ -100,7 +100,7 @@ class FeatureChecker(DeliveryChecker):
         self._scheduled_batches.append(numbers)
 
     def scheduled(self, number: int, sequence_number: int) -> None:
-        """The broker has accepted it, and said by which number it can be cancelled."""
+        """Record that the broker accepted a scheduled message, with its sequence number."""
         self.send_accepted(number)
         self.histories[number].scheduled_number = self.cancellable[number] = sequence_number
 
@@ -121,19 +121,19 @@ class FeatureChecker(DeliveryChecker):
             copy.confirm(State.CANCELLED)
 
     def cancel_refused(self, numbers: Sequence[int]) -> None:
-        """The broker does not know one of them any more, and has cancelled none."""
+        """Record that the broker did not find one of the messages, and cancelled none."""
         now_ms = _now_ms()
         if all(self._is_surely_scheduled(number, now_ms) for number in numbers):
             self.report_problem(
                 f"lost: one of the scheduled messages {list(numbers)}, which were not due, cannot be cancelled"
             )
         for number in numbers:
-            asked = self._only_copy(number).requested_states
-            asked[State.CANCELLED] = max(0, asked[State.CANCELLED] - 1)
+            requested = self._only_copy(number).requested_states
+            requested[State.CANCELLED] = max(0, requested[State.CANCELLED] - 1)
             self.update_pending(self.messages[number])
 
     def cancel_unanswered(self, numbers: Sequence[int]) -> None:
-        """They may be cancelled or not: it can be tried again."""
+        """Record a cancellation without response; it can be repeated."""
         for number in numbers:
             sequence_number = self.histories[number].scheduled_number
             if sequence_number is not None and not self._only_copy(number).sequence_numbers:
@@ -146,82 +146,88 @@ class FeatureChecker(DeliveryChecker):
 
     # --- receivers ----------------------------------------------------------------------------------------------------
 
-    def message_received_from(self, queue: str, got: ReceivedMessage) -> int | None:
-        """Somebody received a message from a queue: its number, if it is one of ours."""
+    def message_received_from(self, queue: str, received: ReceivedMessage) -> int | None:
+        """Record a message received from a queue; return its number if the campaign sent it."""
         self.received_count += 1
-        where = f"from {queue} came, as number {got.sequence_number},"
-        message = self.identify_message(where, got.body, queue)
+        where = f"from {queue} came, as number {received.sequence_number},"
+        message = self.identify_message(where, received.body, queue)
         if message is None:
             return None
-        story, was_seen = self.histories[message.number], message.was_received
-        self.record_receipt(where, message, queue, queue, got.sequence_number)
+        history, was_seen = self.histories[message.number], message.was_received
+        self.record_receipt(where, message, queue, queue, received.sequence_number)
         self.cancellable.pop(message.number, None)
         where = f"{where} {message},"
-        self._check_times(where, story.terms, got)
-        self._check_session(queue, where, story, got, was_seen=was_seen or story.was_seen_scheduled)
+        self._check_times(where, history.terms, received)
+        self._check_session(queue, where, history, received, was_seen=was_seen or history.was_seen_scheduled)
         return message.number
 
-    def _check_times(self, where: str, terms: MessageTerms, got: ReceivedMessage) -> None:
+    def _check_times(self, where: str, terms: MessageTerms, received: ReceivedMessage) -> None:
         now_ms = _now_ms()
-        if terms.due_ms is not None and min(now_ms, got.enqueued_ms) < terms.due_ms:
+        if terms.due_ms is not None and min(now_ms, received.enqueued_ms) < terms.due_ms:
             self.report_problem(f"early: {where} which was scheduled for {terms.due_ms - now_ms} ms later")
-        if got.ttl_ms != terms.ttl_ms:
-            self.report_problem(f"strange: {where} which lives for {got.ttl_ms} ms, and was to live for {terms.ttl_ms}")
-        elif got.expires_ms is not None:
-            at_ms = got.delivered_ms if terms.session is None else now_ms - SOCKET_DELAY_MS
-            if at_ms is not None and at_ms >= got.expires_ms:
-                self.report_problem(f"late: {where} which had expired {at_ms - got.expires_ms} ms before")
+        if received.ttl_ms != terms.ttl_ms:
+            self.report_problem(
+                f"strange: {where} which lives for {received.ttl_ms} ms, and was to live for {terms.ttl_ms}"
+            )
+        elif received.expires_ms is not None:
+            at_ms = received.delivered_ms if terms.session is None else now_ms - SOCKET_DELAY_MS
+            if at_ms is not None and at_ms >= received.expires_ms:
+                self.report_problem(f"late: {where} which had expired {at_ms - received.expires_ms} ms before")
 
     def _check_session(
-        self, queue: str, where: str, story: MessageHistory, got: ReceivedMessage, *, was_seen: bool
+        self, queue: str, where: str, history: MessageHistory, received: ReceivedMessage, *, was_seen: bool
     ) -> None:
-        session = story.terms.session
-        if got.session != session:
-            self.report_problem(f"strange: {where} of session {got.session}, which was sent to {session}")
+        session = history.terms.session
+        if received.session != session:
+            self.report_problem(f"strange: {where} of session {received.session}, which was sent to {session}")
         elif session is not None:
             latest = self._latest_by_session.get((queue, session), 0)
-            if not was_seen and got.sequence_number < latest:
+            if not was_seen and received.sequence_number < latest:
                 self.report_problem(
                     f"order: {where} for the first time, and number {latest} of its session was there before"
                 )
-            self._latest_by_session[queue, session] = max(latest, got.sequence_number)
+            self._latest_by_session[queue, session] = max(latest, received.sequence_number)
 
-    def dead_letter_received(self, queue: str, got: ReceivedMessage) -> int | None:
-        """Somebody received a message from the dead-letter queue of a queue: its number, if it is one of ours."""
+    def dead_letter_received(self, queue: str, received: ReceivedMessage) -> int | None:
+        """Record a message received from a dead-letter queue; return its number if the campaign sent it."""
         self.received_count += 1
         address = f"{queue}'s dead letters"
-        where = f"from {address} came, as number {got.sequence_number},"
-        message = self.identify_message(where, got.body, queue)
+        where = f"from {address} came, as number {received.sequence_number},"
+        message = self.identify_message(where, received.body, queue)
         if message is None:
             return None
         ttl_ms, copy = self.histories[message.number].terms.ttl_ms, message.copy_in(queue)
         self.dead_letter_count += address not in copy.sequence_numbers
-        self.record_receipt(where, message, queue, address, got.sequence_number, State.DEAD_LETTERED)
+        self.record_receipt(where, message, queue, address, received.sequence_number, State.DEAD_LETTERED)
         where = f"{where} {message},"
-        if got.reason != EXPIRED or got.ttl_ms != ttl_ms:
-            self.report_problem(f"dead-lettered: {where} for {got.reason}, with {got.ttl_ms} ms of {ttl_ms} to live")
-        elif got.expires_ms is None or _now_ms() < got.expires_ms:
+        if received.reason != EXPIRED or received.ttl_ms != ttl_ms:
+            self.report_problem(
+                f"dead-lettered: {where} for {received.reason}, with {received.ttl_ms} ms of {ttl_ms} to live"
+            )
+        elif received.expires_ms is None or _now_ms() < received.expires_ms:
             self.report_problem(f"early: {where} which has not expired yet")
-        if got.original_number is not None:
-            known = copy.sequence_numbers.setdefault(queue, got.original_number)
-            if known != got.original_number:
-                self.report_problem(f"doubled: {where} once number {got.original_number}, which was number {known}")
+        if received.original_number is not None:
+            known = copy.sequence_numbers.setdefault(queue, received.original_number)
+            if known != received.original_number:
+                self.report_problem(
+                    f"doubled: {where} once number {received.original_number}, which was number {known}"
+                )
         return message.number
 
     def may_change_state(self, copy: Copy, state: State) -> bool:
-        """An active message that expires is dead-lettered."""
+        """An active message may become a dead letter by expiry."""
         return state is State.DEAD_LETTERED and copy.state is State.ACTIVE
 
-    def message_peeked(self, queue: str, got: ReceivedMessage) -> int | None:
-        """Somebody peeked a message: its number, if it is one of ours."""
-        where = f"in {queue} lies, as number {got.sequence_number},"
-        message = self.identify_message(where, got.body, queue)
+    def message_peeked(self, queue: str, received: ReceivedMessage) -> int | None:
+        """Record a peeked message; return its number if the campaign sent it."""
+        where = f"in {queue} lies, as number {received.sequence_number},"
+        message = self.identify_message(where, received.body, queue)
         if message is None:
             return None
         if message.copy_in(queue).state is State.COMPLETED:
             self.report_problem(f"back: {where} {message}, which is {State.COMPLETED.value}")
-        story = self.histories[message.number]
-        story.was_seen_scheduled = story.was_seen_scheduled or got.state == messages.SCHEDULED
+        history = self.histories[message.number]
+        history.was_seen_scheduled = history.was_seen_scheduled or received.state == messages.SCHEDULED
         return message.number
 
     # --- deferral -----------------------------------------------------------------------------------------------------
@@ -239,39 +245,39 @@ class FeatureChecker(DeliveryChecker):
         super().completion_requested(number)
         self.deferred_sequence_numbers.pop(number, None)
 
-    def receive_deferred(self, queue: str, got: ReceivedMessage) -> int | None:
-        """Somebody asked for a deferred message, and received it."""
+    def receive_deferred(self, queue: str, received: ReceivedMessage) -> int | None:
+        """Record a deferred message that was received by its sequence number."""
         self.received_count += 1
-        where = f"from the deferred messages of {queue} came, as number {got.sequence_number},"
-        message = self.identify_message(where, got.body, queue)
+        where = f"from the deferred messages of {queue} came, as number {received.sequence_number},"
+        message = self.identify_message(where, received.body, queue)
         if message is None:
             return None
-        self.record_receipt(where, message, queue, queue, got.sequence_number, State.DEFERRED)
+        self.record_receipt(where, message, queue, queue, received.sequence_number, State.DEFERRED)
         self._deferred.add(message.number)
         return message.number
 
     def deferred_missing(self, queue: str, numbers: Sequence[int], reason: str) -> None:
-        """Somebody asked for deferred messages, and the broker said that one of them is not there."""
+        """Record that the broker did not find one of the requested deferred messages."""
         if all(number in self.deferred_sequence_numbers for number in numbers):
             self.report_problem(f"lost: one of the deferred messages {list(numbers)} of {queue}: {reason}")
 
-    # --- what sessions remember ---------------------------------------------------------------------------------------
+    # --- session states -----------------------------------------------------------------------------------------------
 
     def state_requested(self, queue: str, session: str, state: bytes | None) -> int:
-        """A session is to remember something, or, with None, nothing: which one this is."""
-        told = self._session_states.setdefault((queue, session), SessionStateHistory()).states
-        told.append(state)
-        return len(told) - 1
+        """Record a new state of a session, or None to clear it; return its index."""
+        states = self._session_states.setdefault((queue, session), SessionStateHistory()).states
+        states.append(state)
+        return len(states) - 1
 
     def state_confirmed(self, queue: str, session: str, index: int) -> None:
-        memory = self._session_states[queue, session]
-        memory.last_confirmed = max(memory.last_confirmed, index)
+        history = self._session_states[queue, session]
+        history.last_confirmed = max(history.last_confirmed, index)
 
     def state_read(self, queue: str, session: str, state: bytes | None) -> None:
-        memory = self._session_states.setdefault((queue, session), SessionStateHistory())
-        possible = memory.states[memory.last_confirmed :]
+        history = self._session_states.setdefault((queue, session), SessionStateHistory())
+        possible = history.states[history.last_confirmed :]
         if state in possible:
-            memory.last_confirmed += possible.index(state)
+            history.last_confirmed += possible.index(state)
         else:
             self.report_problem(
                 f"state: session {session} of {queue} remembers {state!r:.60}, which is none of the "
@@ -279,25 +285,25 @@ class FeatureChecker(DeliveryChecker):
             )
 
     def sessions_with_state(self, queue: str) -> set[str]:
-        """Sessions that must remember something."""
+        """Return the sessions that must have a state."""
         return {
             session
-            for (place, session), memory in self._session_states.items()
-            if place == queue and all(state is not None for state in memory.states[memory.last_confirmed :])
+            for (entity, session), history in self._session_states.items()
+            if entity == queue and all(state is not None for state in history.states[history.last_confirmed :])
         }
 
     def sessions_with_possible_state(self, queue: str) -> set[str]:
-        """... and those that may."""
+        """Return the sessions that may have a state."""
         return {
             session
-            for (place, session), memory in self._session_states.items()
-            if place == queue and any(state is not None for state in memory.states[memory.last_confirmed :])
+            for (entity, session), history in self._session_states.items()
+            if entity == queue and any(state is not None for state in history.states[history.last_confirmed :])
         }
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def finish(self) -> list[str]:
-        """All queues were received and completed to the end, long after the last message was sent."""
+        """Check the result after all queues were drained, long after the last send."""
         for number in self.pending:
             ttl_ms, queue = self.histories[number].terms.ttl_ms, self.messages[number].sent_to
             if not QUEUE_KINDS[queue].dead_letters_expired and ttl_ms is not None and ttl_ms <= SHORT_DELAY_RANGE_MS[1]:
@@ -314,12 +320,12 @@ class FeatureChecker(DeliveryChecker):
         return super().finish()
 
     def feature_counts(self) -> dict[str, int]:
-        """How often each feature was made use of."""
-        terms = [story.terms for story in self.histories]
+        """Return the number of uses of each feature."""
+        terms = [history.terms for history in self.histories]
         return {
-            "in sessions": sum(one.session is not None for one in terms),
-            "states": sum(len(memory.states) - 1 for memory in self._session_states.values()),
-            "scheduled": sum(one.due_ms is not None for one in terms),
+            "in sessions": sum(term.session is not None for term in terms),
+            "states": sum(len(state_history.states) - 1 for state_history in self._session_states.values()),
+            "scheduled": sum(term.due_ms is not None for term in terms),
             "cancelled": sum(self.is_cancelled(number) for number in range(len(terms))),
             "dead-lettered": self.dead_letter_count,
             "deferred": len(self._deferred),
@@ -327,7 +333,7 @@ class FeatureChecker(DeliveryChecker):
         }
 
     def uncovered_features(self) -> list[str]:
-        """What a run says nothing of, because it was hardly used."""
+        """Return the features that were used too rarely."""
         return [name for name, count in self.feature_counts().items() if count < MIN_USES]
 
     def statistics(self) -> str:

@@ -1,9 +1,9 @@
-"""Connections of clients that use more than sends and receives: terms, sessions, dead letters, `$management`.
+"""Clients that use message terms, sessions, dead-letter queues and `$management`.
 
-    async with connected(DeskLine(ledger, "orders"), endpoint) as line:
-        answer = await line.desk.ask("com.microsoft:peek-message", {...})
+    async with connect_client(ManagementClient(checker, "orders"), endpoint) as client:
+        response = await client.management.request("com.microsoft:peek-message", {...})
 
-Owns: what such a client puts on the wire. When to do what is decided in `workload`, what it means in `ledger`.
+Owns: the messages on the wire. `workload` decides when to send them, the checker what they mean.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.campaigns.crashes.features.checker import FeatureChecker
-    from twinbus.amqp.composite import Composite
+    from twinbus.amqp.codec.composite import Composite
     from twinbus.amqp.events import Event
     from twinbus.amqp.receiver import Receiver
     from twinbus.amqp.sender import Sender
@@ -40,7 +40,7 @@ _requests: Final = itertools.count(1)
 
 @dataclass(frozen=True, slots=True)
 class ManagementResponse:
-    """What `$management` said."""
+    """Response of `$management`."""
 
     status: int
     description: str
@@ -48,13 +48,13 @@ class ManagementResponse:
 
 
 class ManagementLinks:
-    """The two links to the `$management` of an entity, on a line's connection."""
+    """The two links to the `$management` node of an entity, on a client's connection."""
 
     LINK_COUNT: ClassVar = 2
 
     def __init__(self, client: CampaignClient, entity: str) -> None:
         self.timeout_s = RESPONSE_TIMEOUT_S
-        """Who waits for an answer no longer hangs up."""
+        """Time limit for a response; then the client disconnects."""
         self._client = client
         self._node = f"{entity}/$management"
         self._reply_to = f"answers-{client.number}"
@@ -70,11 +70,11 @@ class ManagementLinks:
         )
 
     def grant_credit(self) -> None:
-        """Both links are there: let the answers come."""
+        """Grant credit for responses, after both links are attached."""
         self._response_link.keep_credit(100)
 
     def handle_event(self, event: Event) -> bool:
-        """True if it was for the desk."""
+        """Return True if the event belongs to these links."""
         if getattr(event, "link", None) not in {self._request_link, self._response_link}:
             return False
         if isinstance(event, DeliveriesReceived):
@@ -84,17 +84,17 @@ class ManagementLinks:
         return True
 
     def _handle_response(self, message: Message) -> None:
-        properties, said = message.properties, message.application_properties
+        properties, application_properties = message.properties, message.application_properties
         assert properties is not None
-        assert isinstance(said, dict)
+        assert isinstance(application_properties, dict)
         body = message.value
         assert isinstance(body, dict)
         self._responses[str(properties.correlation_id)] = ManagementResponse(
-            said["statusCode"], said["statusDescription"], body
+            application_properties["statusCode"], application_properties["statusDescription"], body
         )
 
     async def request(self, operation: str, arguments: dict[str, object]) -> ManagementResponse:
-        """Ask, and wait for the answer. LineFailed if none comes."""
+        """Send a request and wait for the response; raise ClientDisconnected if there is none."""
         message_id = f"request-{next(_requests)}"
         if not await self._client.wait_until(lambda: self._request_link.sendable > 0, timeout_s=RESPONSE_TIMEOUT_S):
             raise ClientDisconnected(f"no credit to ask {self._node} in {RESPONSE_TIMEOUT_S:.0f} s")
@@ -111,7 +111,7 @@ class ManagementLinks:
 
 
 class ManagementClient(CampaignClient):
-    """Only asks."""
+    """Sends management requests only."""
 
     link_count: ClassVar = ManagementLinks.LINK_COUNT
 
@@ -128,7 +128,7 @@ class ManagementClient(CampaignClient):
 
 
 class TermsSenderClient(SenderClient):
-    """Sends what somebody composes: a message of its own each time, or one that was sent before."""
+    """Sends messages of `compose_message`: new ones, or repeated ones."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class TermsSenderClient(SenderClient):
 
 
 class FeatureReceiverClient(ReceiverClient):
-    """Receives, and sets some aside."""
+    """Receives messages, and defers some."""
 
     def __init__(
         self, checker: FeatureChecker, queue: str, choose_outcome: Callable[[], Composite | None] = lambda: ACCEPTED
@@ -184,7 +184,7 @@ class DeadLetterReceiverClient(FeatureReceiverClient):
 
 
 class SessionReceiverClient(FeatureReceiverClient):
-    """Receives the messages of one session, and can ask about it."""
+    """Receives the messages of one session, and sends management requests for it."""
 
     link_count: ClassVar = 1 + ManagementLinks.LINK_COUNT
 
@@ -195,7 +195,7 @@ class SessionReceiverClient(FeatureReceiverClient):
         choose_outcome: Callable[[], Composite | None] = lambda: ACCEPTED,
         session: str | None = None,
     ) -> None:
-        """`session` is the one it wants; None if any."""
+        """`session` is the id of the session; None for the next available one."""
         super().__init__(checker, queue, choose_outcome)
         self.management = ManagementLinks(self, queue)
         self._requested_session = session
@@ -208,29 +208,29 @@ class SessionReceiverClient(FeatureReceiverClient):
 
     @property
     def session(self) -> str:
-        """The one it has."""
+        """Id of the accepted session."""
         attach = self.link.remote_attach
         assert attach is not None
         assert isinstance(attach.source, Source)
         assert attach.source.filter is not None
-        found = attach.source.filter[SESSION_FILTER]
-        assert isinstance(found, str)
-        return found
+        session_id = attach.source.filter[SESSION_FILTER]
+        assert isinstance(session_id, str)
+        return session_id
 
     def handle_event(self, event: Event) -> None:
         if not self.management.handle_event(event):
             super().handle_event(event)
 
-    # --- what the session remembers -----------------------------------------------------------------------------------
+    # --- session state ------------------------------------------------------------------------------------------------
 
     async def read_state(self) -> None:
-        answer = await self.management.request("com.microsoft:get-session-state", {"session-id": self.session})
-        if answer.status == 200:
-            self.feature_checker.state_read(self.queue, self.session, answer.body["session-state"])
+        response = await self.management.request("com.microsoft:get-session-state", {"session-id": self.session})
+        if response.status == 200:
+            self.feature_checker.state_read(self.queue, self.session, response.body["session-state"])
 
     async def set_state(self, state: bytes | None) -> None:
-        place = self.feature_checker.state_requested(self.queue, self.session, state)
+        index = self.feature_checker.state_requested(self.queue, self.session, state)
         arguments: dict[str, object] = {"session-id": self.session, "session-state": state}
-        answer = await self.management.request("com.microsoft:set-session-state", arguments)
-        if answer.status == 200:
-            self.feature_checker.state_confirmed(self.queue, self.session, place)
+        response = await self.management.request("com.microsoft:set-session-state", arguments)
+        if response.status == 200:
+            self.feature_checker.state_confirmed(self.queue, self.session, index)

@@ -1,6 +1,6 @@
-"""What clients ask of `$management`: each operation once, from what the book is told before to what it is told after.
+"""Operations of `$management`: each one is recorded in the checker before the request and after the response.
 
-Owns: the arguments on the wire, and what each answer means for the ledger.
+Owns: the arguments on the wire, and what each response means for the checker.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ NOT_FOUND: Final = 404
 async def cancel(
     checker: FeatureChecker, management: ManagementLinks, numbers: list[int], sequence_numbers: list[int]
 ) -> None:
-    """Cancel scheduled messages; that it is asked for is written down already."""
+    """Cancel scheduled messages; the caller has recorded the request."""
     with _on_missing_response(lambda: checker.cancel_unanswered(numbers)):
-        answer = await management.request(
+        response = await management.request(
             "com.microsoft:cancel-scheduled-message", _sequence_number_arguments(sequence_numbers)
         )
-        if answer.status == 200:
+        if response.status == 200:
             checker.cancel_confirmed(numbers)
-        elif answer.status == NOT_FOUND:
+        elif response.status == NOT_FOUND:
             checker.cancel_refused(numbers)
         else:
-            raise ClientDisconnected(answer.description)
+            raise ClientDisconnected(response.description)
 
 
 async def receive_deferred(
@@ -47,18 +47,18 @@ async def receive_deferred(
     sequence_numbers: list[int],
     session: str | None = None,
 ) -> list[uuid.UUID]:
-    """Receive deferred messages under locks: the tokens of these; none if somebody else has one of them."""
+    """Receive deferred messages with locks; return the lock tokens, or none if another client has one of them."""
     arguments = (
         _sequence_number_arguments(sequence_numbers) | _session_arguments(session) | {"receiver-settle-mode": UInt(1)}
     )
-    answer = await management.request("com.microsoft:receive-by-sequence-number", arguments)
-    if answer.status != 200:
-        if answer.status == NOT_FOUND and "locked" not in answer.description:
-            checker.deferred_missing(queue, numbers, answer.description)
+    response = await management.request("com.microsoft:receive-by-sequence-number", arguments)
+    if response.status != 200:
+        if response.status == NOT_FOUND and "locked" not in response.description:
+            checker.deferred_missing(queue, numbers, response.description)
         return []
-    for message in answer.body["messages"]:
+    for message in response.body["messages"]:
         checker.receive_deferred(queue, ReceivedMessage.read(Message(message["message"])))
-    return [message["lock-token"] for message in answer.body["messages"]]
+    return [message["lock-token"] for message in response.body["messages"]]
 
 
 async def receive_and_delete_deferred(
@@ -69,15 +69,15 @@ async def receive_and_delete_deferred(
     sequence_numbers: list[int],
     session: str | None = None,
 ) -> None:
-    """Receive deferred messages without locks: then they are gone."""
+    """Receive and delete deferred messages."""
     for number in numbers:
         checker.completion_requested(number)
     arguments = (
         _sequence_number_arguments(sequence_numbers) | _session_arguments(session) | {"receiver-settle-mode": UInt(0)}
     )
-    answer = await management.request("com.microsoft:receive-by-sequence-number", arguments)
-    if answer.status == 200:
-        for message in answer.body["messages"]:
+    response = await management.request("com.microsoft:receive-by-sequence-number", arguments)
+    if response.status == 200:
+        for message in response.body["messages"]:
             checker.receive_deferred(queue, ReceivedMessage.read(Message(message["message"])))
         for number in numbers:
             checker.completion_confirmed(number)
@@ -91,30 +91,30 @@ async def settle(
     status: str,
     session: str | None = None,
 ) -> bool:
-    """Settle deferred messages by their tokens; False if that is not certain."""
+    """Settle deferred messages by their lock tokens; return False if the outcome is uncertain."""
     if status == "completed":
         for number in numbers:
             checker.completion_requested(number)
     arguments: dict[str, object] = {"disposition-status": status, "lock-tokens": Array(type(tokens[0]), [*tokens])}
-    answer = await management.request("com.microsoft:update-disposition", arguments | _session_arguments(session))
-    if answer.status == 200 and status == "completed":
+    response = await management.request("com.microsoft:update-disposition", arguments | _session_arguments(session))
+    if response.status == 200 and status == "completed":
         for number in numbers:
             checker.completion_confirmed(number)
-    return answer.status == 200
+    return response.status == 200
 
 
 async def peek_all(management: ManagementLinks, session: str | None = None) -> list[ReceivedMessage]:
-    """All that lies in a queue, in one of its sessions, or among its dead letters."""
-    found: list[ReceivedMessage] = []
+    """Peek all messages of a queue, of one of its sessions, or of its dead-letter queue."""
+    peeked: list[ReceivedMessage] = []
     while True:
-        start = found[-1].sequence_number + 1 if found else 1
+        start = peeked[-1].sequence_number + 1 if peeked else 1
         arguments = {"from-sequence-number": start, "message-count": Int(250)} | _session_arguments(session)
-        answer = await management.request("com.microsoft:peek-message", arguments)
-        if answer.status == 204:
-            return found
-        if answer.status != 200:
-            raise ClientDisconnected(f"peek-message: {answer.status} {answer.description}")
-        found += [ReceivedMessage.read(Message(message["message"])) for message in answer.body["messages"]]
+        response = await management.request("com.microsoft:peek-message", arguments)
+        if response.status == 204:
+            return peeked
+        if response.status != 200:
+            raise ClientDisconnected(f"peek-message: {response.status} {response.description}")
+        peeked += [ReceivedMessage.read(Message(message["message"])) for message in response.body["messages"]]
 
 
 def _sequence_number_arguments(sequence_numbers: list[int]) -> dict[str, object]:
@@ -127,7 +127,7 @@ def _session_arguments(session: str | None) -> dict[str, object]:
 
 @contextmanager
 def _on_missing_response(record: Callable[[], None]) -> Iterator[None]:
-    """Make a note if no answer comes."""
+    """Call `record` if there is no response."""
     try:
         yield
     except BaseException:

@@ -1,4 +1,4 @@
-"""A message as it is sent with terms, and as it comes back: the parts that the ledger judges by.
+"""Messages as sent with their terms and as received: the parts that the checker checks.
 
 Owns: the annotations and properties that carry them on the wire.
 """
@@ -27,7 +27,7 @@ ACTIVE, DEFERRED, SCHEDULED = range(3)
 
 @dataclass(slots=True, kw_only=True)
 class MessageTerms:
-    """What the sender says of a message beside its body."""
+    """Session, time to live and schedule of a message."""
 
     session: str | None = None
     ttl_ms: int | None = None
@@ -35,7 +35,7 @@ class MessageTerms:
 
 
 def encode_message(message_id: str, body: bytes, terms: MessageTerms) -> bytes:
-    """The payload of a message."""
+    """Return the payload of a message."""
     return build(
         header=Header(durable=True, ttl=terms.ttl_ms),
         message_annotations={SCHEDULED_TIME: Timestamp(terms.due_ms)} if terms.due_ms is not None else None,
@@ -46,18 +46,18 @@ def encode_message(message_id: str, body: bytes, terms: MessageTerms) -> bytes:
 
 @dataclass(slots=True, kw_only=True)
 class ReceivedMessage:
-    """What a receiver sees of it."""
+    """Message as a receiver gets it."""
 
     sequence_number: int
     body: bytes
     enqueued_ms: int = 0
     delivered_ms: int | None = None
-    """When the broker gave it out; None if it was looked at only."""
+    """When the broker delivered it; None if it was only peeked."""
     state: int = ACTIVE
     session: str | None = None
     ttl_ms: int | None = None
     original_number: int | None = None
-    """Where it was dead-lettered: the number it had in its queue."""
+    """Sequence number in its queue, if it is a dead letter."""
     reason: str | None = None
 
     @classmethod
@@ -66,19 +66,19 @@ class ReceivedMessage:
         assert isinstance(annotations, dict)
         assert properties is not None
         assert header is not None
-        own = message.application_properties
-        assert isinstance(own, dict)
-        until_ms = _integer_annotation(annotations, LOCKED_UNTIL)
+        application_properties = message.application_properties
+        assert isinstance(application_properties, dict)
+        locked_until_ms = _integer_annotation(annotations, LOCKED_UNTIL)
         return cls(
             sequence_number=annotations[SEQUENCE_NUMBER],
             body=b"".join(message.data),
             enqueued_ms=annotations[ENQUEUED_TIME],
-            delivered_ms=until_ms - LOCK_S * 1000 if until_ms is not None else None,
+            delivered_ms=locked_until_ms - LOCK_S * 1000 if locked_until_ms is not None else None,
             state=_integer_annotation(annotations, STATE) or ACTIVE,
             session=properties.group_id,
             ttl_ms=header.ttl,
             original_number=_integer_annotation(annotations, ORIGINAL_NUMBER),
-            reason=own.get(DEAD_LETTER_REASON),
+            reason=application_properties.get(DEAD_LETTER_REASON),
         )
 
     @property
@@ -87,5 +87,5 @@ class ReceivedMessage:
 
 
 def _integer_annotation(annotations: Mapping[object, object], name: str) -> int | None:
-    found = annotations.get(name)
-    return int(found) if isinstance(found, int) else None
+    annotation = annotations.get(name)
+    return int(annotation) if isinstance(annotation, int) else None

@@ -1,6 +1,6 @@
-"""The queues of a run, one for each thing a queue can do beside keeping messages, and one that does it all.
+"""Queues of a run: one for each feature, and one with all features.
 
-Owns: what each queue is told to be, and how often its messages make use of that.
+Owns: the settings of each queue, and how often its messages use them.
 """
 
 from __future__ import annotations
@@ -11,35 +11,35 @@ from typing import Final
 from tests.campaigns.clients import PARTITIONED
 
 LOCK_S: Final = 5
-"""As short as can be: what a client that hung up had received is there again within a run."""
+"""Shortest lock, so that messages of disconnected clients are redelivered within a run."""
 SESSIONS: Final = 6
-"""Of each queue that has any: few, so that each has many messages."""
+"""Sessions of each queue with sessions: few, so that each has many messages."""
 SHORT_DELAY_RANGE_MS: Final = (200, 1_500)
-"""How long messages live that are to expire, and how long those wait that are scheduled for soon."""
+"""Time to live of messages that expire in the run, and delay of messages that become due in it."""
 LONG_MS: Final = 3_600_000
 """Longer than any run."""
 RESEND_MARGIN_S: Final = 8.0
-"""A message is not sent again when it could be taken in only just within the queue's window."""
+"""A message is not repeated so shortly before the end of the queue's duplicate window."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueKind:
-    """One queue. The chances are those that a message is such a one."""
+    """One queue, with the probabilities of each kind of message."""
 
     name: str
     has_sessions: bool = False
     duplicate_window_s: int = 0
-    """0: duplicates are not looked for."""
+    """0: no duplicate detection."""
     dead_letters_expired: bool = False
     expires_soon: float = 0.0
     expires_late: float = 0.0
     scheduled: float = 0.0
     deferred: float = 0.0
-    """... that a received message is set aside."""
+    """Probability that a received message is deferred."""
 
     @property
     def settings(self) -> dict[str, str]:
-        """As an administrator writes them."""
+        """Elements of the queue description."""
         window_s = self.duplicate_window_s or 600
         return {
             "LockDuration": f"PT{LOCK_S}S",
@@ -52,7 +52,7 @@ class QueueKind:
 
     @property
     def resend_s(self) -> float:
-        """For so long after its first send a message can be sent again."""
+        """Time after the first send in which a message can be repeated."""
         return self.duplicate_window_s - RESEND_MARGIN_S
 
 

@@ -1,6 +1,6 @@
-"""Clients that use all that queues can do, and go on whatever happens to the server.
+"""Workload: clients that use all features of queues and continue through crashes of the server.
 
-Owns: the randomness of what they do. What is promised to them is judged by `ledger`.
+Owns: the random choices of the clients. The checker checks the guarantees.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ if TYPE_CHECKING:
     from tests.campaigns.crashes.features.clients import ManagementLinks
     from tests.campaigns.crashes.features.queue_kinds import QueueKind
     from tests.campaigns.restartable_server import RestartableServer
-    from twinbus.amqp.composite import Composite
+    from twinbus.amqp.codec.composite import Composite
 
 MAX_RESENDABLE: Final = 400
-"""Messages of which so many are kept to be sent again."""
+"""Messages of each queue that are kept for repeated sends."""
 
 IMPATIENT_PROBABILITY: Final = 0.2
 IMPATIENT_TIMEOUT_S: Final = 0.02
 
 
 class FeatureWorkload(Workload):
-    """All clients of a run."""
+    """Clients of a run."""
 
     def __init__(self, server: RestartableServer, checker: FeatureChecker, rng: random.Random) -> None:
         super().__init__(server, checker, list(QUEUE_KINDS), rng)
@@ -55,7 +55,7 @@ class FeatureWorkload(Workload):
         self._sent: dict[str, collections.deque[tuple[int, bytes, float]]] = {
             name: collections.deque(maxlen=MAX_RESENDABLE) for name in QUEUE_KINDS
         }
-        """Messages with their payloads, and when they were sent first."""
+        """Messages with their payloads and the times of their first sends."""
         self._queues_without_sessions = [name for name, kind in QUEUE_KINDS.items() if not kind.has_sessions]
         self._session_queues = [name for name, kind in QUEUE_KINDS.items() if kind.has_sessions]
         self._dead_lettering_queues = [name for name, kind in QUEUE_KINDS.items() if kind.dead_letters_expired]
@@ -72,7 +72,7 @@ class FeatureWorkload(Workload):
         ]
 
     def _open(self, management: ManagementLinks) -> None:
-        """Some clients are in a hurry, and hang up on a request that is being done."""
+        """Grant credit for responses; some clients disconnect while a request is under way."""
         management.grant_credit()
         if self._rng.random() < IMPATIENT_PROBABILITY:
             management.timeout_s = self._rng.uniform(0.0, IMPATIENT_TIMEOUT_S)
@@ -83,7 +83,7 @@ class FeatureWorkload(Workload):
         return TermsSenderClient(self._feature_checker, self._rng.choice(self._queues), self._compose)
 
     def _compose(self, client: TermsSenderClient, filler_bytes: int) -> tuple[int, bytes]:
-        """A message with some terms, or one that was sent before, whatever became of it."""
+        """Return a new message with random terms, or one that was sent before."""
         kind, sent, now = QUEUE_KINDS[client.queue], self._sent[client.queue], time.monotonic()
         if kind.duplicate_window_s and sent and self._rng.random() < 0.4:
             number, payload, first = self._rng.choice(sent)
@@ -98,15 +98,15 @@ class FeatureWorkload(Workload):
         return number, payload
 
     def _choose_terms(self, kind: QueueKind) -> MessageTerms:
-        luck, rng = self._rng.random(), self._rng
+        draw, rng = self._rng.random(), self._rng
         session = f"session-{rng.randrange(SESSIONS)}" if kind.has_sessions else None
-        if luck < kind.expires_soon:
+        if draw < kind.expires_soon:
             return MessageTerms(session=session, ttl_ms=rng.randint(*SHORT_DELAY_RANGE_MS))
-        luck -= kind.expires_soon
-        if luck < kind.expires_late:
+        draw -= kind.expires_soon
+        if draw < kind.expires_late:
             return MessageTerms(session=session, ttl_ms=LONG_MS)
-        luck -= kind.expires_late
-        if luck < kind.scheduled:
+        draw -= kind.expires_late
+        if draw < kind.scheduled:
             return MessageTerms(session=session, due_ms=self._choose_due_ms())
         return MessageTerms(session=session)
 
@@ -115,34 +115,36 @@ class FeatureWorkload(Workload):
         return time.time_ns() // 1_000_000 + delay_ms
 
     async def _schedule(self) -> None:
-        """Schedule messages, some of them together, and cancel some."""
+        """Schedule messages, alone or together, and cancel some."""
         rng = self._rng
-        line = ManagementClient(self._feature_checker, "schedule")
-        async with connect_client(line, await self._server.wait_until_serving()):
-            self._open(line.management)
+        client = ManagementClient(self._feature_checker, "schedule")
+        async with connect_client(client, await self._server.wait_until_serving()):
+            self._open(client.management)
             for _ in range(rng.randint(1, 20)):
                 if len(self._feature_checker.pending) < 1_000:
-                    await self._schedule_some(line, rng.choice([1, 1, 2, 5]))
+                    await self._schedule_some(client, rng.choice([1, 1, 2, 5]))
                 if rng.random() < 0.5:
-                    await self._cancel_some(line, rng.choice([1, 1, 3]))
+                    await self._cancel_some(client, rng.choice([1, 1, 3]))
             if rng.random() < 0.5:
-                await disconnect(line)
+                await disconnect(client)
 
     async def _schedule_some(self, client: ManagementClient, count: int) -> None:
         terms = [MessageTerms(due_ms=self._choose_due_ms()) for _ in range(count)]
-        written = [
-            self._feature_checker.record_send_with_terms(client.queue, client.order_key, self._rng.randint(0, 500), one)
-            for one in terms
+        recorded = [
+            self._feature_checker.record_send_with_terms(
+                client.queue, client.order_key, self._rng.randint(0, 500), message_terms
+            )
+            for message_terms in terms
         ]
-        numbers = [number for number, _ in written]
+        numbers = [number for number, _ in recorded]
         self._feature_checker.scheduled_together(numbers)
-        messages = [{"message-id": f"message-{number}", "message": payload} for number, payload in written]
-        answer = await client.management.request("com.microsoft:schedule-message", {"messages": messages})
-        if answer.status != 200:
+        messages = [{"message-id": f"message-{number}", "message": payload} for number, payload in recorded]
+        response = await client.management.request("com.microsoft:schedule-message", {"messages": messages})
+        if response.status != 200:
             for number in numbers:
-                self._feature_checker.send_refused(number, answer.description)
+                self._feature_checker.send_refused(number, response.description)
             return
-        for number, sequence_number in zip(numbers, answer.body["sequence-numbers"].items, strict=True):
+        for number, sequence_number in zip(numbers, response.body["sequence-numbers"].items, strict=True):
             self._feature_checker.scheduled(number, sequence_number)
 
     async def _cancel_some(self, client: ManagementClient, count: int) -> None:
@@ -165,69 +167,69 @@ class FeatureWorkload(Workload):
 
     async def _receive_dead_letters(self) -> None:
         rng = self._rng
-        line = DeadLetterReceiverClient(
+        client = DeadLetterReceiverClient(
             self._feature_checker,
             rng.choice(self._dead_lettering_queues),
             lambda: RELEASED if rng.random() < 0.1 else ACCEPTED,
         )
-        async with connect_client(line, await self._server.wait_until_serving()):
-            line.link.keep_credit(rng.choice([1, 10, 100]))
-            await line.wait_until(lambda: False, timeout_s=rng.uniform(0.1, 1.0))
+        async with connect_client(client, await self._server.wait_until_serving()):
+            client.link.keep_credit(rng.choice([1, 10, 100]))
+            await client.wait_until(lambda: False, timeout_s=rng.uniform(0.1, 1.0))
 
     async def _receive_session(self) -> None:
-        """Have a session for a while: look at what it remembers, receive, ask for what was deferred, remember more."""
+        """Hold a session for a while: read and set its state, receive messages, receive deferred ones."""
         rng, queue = self._rng, self._rng.choice(self._session_queues)
-        wanted = f"session-{rng.randrange(SESSIONS)}" if rng.random() < 0.2 else None
-        line = SessionReceiverClient(self._feature_checker, queue, self._outcome_chooser(queue), wanted)
-        async with connect_client(line, await self._server.wait_until_serving()):
-            self._open(line.management)
+        requested_session = f"session-{rng.randrange(SESSIONS)}" if rng.random() < 0.2 else None
+        client = SessionReceiverClient(self._feature_checker, queue, self._outcome_chooser(queue), requested_session)
+        async with connect_client(client, await self._server.wait_until_serving()):
+            self._open(client.management)
             if rng.random() < 0.5:
-                await line.read_state()
-            line.link.keep_credit(rng.choice([1, 10, 100]))
+                await client.read_state()
+            client.link.keep_credit(rng.choice([1, 10, 100]))
             for _ in range(rng.randint(1, 6)):
-                await line.wait_until(lambda: False, timeout_s=rng.uniform(0.01, 0.2))
-                luck = rng.random()
-                if luck < 0.5:
+                await client.wait_until(lambda: False, timeout_s=rng.uniform(0.01, 0.2))
+                draw = rng.random()
+                if draw < 0.5:
                     self._states += 1
-                    await line.set_state(None if rng.random() < 0.1 else b"%d" % self._states + rng.randbytes(50))
-                elif luck < 0.7:
-                    await line.read_state()
+                    await client.set_state(None if rng.random() < 0.1 else b"%d" % self._states + rng.randbytes(50))
+                elif draw < 0.7:
+                    await client.read_state()
                 else:
-                    await self._receive_some_deferred(line.management, queue, line.session)
+                    await self._receive_some_deferred(client.management, queue, client.session)
             if rng.random() < 0.5:
-                await disconnect(line)
+                await disconnect(client)
 
     # --- deferred messages --------------------------------------------------------------------------------------------
 
     async def _receive_deferred(self) -> None:
-        """Ask for deferred messages by their numbers, and settle most of them."""
+        """Receive deferred messages by sequence number, and settle most of them."""
         queue = self._rng.choice([name for name in self._queues_without_sessions if QUEUE_KINDS[name].deferred])
-        line = ManagementClient(self._feature_checker, queue)
-        async with connect_client(line, await self._server.wait_until_serving()):
-            self._open(line.management)
+        client = ManagementClient(self._feature_checker, queue)
+        async with connect_client(client, await self._server.wait_until_serving()):
+            self._open(client.management)
             for _ in range(self._rng.randint(1, 20)):
-                await self._receive_some_deferred(line.management, queue)
-                await line.wait_until(lambda: False, timeout_s=self._rng.uniform(0, 0.05))
+                await self._receive_some_deferred(client.management, queue)
+                await client.wait_until(lambda: False, timeout_s=self._rng.uniform(0, 0.05))
             if self._rng.random() < 0.5:
-                await disconnect(line)
+                await disconnect(client)
 
     async def _receive_some_deferred(self, management: ManagementLinks, queue: str, session: str | None = None) -> None:
-        book, rng = self._feature_checker, self._rng
+        checker, rng = self._feature_checker, self._rng
         known = [
             number
-            for number in book.deferred_sequence_numbers
-            if book.messages[number].sent_to == queue and book.histories[number].terms.session == session
+            for number in checker.deferred_sequence_numbers
+            if checker.messages[number].sent_to == queue and checker.histories[number].terms.session == session
         ]
         numbers = rng.sample(known, min(rng.choice([1, 1, 5]), len(known)))
         if not numbers:
             return
-        sequence_numbers = [book.deferred_sequence_numbers[number] for number in numbers]
+        sequence_numbers = [checker.deferred_sequence_numbers[number] for number in numbers]
         if rng.random() < 0.1:
-            await receive_and_delete_deferred(book, management, queue, numbers, sequence_numbers, session)
+            await receive_and_delete_deferred(checker, management, queue, numbers, sequence_numbers, session)
             return
-        tokens = await receive_deferred(book, management, queue, numbers, sequence_numbers, session)
-        luck = rng.random()
-        if not tokens or luck < 0.05:
+        tokens = await receive_deferred(checker, management, queue, numbers, sequence_numbers, session)
+        draw = rng.random()
+        if not tokens or draw < 0.05:
             return
-        status = "completed" if luck < 0.7 else "abandoned" if luck < 0.85 else "defered"
-        await settle(book, management, numbers, tokens, status, session)
+        status = "completed" if draw < 0.7 else "abandoned" if draw < 0.85 else "defered"
+        await settle(checker, management, numbers, tokens, status, session)

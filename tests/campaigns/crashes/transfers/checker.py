@@ -1,16 +1,16 @@
-"""The ledger of messages that are copied and forwarded, and of transactions.
+"""Checker of copied and forwarded messages, and of transactions.
 
-A message that is sent to one entity has a copy in each of those where it has to arrive. What a transaction does to a
-copy, or that it sends a message, is an *action* of the transaction. To the promises of every ledger it adds:
+A message has a copy at each of its destinations. A send or a settlement in a transaction is an *action* of the
+transaction. It adds these guarantees to those of every checker:
 
-- lost: also of messages that a confirmed transaction has sent, and at every home of a message that was seen at one.
-- torn: the actions of a transaction are all done or none is: all if its commit was confirmed; none if it was rolled
-  back, or refused, or if its client vanished before it asked for the commit.
+- lost: also messages of a committed transaction, and all copies of a message that was seen at one destination.
+- torn: all actions of a transaction take effect, or none: all if its commit was confirmed; none if it was rolled back
+  or refused, or if its client disconnected before it requested the commit.
 
-What became of an action is known by what is seen afterwards: the copy that was to be completed comes again, or it never
-does. So that an abandon can be recognised as well, it leaves its transaction's number in the message (`TOUCHED`).
+Later deliveries show whether an action took effect: a copy is redelivered only if its completion did not. An abandon
+writes the number of its transaction into the message (`ABANDON_PROPERTY`), so that it can be recognised, too.
 
-Owns: these promises. Knows nothing of servers, links or disks.
+Owns: these guarantees. Knows nothing of servers, links or disks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from tests.campaigns.crashes.features import messages
-from tests.campaigns.crashes.transfers.topology import DESTINATIONS, destinations_of
+from tests.campaigns.crashes.transfers.topology import CHAIN, DESTINATIONS, destinations_of
 from tests.support.delivery_checker.checker import DeliveryChecker
 from tests.support.delivery_checker.messages import State
 
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from tests.support.delivery_checker.messages import Copy, Message
 
 ABANDON_PROPERTY: Final = "touched"
-"""The property that an abandon in a transaction leaves."""
+"""Property that an abandon in a transaction sets."""
 MIN_COMMITS: Final = 20
 
 
 class ActionKind(Enum):
-    """What a transaction does."""
+    """Kind of an action in a transaction."""
 
     SEND = "send"
     COMPLETE = "complete"
@@ -57,14 +57,14 @@ STATE_AFTER: Final = {
 
 @dataclass(slots=True, eq=False)
 class Transaction:
-    """All that is known of one."""
+    """Transaction, its actions and its outcome."""
 
     number: int
     actions: list[Action] = field(default_factory=list)
     is_done: bool | None = False
-    """As its client knows it: False before its commit is asked for; None if the commit was not answered."""
+    """Outcome known to the client: False before the commit is requested; None if the commit had no response."""
     is_refused: bool = False
-    """One of its actions was: it can only be rolled back."""
+    """One of its actions was refused: it can only be rolled back."""
     is_discharged: bool = False
 
 
@@ -77,15 +77,15 @@ class Action:
     message: int
     destination: str = ""
     is_done: bool | None = None
-    """As it was seen; None if nothing was yet."""
+    """Whether it took effect, as observed; None if unknown."""
 
 
 class TransferChecker(DeliveryChecker):
-    """One ledger for all clients of a run."""
+    """Checker for all clients of a run."""
 
     cancelled_requests = frozenset(State)
     resting_states = frozenset({State.COMPLETED, State.DEFERRED})
-    """Deferred messages wait until somebody asks for them."""
+    """Deferred messages stay until they are received by sequence number."""
 
     def __init__(self, rng: random.Random) -> None:
         super().__init__(rng)
@@ -94,19 +94,19 @@ class TransferChecker(DeliveryChecker):
         """Messages that were sent in a transaction."""
         self.resends = 0
         self._last_action: dict[Copy, Action] = {}
-        """The last action on a copy, if nobody has seen yet what became of it."""
+        """Last action on a copy, if its effect has not been observed."""
 
     # --- senders ------------------------------------------------------------------------------------------------------
 
     def record_send_to(
         self, entry: str, source: Hashable | None, filler_bytes: int, session: str | None
     ) -> tuple[int, bytes]:
-        """Record a new message, which will be sent now: its number and its payload."""
+        """Record a new message; return its number and its payload."""
         number, body = self.record_send(entry, source, filler_bytes, destinations_of(entry, session))
         return number, messages.encode_message(f"message-{number}", body, messages.MessageTerms(session=session))
 
     def resent(self, number: int) -> None:
-        """It may be stored now or have been before: it has no place in an order."""
+        """Record a repeated send; the first or the second may be stored, so the order is unknown."""
         self.resends += 1
         self.messages[number].order_key = None
 
@@ -117,13 +117,13 @@ class TransferChecker(DeliveryChecker):
     # --- transactions -------------------------------------------------------------------------------------------------
 
     def begin_transaction(self) -> Transaction:
-        """A transaction was declared."""
+        """Record a declared transaction."""
         transaction = Transaction(len(self.transactions))
         self.transactions.append(transaction)
         return transaction
 
     def transaction_sends(self, transaction: Transaction, number: int) -> None:
-        """A message is sent in it: a new one, or one that no other transaction has sent."""
+        """Record a send in a transaction: a new message, or one that no other transaction has sent."""
         action = self.sent_by[number] = Action(transaction, ActionKind.SEND, number)
         transaction.actions.append(action)
         self.messages[number].order_key = ("transaction", transaction.number)
@@ -131,7 +131,7 @@ class TransferChecker(DeliveryChecker):
     def transaction_settles(
         self, transaction: Transaction, destination: str, number: int, receipt: int, kind: ActionKind
     ) -> None:
-        """A copy that its client holds is to be settled in it: refused if another client has received it since."""
+        """Record a settlement in a transaction; it is refused if another client has received the copy since."""
         copy = self.messages[number].copy_in(destination)
         if copy.receipt_count != receipt:
             transaction.is_refused = True
@@ -140,7 +140,7 @@ class TransferChecker(DeliveryChecker):
         transaction.actions.append(action)
 
     def receipt_count_of(self, destination: str, number: int) -> int:
-        """The number of the last receipt of a copy: only its receiver can have a lock."""
+        """Return the number of receipts of a copy: only the last receiver can hold the lock."""
         return self.messages[number].copy_in(destination).receipt_count
 
     def commit_requested(self, transaction: Transaction) -> None:
@@ -160,14 +160,14 @@ class TransferChecker(DeliveryChecker):
             self.update_pending(self.messages[action.message])
 
     def rolled_back(self, transaction: Transaction) -> None:
-        """That was asked for, or the commit was refused: it will never be done."""
+        """Record a rollback or a refused commit."""
         transaction.is_discharged, transaction.is_done = True, False
         for copy, _ in self._open_settlements(transaction):
             copy.confirm(State.ACTIVE)
             del self._last_action[copy]
 
     def _open_settlements(self, transaction: Transaction) -> list[tuple[Copy, Action]]:
-        """Copies that it settles, and that nobody has received since."""
+        """Return the copies that the transaction settles and that were not received since."""
         copies = [
             (self.messages[action.message].copy_in(action.destination), action)
             for action in transaction.actions
@@ -180,32 +180,32 @@ class TransferChecker(DeliveryChecker):
     def message_received_at(
         self, address: str, sequence_number: int, body: bytes, abandon_mark: object = None, state: State | None = None
     ) -> int | None:
-        """Somebody received a message from a place: its number, if it is one of ours.
+        """Record a received message; return its number if the campaign sent it.
 
-        `touched` is what TOUCHED says in it; `state` its state, if not the one of all messages of the place.
+        `abandon_mark` is its ABANDON_PROPERTY; `state` its state, if it differs from that of the destination.
         """
         self.received_count += 1
-        place, where = DESTINATIONS[address], f"from {address} came, as number {sequence_number},"
-        message = self.identify_message(where, body, place.entity)
+        destination, where = DESTINATIONS[address], f"from {address} came, as number {sequence_number},"
+        message = self.identify_message(where, body, destination.entity)
         if message is None:
             return None
-        state = state or place.state
-        copy = self.record_receipt(where, message, place.entity, address, sequence_number, state)
+        state = state or destination.state
+        copy = self.record_receipt(where, message, destination.entity, address, sequence_number, state)
         if message.number in self.sent_by:
             self.sent_by[message.number].is_done = True
         action = self._last_action.pop(copy, None)
         if action is not None:
-            is_touched = abandon_mark == action.transaction.number
-            action.is_done = is_touched if action.kind is ActionKind.ABANDON else state is STATE_AFTER[action.kind]
+            is_abandoned = abandon_mark == action.transaction.number
+            action.is_done = is_abandoned if action.kind is ActionKind.ABANDON else state is STATE_AFTER[action.kind]
         return message.number
 
     def settlement_requested(self, destination: str, number: int, state: State) -> None:
-        """The receiver of a copy asks, in no transaction, that it be completed or dead-lettered."""
+        """Record that a copy is to be completed or dead-lettered, without a transaction."""
         self.messages[number].copy_in(destination).requested_states[state] += 1
         self.update_pending(self.messages[number])
 
     def settlement_confirmed(self, destination: str, number: int, receipt: int, state: State) -> None:
-        """... and that was done. Another client may have received it before that is known, and asked for more."""
+        """Record the confirmation; another client may have received and settled the copy in the meantime."""
         copy = self.messages[number].copy_in(destination)
         self.completed_count += state is State.COMPLETED
         if copy.receipt_count == receipt:
@@ -215,13 +215,13 @@ class TransferChecker(DeliveryChecker):
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def finish(self) -> list[str]:
-        """Everything was received and completed to the end."""
+        """Check the result after all messages were received and completed."""
         for number, action in self.sent_by.items():
             if not self.messages[number].was_received:
                 action.is_done = False
         for copy, action in self._last_action.items():
             if action.kind is ActionKind.COMPLETE and copy.may_be_gone and self.must_exist(self.messages[copy.number]):
-                action.is_done = True  # it never came again
+                action.is_done = True  # it was never redelivered
         super().finish()
         for transaction in self.transactions:
             self._check_transaction(transaction)
@@ -229,16 +229,16 @@ class TransferChecker(DeliveryChecker):
 
     def _check_transaction(self, transaction: Transaction) -> None:
         done = [action for action in transaction.actions if action.is_done is True]
-        left = [action for action in transaction.actions if action.is_done is False]
-        if (done and left) or (done and transaction.is_done is False) or (left and transaction.is_done is True):
+        not_done = [action for action in transaction.actions if action.is_done is False]
+        if (done and not_done) or (done and transaction.is_done is False) or (not_done and transaction.is_done is True):
             known = {True: "was committed", False: "was not committed", None: "was to be committed"}
             self.report_problem(
                 f"torn: transaction {transaction.number} {known[transaction.is_done]}: "
-                f"done are {_describe_actions(done)}; not done are {_describe_actions(left)}"
+                f"done are {_describe_actions(done)}; not done are {_describe_actions(not_done)}"
             )
 
     def feature_counts(self) -> dict[str, int]:
-        """How often each feature was made use of."""
+        """Return the number of uses of each feature."""
         ends = collections.Counter(
             "vanished" if not transaction.is_discharged else transaction.is_done for transaction in self.transactions
         )
@@ -257,9 +257,10 @@ class TransferChecker(DeliveryChecker):
         }
 
     def uncovered_features(self) -> list[str]:
-        """What a run says nothing of, because it was hardly used."""
-        committed = "transactions committed"
-        return [committed] if self.feature_counts()[committed] < MIN_COMMITS else []
+        """Return the features that were used too rarely."""
+        counts = self.feature_counts()
+        required = {"transactions committed": MIN_COMMITS} | {f"arrived from {entry}": 1 for entry in CHAIN}
+        return [name for name, minimum in required.items() if counts[name] < minimum]
 
     def statistics(self) -> str:
         return (
@@ -268,8 +269,9 @@ class TransferChecker(DeliveryChecker):
 
 
 def _describe_actions(actions: list[Action]) -> str:
-    told = [
-        f"{one.kind.value} {one.message}" + (f" in {one.destination}" if one.destination else "") for one in actions[:5]
+    descriptions = [
+        f"{action.kind.value} {action.message}" + (f" in {action.destination}" if action.destination else "")
+        for action in actions[:5]
     ]
     more = [f"{len(actions) - 5} more"] if len(actions) > 5 else []
-    return ", ".join([*told, *more]) or "none"
+    return ", ".join([*descriptions, *more]) or "none"

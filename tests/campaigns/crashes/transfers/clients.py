@@ -1,12 +1,11 @@
-"""Connections of clients that make transactions, and of those that send to the heads of chains and receive at the ends.
+"""Clients that use transactions, send to the entry points of forwarding chains, and receive at the destinations.
 
-    async with connected(TransactionLine(ledger, "orders"), endpoint) as line:
-        transaction = await line.declare()
-        line.settle(transaction, What.COMPLETE, forgets=False)
-        await line.discharge(transaction, fail=False)
+    async with connect_client(TransactionClient(checker, "orders"), endpoint) as client:
+        transaction = await client.declare()
+        client.settle(transaction, ActionKind.COMPLETE, is_presettled=False)
+        await client.discharge(transaction, fail=False)
 
-Owns: what such a client puts on the wire, and what the answers mean for the ledger. When to do what is decided in
-`workload`.
+Owns: the messages on the wire, and what the responses mean for the checker. `workload` decides when to send them.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.campaigns.crashes.transfers.checker import Transaction, TransferChecker
-    from twinbus.amqp.composite import Composite
+    from twinbus.amqp.codec.composite import Composite
     from twinbus.amqp.delivery import IncomingDelivery, OutgoingDelivery
     from twinbus.amqp.events import Event
     from twinbus.amqp.receiver import Receiver
@@ -49,11 +48,11 @@ SESSION_WAIT_MS: Final = 300
 SESSION_FILTER: Final = Symbol("com.microsoft:session-filter")
 DEAD_LETTERED: Final = Rejected()
 UNCERTAIN_CONDITIONS: Final = frozenset({"amqp:internal-error", "com.microsoft:server-busy"})
-"""Errors that do not say whether something was done."""
+"""Error conditions that leave the outcome uncertain."""
 
 
 class ComposedSenderClient(SenderClient):
-    """Sends what somebody composes."""
+    """Sends the messages of `compose_message`."""
 
     def __init__(
         self,
@@ -71,7 +70,7 @@ class ComposedSenderClient(SenderClient):
 
 
 class DestinationReceiverClient(ReceiverClient):
-    """Receives at a place, and completes, gives back or dead-letters."""
+    """Receives at a destination, and completes, abandons or dead-letters."""
 
     def __init__(
         self,
@@ -80,12 +79,12 @@ class DestinationReceiverClient(ReceiverClient):
         choose_outcome: Callable[[], Composite | None] = lambda: ACCEPTED,
         session: str | None = None,
     ) -> None:
-        """`session` is the one it wants, where there are sessions; None if any."""
+        """`session` is the id of the session; None for the next available one."""
         super().__init__(checker, address, choose_outcome)
         self.transfer_checker = checker
         self.destination = DESTINATIONS[address]
         self._receipt_counts: dict[int, int] = {}
-        """By which it is known that nobody has received a message after it."""
+        """Receipt counts of messages, which show later receipts by other clients."""
         self.session = session
 
     def attach(self) -> None:
@@ -120,7 +119,7 @@ class DestinationReceiverClient(ReceiverClient):
 
 
 class LockedMessage(NamedTuple):
-    """A message that a client has, under a lock or not any more."""
+    """Message that a client received; its lock may have expired."""
 
     delivery: IncomingDelivery
     number: int
@@ -128,7 +127,7 @@ class LockedMessage(NamedTuple):
 
 
 class TransactionClient(CampaignClient):
-    """Sends to an entity and receives from it, as far as either can be, and does both in transactions."""
+    """Sends to an entity and receives from it, if possible, in transactions."""
 
     control: Sender
     target: Sender | None = None
@@ -138,17 +137,17 @@ class TransactionClient(CampaignClient):
         super().__init__(checker, entity)
         self.transfer_checker = checker
         self.timeout_s = RESPONSE_TIMEOUT_S
-        """Who waits for an answer from the coordinator no longer hangs up."""
+        """Time limit for a response of the coordinator; then the client disconnects."""
         self.locked_messages: list[LockedMessage] = []
-        """What it received and has not settled."""
+        """Received messages that are not settled."""
         self._links = 1
         self._responses: dict[OutgoingDelivery, object] = {}
         self._unanswered: set[OutgoingDelivery] = set()
-        """Messages that were sent in a transaction."""
+        """Sends of the transaction without a response."""
         self._unconfirmed: set[IncomingDelivery] = set()
-        """... and those that were settled in it."""
+        """Settlements of the transaction without a response."""
         self._settling: list[LockedMessage] = []
-        """Those that are held again if it is rolled back."""
+        """Messages that are locked again if the transaction is rolled back."""
         self._current: Transaction | None = None
         self._id = b""
 
@@ -199,7 +198,7 @@ class TransactionClient(CampaignClient):
             self._unconfirmed.difference_update(event.deliveries)
             if isinstance(event.state, Rejected) and self._current is not None:
                 self._current.is_refused = True
-                self._settling = [held for held in self._settling if held.delivery not in event.deliveries]
+                self._settling = [locked for locked in self._settling if locked.delivery not in event.deliveries]
 
     def _handle_response(self, delivery: OutgoingDelivery, state: object) -> None:
         if delivery not in self._unanswered:
@@ -212,7 +211,7 @@ class TransactionClient(CampaignClient):
     # --- a transaction ------------------------------------------------------------------------------------------------
 
     async def declare(self) -> Transaction:
-        """Begin one. LineFailed if that is not possible."""
+        """Declare a transaction; raise ClientDisconnected if it is refused."""
         state = await self._request(Declare())
         if not isinstance(state, Declared):
             raise ClientDisconnected(f"no transaction was declared: {_condition(state)}")
@@ -223,30 +222,30 @@ class TransactionClient(CampaignClient):
         return self.target is not None and self.target.sendable > 0 and self.peer.is_writable
 
     def send(self, payload: bytes) -> None:
-        """Send what was written down as a part of it."""
+        """Send a recorded message in the transaction."""
         assert self.target is not None
         self._unanswered.add(self.target.send(payload, state=TransactionalState(txn_id=self._id)))
 
     def settle(self, transaction: Transaction, kind: ActionKind, *, is_presettled: bool) -> None:
-        """Settle the oldest message that is held, as a part of it; `forgets` means that no answer is waited for."""
-        held = self.locked_messages.pop(0)
-        self.transfer_checker.transaction_settles(transaction, self._destination, held.number, held.receipt, kind)
+        """Settle the oldest locked message in the transaction; `is_presettled` means without a response."""
+        locked = self.locked_messages.pop(0)
+        self.transfer_checker.transaction_settles(transaction, self._destination, locked.number, locked.receipt, kind)
         assert self.source is not None
         state = TransactionalState(txn_id=self._id, outcome=_outcome(kind, transaction.number))
-        self.source.settle([held.delivery], state, settled=is_presettled)
+        self.source.settle([locked.delivery], state, settled=is_presettled)
         if not is_presettled:
-            self._unconfirmed.add(held.delivery)
-            self._settling.append(held)
+            self._unconfirmed.add(locked.delivery)
+            self._settling.append(locked)
 
     async def wait_for_responses(self) -> None:
-        """Wait for the answers to all that was sent and settled."""
+        """Wait for the responses to all sends and settlements."""
         if not await self.wait_until(
             lambda: not self._unanswered and not self._unconfirmed, timeout_s=RESPONSE_TIMEOUT_S
         ):
             raise ClientDisconnected(f"no answer in a transaction in {RESPONSE_TIMEOUT_S:.0f} s")
 
     async def discharge(self, transaction: Transaction, *, fail: bool) -> None:
-        """End it, and write down what is known of it then."""
+        """Discharge the transaction, and record the outcome."""
         if fail:
             self.transfer_checker.rolled_back(transaction)
         else:
@@ -271,14 +270,14 @@ class TransactionClient(CampaignClient):
 
 
 def source_of(address: str, session: str | None = None) -> Source:
-    """The source of a link to a place."""
+    """Return the source of a link to a destination."""
     if not DESTINATIONS[address].has_sessions:
         return Source(address=address)
     return Source(address=address, filter={SESSION_FILTER: session})
 
 
 def record_receipt(checker: TransferChecker, address: str, message: Message, state: State | None = None) -> int | None:
-    """The book is told that a message was received: its number, if it is one of ours."""
+    """Record a received message; return its number if the campaign sent it."""
     annotations, properties = message.message_annotations, message.application_properties
     assert isinstance(annotations, dict)
     touched = properties.get(ABANDON_PROPERTY) if isinstance(properties, dict) else None

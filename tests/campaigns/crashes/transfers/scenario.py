@@ -1,13 +1,12 @@
-"""Entities that forward, copy and are used in transactions, their clients, and the reckoning of what is left.
+"""Scenario with forwarding, topics and transactions, their clients, and the final checks.
 
-    report = await endure(plan, folder, scene=Transfers(plan.seed))
+    report = await run_campaign(plan, folder, scenario=TransferScenario(plan.seed))
 
-At the end, with nobody at work, all that is on its way arrives. Then everything is looked at in two ways, which must
-agree: it is peeked, and it is taken out: received, session by session where there are sessions, and asked for by its
-number, what is deferred. What queues tell of themselves must be the same. When nothing is left to be received, the
-stores must be empty, too: no message, and no body that several had.
+At the end, without clients, all messages arrive at their destinations. Then all messages are peeked and received
+(session by session if there are sessions, deferred ones by sequence number); both must agree with the counts of the
+queues. After that the stores must be empty: no messages, and no shared bodies.
 
-Owns: that order of things. The promises are in `ledger`, the entities in `places`.
+Owns: the order of these steps. The guarantees are in `checker`, the entities in `topology`.
 """
 
 from __future__ import annotations
@@ -41,21 +40,21 @@ if TYPE_CHECKING:
     from twinbus.amqp.events import Event
 
 ARRIVAL_TIMEOUT_S: Final = 20.0
-"""By then all that is on its way has arrived, also if a step has to be tried again."""
+"""Time limit for the arrival of all messages, including retries."""
 POLL_INTERVAL_S: Final = 0.1
 BATCH_SIZE: Final = 50
 NO_MESSAGES: Final = MessageCounts(active=0, dead_lettered=0, scheduled=0, deferred=0)
 
 
 class TransferScenario:
-    """A scene for `harness`."""
+    """Scenario with forwarding, topics and transactions."""
 
     def __init__(self, seed: int) -> None:
         self.checker = TransferChecker(random.Random(seed))
         self._problems: list[str] = []
 
     async def prepare(self, server: RestartableServer) -> None:
-        """Topics and forwarding are not for clients to make yet: they are written into the catalogue."""
+        """Write the entities into the catalogue of the stopped server, which sets their stores."""
         await server.stop()
         create_entities(server.data / "catalogue.db")
         await server.start()
@@ -69,7 +68,7 @@ class TransferScenario:
         await server.kill()
         await server.start()
         await self._wait_for_arrival(server.endpoint)
-        await asyncio.gather(*[self._drain(server.endpoint, place) for place in DESTINATIONS.values()])
+        await asyncio.gather(*[self._drain(server.endpoint, destination) for destination in DESTINATIONS.values()])
         self.checker.finish()
         await server.stop()
         await server.start()
@@ -77,14 +76,14 @@ class TransferScenario:
             *[self._check_empty(server.endpoint, address) for address in (*DESTINATIONS, *FORWARDING_ENTITIES)]
         )
         for queue in QUEUES:
-            told = await management.message_counts(server.endpoint, queue)
-            if told != NO_MESSAGES:
-                self._problems.append(f"count: {queue} is empty and is said to hold {told}")
+            reported = await management.message_counts(server.endpoint, queue)
+            if reported != NO_MESSAGES:
+                self._problems.append(f"count: {queue} is empty and is said to hold {reported}")
         await server.stop()
         return self._problems + remaining_records(server.data / "stores")
 
     async def _wait_for_arrival(self, endpoint: Endpoint) -> None:
-        """Wait until nothing is on its way."""
+        """Wait until no message is being forwarded."""
         deadline = time.monotonic() + ARRIVAL_TIMEOUT_S
         for address in FORWARDING_ENTITIES:
             while left := await self._peek(endpoint, address):
@@ -94,82 +93,88 @@ class TransferScenario:
                 await asyncio.sleep(POLL_INTERVAL_S)
 
     async def _peek(self, endpoint: Endpoint, address: str) -> list[ReceivedMessage]:
-        """What lies there; a store whose sync has failed is waited for."""
+        """Peek all messages; wait for a store that is being reopened after a failed sync."""
         deadline = time.monotonic() + ARRIVAL_TIMEOUT_S
         while True:
             try:
                 return await self._peek_once(endpoint, address)
             except OSError as failure:
-                if "opened again" not in str(failure) or time.monotonic() > deadline:
+                if "reopened" not in str(failure) or time.monotonic() > deadline:
                     raise
             await asyncio.sleep(POLL_INTERVAL_S)
 
     async def _peek_once(self, endpoint: Endpoint, address: str) -> list[ReceivedMessage]:
-        async with connect_client(ManagementClient(self.checker, address), endpoint) as line:
-            line.management.grant_credit()
-            found = await peek_all(line.management)
-            await disconnect(line)
-        return found
+        async with connect_client(ManagementClient(self.checker, address), endpoint) as client:
+            client.management.grant_credit()
+            peeked = await peek_all(client.management)
+            await disconnect(client)
+        return peeked
 
     async def _check_empty(self, endpoint: Endpoint, address: str) -> None:
         if left := await self._peek(endpoint, address):
             self._problems.append(f"back: {len(left)} messages lie in {address}, which was empty")
 
-    # --- taking everything out ----------------------------------------------------------------------------------------
+    # --- removing all messages ----------------------------------------------------------------------------------------
 
     async def _drain(self, endpoint: Endpoint, destination: Destination) -> None:
-        """All messages of a place are received and completed."""
+        """Receive and complete all messages of a destination."""
         peeked = await self._peek(endpoint, destination.address)
-        states = collections.Counter(got.state for got in peeked)
+        states = collections.Counter(message.state for message in peeked)
         if destination.address in QUEUES:
-            told = await management.message_counts(endpoint, destination.address)
-            if (told.active, told.deferred) != (states[ACTIVE], states[DEFERRED]):
-                self._problems.append(f"count: {destination.address} is said to hold {told}, and peeked were {states}")
+            reported = await management.message_counts(endpoint, destination.address)
+            if (reported.active, reported.deferred) != (states[ACTIVE], states[DEFERRED]):
+                self._problems.append(
+                    f"count: {destination.address} is said to hold {reported}, and peeked were {states}"
+                )
         sessions: list[str | None] = [None]
         if destination.has_sessions:
-            sessions = sorted({got.session for got in peeked}, key=str)
-        taken = 0
+            sessions = sorted({message.session for message in peeked}, key=str)
+        removed = 0
         for session in sessions:
-            some = [got for got in peeked if got.session == session or not destination.has_sessions]
-            taken += await self._receive_all(endpoint, destination, session, some)
-        if taken != len(peeked):
-            self._problems.append(f"count: in {destination.address} lay {states}, and {taken} messages were taken out")
+            some = [message for message in peeked if message.session == session or not destination.has_sessions]
+            removed += await self._receive_all(endpoint, destination, session, some)
+        if removed != len(peeked):
+            self._problems.append(
+                f"count: in {destination.address} lay {states}, and {removed} messages were taken out"
+            )
 
     async def _receive_all(
         self, endpoint: Endpoint, destination: Destination, session: str | None, peeked: list[ReceivedMessage]
     ) -> int:
-        line = DrainingClient(self.checker, destination, session)
-        async with connect_client(line, endpoint):
-            line.management.grant_credit()
+        client = DrainingClient(self.checker, destination, session)
+        async with connect_client(client, endpoint):
+            client.management.grant_credit()
 
             async def is_empty() -> bool:
-                return not any(got.state == ACTIVE for got in await peek_all(line.management, session))
+                return not any(message.state == ACTIVE for message in await peek_all(client.management, session))
 
-            await drain_client(line, is_empty)
-            deferred = [got.sequence_number for got in peeked if got.state == DEFERRED]
-            for at in range(0, len(deferred), BATCH_SIZE):
-                await self._receive_deferred(line, deferred[at : at + BATCH_SIZE], session)
-            await disconnect(line)
-        return line.completed
+            await drain_client(client, is_empty)
+            deferred = [message.sequence_number for message in peeked if message.state == DEFERRED]
+            for start in range(0, len(deferred), BATCH_SIZE):
+                await self._receive_deferred(client, deferred[start : start + BATCH_SIZE], session)
+            await disconnect(client)
+        return client.completed
 
     async def _receive_deferred(self, client: DrainingClient, sequence_numbers: list[int], session: str | None) -> None:
-        """Ask for deferred messages by their numbers, and complete them."""
-        of_session: dict[str, object] = {"session-id": session} if session is not None else {}
+        """Receive and delete deferred messages by their sequence numbers."""
+        session_arguments: dict[str, object] = {"session-id": session} if session is not None else {}
         arguments = {"sequence-numbers": Array(int, [*sequence_numbers]), "receiver-settle-mode": UInt(0)}
-        answer = await client.management.request("com.microsoft:receive-by-sequence-number", arguments | of_session)
-        found: list[dict[str, Any]] = answer.body["messages"] if answer.status == 200 else []
-        for message in found:
+        response = await client.management.request(
+            "com.microsoft:receive-by-sequence-number", arguments | session_arguments
+        )
+        messages: list[dict[str, Any]] = response.body["messages"] if response.status == 200 else []
+        for message in messages:
             number = record_receipt(self.checker, client.address, Message(message["message"]), State.DEFERRED)
             if number is not None:
-                home = client.destination.entity
+                entity = client.destination.entity
                 self.checker.settlement_confirmed(
-                    home, number, self.checker.receipt_count_of(home, number), State.COMPLETED
+                    entity, number, self.checker.receipt_count_of(entity, number), State.COMPLETED
                 )
                 client.completed += 1
 
 
 class ManagementClient(CampaignClient):
-    """Only asks."""
+    """Sends management requests only."""
 
     link_count: ClassVar = ManagementLinks.LINK_COUNT
 
@@ -185,7 +190,7 @@ class ManagementClient(CampaignClient):
 
 
 class DrainingClient(DestinationReceiverClient):
-    """Receives and completes all that comes, and can ask."""
+    """Receives and completes messages, and sends management requests."""
 
     link_count: ClassVar = 1 + ManagementLinks.LINK_COUNT
 

@@ -1,6 +1,6 @@
-"""What the stores of a server that does not run hold, read from their directories.
+"""Records in the stores of a stopped server, read from their directories.
 
-Owns: which records may be there when no entity has a message. Where records lie is told in `twinbus.broker.store_keys`.
+Owns: which records may exist when no entity has a message. `twinbus.broker.store_keys` has the layout of keys.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ EXPECTED_RECORDS: Final = {
     Table.LOG: frozenset[bytes](),
     Table.INDEX: frozenset({store_keys.COUNTERS, store_keys.DUPLICATE_IDS, store_keys.FORWARDED_UP_TO}),
 }
-"""Kinds of records that do not go with the messages: counters, ids that were sent, how far was forwarded."""
+"""Kinds of records that stay without messages: counters, ids for duplicate detection, positions of forwarding."""
 RECORD_NAMES: Final = {
     Table.LOG: {store_keys.ACTIVE: "messages", store_keys.DEFERRED: "deferred ones", store_keys.SHARED_BODY: "bodies"},
     Table.INDEX: {store_keys.BODY_CHECK: "bodies to be looked at", store_keys.SESSION_MESSAGES: "messages of sessions"},
@@ -31,18 +31,20 @@ RECORD_NAMES: Final = {
 
 
 def remaining_records(stores: Path) -> list[str]:
-    """What there is in the stores and should not be."""
-    found = []
+    """Return a problem for each kind of record that should not exist."""
+    problems = []
     for directory in sorted(stores.iterdir()):
         database = RocksDatabase(directory, RocksTuning())
-        for table, stays in EXPECTED_RECORDS.items():
+        for table, expected in EXPECTED_RECORDS.items():
             rows, _ = database.scan(*FULL_RANGE, SCAN_LIMIT, SCAN_LIMIT * 1_000, table)
             kinds = collections.Counter(
                 key[store_keys.PREFIX_BYTES : store_keys.PREFIX_BYTES + store_keys.KIND_BYTES] for key, _ in rows
             )
             for kind, count in kinds.items():
-                if kind not in stays:
+                if kind not in expected:
                     name = RECORD_NAMES[table].get(kind, f"records of kind {kind.hex()} in {table.name}")
-                    found.append(f"leftovers: store {directory.name} has {count} {name}, and no entity has a message")
+                    problems.append(
+                        f"leftovers: store {directory.name} has {count} {name}, and no entity has a message"
+                    )
         assert database.release(RELEASE_TIMEOUT_S)
-    return found
+    return problems

@@ -1,12 +1,12 @@
-"""The entities of a run, what becomes of a message that is sent to one of them, and where that can be received.
+"""Entities of a run, the forwarding between them, and the destinations where messages are received.
 
     before -> head -> middle -> fork (topic) -> end, end-checked, and a subscription that keeps its messages
-    road -> by-session, which refuses what has no session
-    work, checked, seats and news (topic) are those that transactions are made on; work's dead letters go to graves
+    road -> by-session, which refuses messages without a session
+    work, checked, seats and news (topic) are used in transactions; dead letters of work are forwarded to graves
 
-Each lies in the store that is named here, so that nearly every step of a chain is one from store to store.
+Each entity has a fixed store, so that nearly every step of a chain is a transfer between stores.
 
-Owns: the entities and their ways. Knows nothing of clients.
+Owns: the entities and the forwarding. Knows nothing of clients.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LOCK_MS: Final = 5_000
-"""As short as can be: what a client that vanished had received is there again within a run."""
+"""Shortest lock, so that messages of disconnected clients are redelivered within a run."""
 SESSIONS: Final = 5
 MAX_DELIVERY_COUNT: Final = 1_000_000
-"""Whatever happens to a message, it is not dead-lettered for it."""
+"""A delivery count that is never reached: no message is dead-lettered for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Somewhere that messages are received from."""
+    """Address where messages are received."""
 
     address: str
     entity: str
-    """Where they arrived; this is another place if it is one for the dead letters of that."""
+    """Entity of the messages; it differs from the address for dead letters."""
     state: State = State.ACTIVE
     has_sessions: bool = False
 
@@ -60,7 +60,7 @@ QUEUES: Final[dict[str, tuple[int, dict[str, object]]]] = {
     "checked": (1, {"requires_duplicate_detection": True}),
     "seats": (2, {"requires_session": True}),
 }
-"""In which store each lies, and what it is told to be."""
+"""Store and properties of each queue."""
 TOPICS: Final[dict[str, int]] = {"fork": 2, "news": 3}
 SUBSCRIPTIONS: Final[dict[str, dict[str, object]]] = {
     "fork/on": {"forward_to": "end"},
@@ -73,20 +73,20 @@ SUBSCRIPTIONS: Final[dict[str, dict[str, object]]] = {
 NEWS: Final = tuple(_subscription(f"news/{name}") for name in "abc")
 CHAIN_END: Final = ("end", "end-checked", _subscription("fork/left"))
 CHAIN: Final = ("before", "head", "middle", "fork")
-"""From each of these messages come to all of END, over four, three, two or one steps."""
+"""Messages sent to each of these arrive at all of CHAIN_END, after four, three, two or one steps."""
 REFUSED: Final = "road" + SubQueue.TRANSFER_DEAD_LETTER.value
 FORWARDING_ENTITIES: Final = (
     *("before", "head", "middle", "road"),
     *(_subscription("fork/on"), _subscription("fork/checked")),
     "work" + SubQueue.DEAD_LETTER.value,
 )
-"""What lies here goes on by itself; no further than to one that is named after it, or to a place."""
+"""Entities that forward their messages, only to an entity later in this list or to a destination."""
 ENTRY_POINTS: Final = ("work", "checked", "seats", "news", "road", *CHAIN)
-"""What is sent to."""
+"""Entities that clients send to."""
 TRANSACTION_ENTITIES: Final = ("work", "checked", "seats", "news", *NEWS)
-"""What transactions are made on: a topic is only sent to, and a subscription only received from."""
+"""Entities used in transactions: clients only send to topics, and only receive from subscriptions."""
 DUPLICATE_DETECTING: Final = frozenset({"checked"})
-"""Where a message that is sent again is known."""
+"""Entities with duplicate detection."""
 WITH_SESSIONS: Final = frozenset({"seats", "by-session", NEWS[2]})
 
 DESTINATIONS: Final = {
@@ -106,11 +106,11 @@ DESTINATIONS: Final = {
     )
 }
 DEAD_LETTERING: Final = frozenset(place.entity for place in DESTINATIONS.values() if place.state is State.DEAD_LETTERED)
-"""Where messages can be dead-lettered."""
+"""Entities whose messages can be dead-lettered."""
 
 
 def destinations_of(entry: str, session: str | None) -> tuple[str, ...]:
-    """Where a message that is sent to an entity arrives: in each of these once."""
+    """Return the destinations of a message; it arrives once at each of them."""
     if entry in CHAIN:
         return CHAIN_END
     if entry == "news":
@@ -121,17 +121,17 @@ def destinations_of(entry: str, session: str | None) -> tuple[str, ...]:
 
 
 def create_entities(catalogue_file: Path) -> None:
-    """Make all entities, in the catalogue of a server that does not run."""
+    """Create all entities in the catalogue of a stopped server."""
     catalogue, now_ms = Catalogue(catalogue_file), time.time_ns() // 1_000_000
     rule = RuleDescription(name=DEFAULT_RULE, created_ms=now_ms)
-    locking: dict[str, object] = {"lock_duration_ms": LOCK_MS, "max_delivery_count": MAX_DELIVERY_COUNT}
-    for name, (store, told) in QUEUES.items():
-        queue = QueueDescription(**locking | told)  # type: ignore[arg-type]  # its fields, by their names
+    common: dict[str, object] = {"lock_duration_ms": LOCK_MS, "max_delivery_count": MAX_DELIVERY_COUNT}
+    for name, (store, properties) in QUEUES.items():
+        queue = QueueDescription(**common | properties)  # type: ignore[arg-type]  # field values by name
         catalogue.create(QUEUE, name, queue, [store], now_ms)
     for name, store in TOPICS.items():
         catalogue.create(TOPIC, name, TopicDescription(), [store], now_ms)
-    for name, told in SUBSCRIPTIONS.items():
-        subscription = SubscriptionDescription(**locking | told)  # type: ignore[arg-type]  # as above
+    for name, properties in SUBSCRIPTIONS.items():
+        subscription = SubscriptionDescription(**common | properties)  # type: ignore[arg-type]  # as above
         store = TOPICS[name.split("/")[0]]
         catalogue.create(SUBSCRIPTION, _subscription(name), subscription, [store], now_ms, [rule])
     catalogue.close()

@@ -1,6 +1,6 @@
-"""Clients that make transactions, and senders and receivers at the two ends of chains, whatever happens to the server.
+"""Workload: clients that use transactions, and senders and receivers of forwarding chains, through crashes.
 
-Owns: the randomness of what they do. What is promised to them is judged by `ledger`.
+Owns: the random choices of the clients. The checker checks the guarantees.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 
     from tests.campaigns.crashes.transfers.checker import Transaction, TransferChecker
     from tests.campaigns.restartable_server import RestartableServer
-    from twinbus.amqp.composite import Composite
+    from twinbus.amqp.codec.composite import Composite
 
 MAX_ACTIONS: Final = 8
-"""At most, in one transaction."""
+"""Maximum number of actions in a transaction."""
 DISCONNECT_PROBABILITY: Final = 0.02
-"""How often, between any two steps of a transaction, or while its end is waited for."""
+"""Probability of a disconnect between two steps of a transaction, or during its discharge."""
 IMPATIENT_TIMEOUT_S: Final = 0.02
 RESEND_PROBABILITY: Final = 0.3
 SETTLEMENT_WEIGHTS: Final = {
@@ -49,11 +49,11 @@ SETTLEMENT_WEIGHTS: Final = {
     ActionKind.DEAD_LETTER: 0.1,
     ActionKind.DEFER: 0.1,
 }
-"""How messages are settled in transactions, and how often so."""
+"""Weights of the kinds of settlement in transactions."""
 
 
 class TransferWorkload(Workload):
-    """All clients of a run."""
+    """Clients of a run."""
 
     messages_max: ClassVar = 100
 
@@ -62,7 +62,7 @@ class TransferWorkload(Workload):
         self._transfer_checker = checker
         self._entry_points = itertools.cycle(ENTRY_POINTS)
         self._resendable: list[tuple[int, bytes]] = []
-        """Messages with their payloads, where one that is sent again is known."""
+        """Messages that were sent to entities with duplicate detection, with their payloads."""
 
     def client_loops(self) -> Sequence[Callable[[], Awaitable[None]]]:
         return [*[self._send] * 3, *[self._receive] * 8, *[self._run_transactions] * 6]
@@ -87,27 +87,27 @@ class TransferWorkload(Workload):
         return DestinationReceiverClient(self._transfer_checker, address, lambda: self._outcome_chooser(address))
 
     def _outcome_chooser(self, address: str) -> Composite | None:
-        place = DESTINATIONS[address]
-        can_bury = place.state is State.ACTIVE and place.entity in DEAD_LETTERING
-        return DEAD_LETTERED if can_bury and self._rng.random() < 0.1 else self._choose_outcome()
+        destination = DESTINATIONS[address]
+        can_dead_letter = destination.state is State.ACTIVE and destination.entity in DEAD_LETTERING
+        return DEAD_LETTERED if can_dead_letter and self._rng.random() < 0.1 else self._choose_outcome()
 
     # --- in transactions ----------------------------------------------------------------------------------------------
 
     async def _run_transactions(self) -> None:
-        """Some transactions on one entity, one after the other."""
+        """Run some transactions on one entity, one after the other."""
         rng = self._rng
-        line = TransactionClient(self._transfer_checker, rng.choice(TRANSACTION_ENTITIES))
-        async with connect_client(line, await self._server.wait_until_serving()):
-            if line.source is not None:
-                line.source.keep_credit(rng.choice([1, 5, 20]))
+        client = TransactionClient(self._transfer_checker, rng.choice(TRANSACTION_ENTITIES))
+        async with connect_client(client, await self._server.wait_until_serving()):
+            if client.source is not None:
+                client.source.keep_credit(rng.choice([1, 5, 20]))
             for _ in range(rng.randint(1, 15)):
-                if not await self._make_transaction(line):
+                if not await self._make_transaction(client):
                     return
             if rng.random() < 0.5:
-                await disconnect(line)
+                await disconnect(client)
 
     async def _make_transaction(self, client: TransactionClient) -> bool:
-        """False if the client has vanished on the way, which rolls it back."""
+        """Run a transaction; return False if the client disconnects, which rolls it back."""
         rng, transaction = self._rng, await client.declare()
         for _ in range(rng.randint(0, MAX_ACTIONS)):
             if rng.random() < DISCONNECT_PROBABILITY:
@@ -133,22 +133,22 @@ class TransferWorkload(Workload):
             if await client.wait_until(client.can_send, timeout_s=1.0):
                 client.send(self._record_transactional_send(client, transaction))
         elif await client.wait_until(lambda: client.locked_messages, timeout_s=0.1):
-            (what,) = rng.choices(list(SETTLEMENT_WEIGHTS), list(SETTLEMENT_WEIGHTS.values()))
-            client.settle(transaction, what, is_presettled=rng.random() < 0.3)
+            (kind,) = rng.choices(list(SETTLEMENT_WEIGHTS), list(SETTLEMENT_WEIGHTS.values()))
+            client.settle(transaction, kind, is_presettled=rng.random() < 0.3)
 
     def _record_transactional_send(self, client: TransactionClient, transaction: Transaction) -> bytes:
-        """A new message; or one that this transaction sent, or one that is over, where that is known."""
-        rng, book, head = self._rng, self._transfer_checker, client.queue
-        if head in DUPLICATE_DETECTING and self._resendable and rng.random() < RESEND_PROBABILITY:
+        """Return a new message, or a repeated one of this transaction or of one with a known outcome."""
+        rng, checker, entry = self._rng, self._transfer_checker, client.queue
+        if entry in DUPLICATE_DETECTING and self._resendable and rng.random() < RESEND_PROBABILITY:
             number, payload = rng.choice(self._resendable[-200:])
-            before = book.sent_by[number].transaction
-            if before is transaction or (before.is_discharged and before.is_done is not None):
-                if before.is_done is False:
-                    book.transaction_sends(transaction, number)
-                book.resent(number)
+            earlier = checker.sent_by[number].transaction
+            if earlier is transaction or (earlier.is_discharged and earlier.is_done is not None):
+                if earlier.is_done is False:
+                    checker.transaction_sends(transaction, number)
+                checker.resent(number)
                 return payload
-        number, payload = book.record_send_to(head, None, rng.choice([0, 100, 600]), self._choose_session(head))
-        book.transaction_sends(transaction, number)
-        if head in DUPLICATE_DETECTING:
+        number, payload = checker.record_send_to(entry, None, rng.choice([0, 100, 600]), self._choose_session(entry))
+        checker.transaction_sends(transaction, number)
+        if entry in DUPLICATE_DETECTING:
             self._resendable.append((number, payload))
         return payload

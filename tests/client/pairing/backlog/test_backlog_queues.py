@@ -1,4 +1,4 @@
-"""R010 to R027: which backlog queues there are, and how they are made."""
+"""R010 to R027: which backlog queues exist, and how they are created."""
 
 from __future__ import annotations
 
@@ -29,36 +29,36 @@ if TYPE_CHECKING:
 
 
 @in_virtual_time
-async def test_r010_r021_a_backlog_queue_for_each_index_below_the_count() -> None:
+async def test_r010_r021_pairing_creates_a_backlog_queue_for_each_index_below_the_count() -> None:
     async with in_memory_pair_application(backlog_queue_count=3) as app:
-        found = sorted([queue.path async for queue in app.manager.get_queues()])
-        assert found == [f"contoso/x-servicebus-transfer/{index}" for index in range(3)]
+        paths = sorted([queue.path async for queue in app.manager.get_queues()])
+        assert paths == [f"contoso/x-servicebus-transfer/{index}" for index in range(3)]
 
 
 @in_virtual_time
-async def test_r011_the_first_one_is_named_exactly_so() -> None:
+async def test_r011_the_first_backlog_queue_has_the_documented_path() -> None:
     async with in_memory_pair_application(backlog_queue_count=1) as app:
         assert await app.manager.queue_exists("contoso/x-servicebus-transfer/0")
 
 
 @in_virtual_time
-async def test_r012_to_r019_what_a_backlog_queue_is() -> None:
+async def test_r012_to_r019_a_backlog_queue_has_the_documented_description() -> None:
     async with in_memory_pair_application() as app:
-        made = await app.manager.get_queue(app.backlog_path(0))
-        assert made.max_size_mb == 5120
-        assert made.max_delivery_count == 2_147_483_647
-        assert made.default_time_to_live_ms == FOREVER_MS
-        assert made.auto_delete_on_idle_ms == FOREVER_MS
-        assert made.lock_duration_ms == 60_000
-        assert made.dead_lettering_on_expiration
-        assert made.enable_batched_operations
-        assert made == QueueDescription(
+        description = await app.manager.get_queue(app.backlog_path(0))
+        assert description.max_size_mb == 5120
+        assert description.max_delivery_count == 2_147_483_647
+        assert description.default_time_to_live_ms == FOREVER_MS
+        assert description.auto_delete_on_idle_ms == FOREVER_MS
+        assert description.lock_duration_ms == 60_000
+        assert description.dead_lettering_on_expiration
+        assert description.enable_batched_operations
+        assert description == QueueDescription(
             max_size_mb=5120, max_delivery_count=2_147_483_647, dead_lettering_on_expiration=True
         )
 
 
 @in_virtual_time
-async def test_r020_r026_a_queue_that_is_there_stays_as_it_is() -> None:
+async def test_r020_r026_an_existing_backlog_queue_is_not_changed() -> None:
     async with InMemoryPair() as namespaces:
         await namespaces.secondary.create_queue("contoso/x-servicebus-transfer/0", max_delivery_count=7)
         _, secondary = namespaces.factories()
@@ -83,14 +83,14 @@ async def test_r022_r023_r024_extra_backlog_queues_stay_and_are_not_used() -> No
 
 
 @in_virtual_time
-async def test_r025_closing_leaves_the_backlog_queues_where_they_are() -> None:
+async def test_r025_closing_does_not_delete_the_backlog_queues() -> None:
     async with in_memory_pair_application() as app:
         await app.pairing.close()
         assert await app.manager.queue_exists(app.backlog_path(2))
 
 
 @in_virtual_time
-async def test_q15_the_count_tells_how_many_were_found_or_made_where_others_could_not_be() -> None:
+async def test_q15_the_count_is_the_number_of_backlog_queues_that_exist_if_some_cannot_be_created() -> None:
     async with InMemoryPair(limits=NamespaceLimits(max_entities=3)) as namespaces:
         await namespaces.primary.create_queue("orders")
         await namespaces.secondary.create_queue("contoso/x-servicebus-transfer/4")
@@ -107,7 +107,7 @@ async def test_q15_the_count_tells_how_many_were_found_or_made_where_others_coul
 
 
 @in_virtual_time
-async def test_q15_none_at_all_is_an_error_and_the_call_may_be_repeated() -> None:
+async def test_q15_pairing_without_any_backlog_queue_fails_and_can_be_repeated() -> None:
     async with InMemoryPair(limits=NamespaceLimits(max_entities=1)) as namespaces:
         await namespaces.secondary.create_queue("another")
         primary, secondary = namespaces.factories()
@@ -116,7 +116,7 @@ async def test_q15_none_at_all_is_an_error_and_the_call_may_be_repeated() -> Non
             options = SendAvailabilityPairedNamespaceOptions(
                 secondary_factory=secondary, secondary_namespace_manager=manager, backlog_queue_count=3
             )
-            with pytest.raises(PairingFailed, match="not one of 3 backlog queues is there or could be made"):
+            with pytest.raises(PairingFailed, match="none of 3 backlog queues exists or could be created"):
                 await primary.pair_namespace(options)
             assert primary.pairing is None
             await namespaces.secondary.entities.delete("another")
@@ -125,7 +125,7 @@ async def test_q15_none_at_all_is_an_error_and_the_call_may_be_repeated() -> Non
 
 
 @in_virtual_time
-async def test_q15_a_secondary_that_does_not_answer_is_an_error_and_the_call_may_be_repeated() -> None:
+async def test_q15_pairing_with_an_unavailable_secondary_fails_and_can_be_repeated() -> None:
     async with InMemoryPair() as namespaces:
         namespaces.secondary.outage.stop()
         with pytest.raises(PairingFailed, match="the backlog queues of the secondary cannot be listed"):
@@ -137,7 +137,7 @@ async def test_q15_a_secondary_that_does_not_answer_is_an_error_and_the_call_may
 
 
 class CountingManager(NamespaceManager):
-    """A manager that counts the queues it was asked to create."""
+    """A manager that counts its attempts to create each queue."""
 
     creates: Counter[str]
 
@@ -146,8 +146,8 @@ class CountingManager(NamespaceManager):
         return await super().create_queue(path, description)
 
 
-def counting(namespaces: InMemoryPair, key: str = "") -> CountingManager:
-    """One for the secondary; with another key than it accepts, where `key` is given."""
+def counting_manager(namespaces: InMemoryPair, key: str = "") -> CountingManager:
+    """A counting manager of the secondary; if `key` is given, with a key that the secondary refuses."""
     string = namespaces.secondary.admin_connection_string.replace("SharedAccessKey=", f"SharedAccessKey={key}")
     manager = CountingManager.from_connection_string(string, clock=namespaces.clock)
     manager.creates = Counter()
@@ -163,10 +163,10 @@ async def pair_by(namespaces: InMemoryPair, manager: NamespaceManager, count: in
 
 
 @in_virtual_time
-async def test_r020_q16_a_missing_queue_is_tried_three_times_and_one_that_is_there_not_at_all() -> None:
+async def test_r020_q16_creating_a_missing_queue_is_tried_three_times_and_an_existing_one_never() -> None:
     async with (
         InMemoryPair(limits=NamespaceLimits(max_entities=1)) as namespaces,
-        counting(namespaces) as manager,
+        counting_manager(namespaces) as manager,
     ):
         await namespaces.secondary.create_queue("contoso/x-servicebus-transfer/0")
         pairing = await pair_by(namespaces, manager, 2)
@@ -175,14 +175,14 @@ async def test_r020_q16_a_missing_queue_is_tried_three_times_and_one_that_is_the
 
 
 @in_virtual_time
-async def test_q16_the_third_try_may_succeed() -> None:
+async def test_q16_the_third_attempt_can_succeed() -> None:
     async with (
         InMemoryPair(limits=NamespaceLimits(max_entities=1)) as namespaces,
-        counting(namespaces) as manager,
+        counting_manager(namespaces) as manager,
     ):
         await namespaces.secondary.create_queue("another")
         pairing = asyncio.ensure_future(pair_by(namespaces, manager, 1))
-        await asyncio.sleep(0.7)  # two tries have failed
+        await asyncio.sleep(0.7)  # two attempts have failed
         assert manager.creates == {"0": 2}
         await namespaces.secondary.entities.delete("another")
         assert (await pairing).backlog_queue_count == 1
@@ -192,27 +192,37 @@ async def test_q16_the_third_try_may_succeed() -> None:
 @pytest.mark.parametrize("may_list", [False, True])
 @in_virtual_time
 async def test_q16_an_authorisation_error_aborts_at_once(monkeypatch: pytest.MonkeyPatch, *, may_list: bool) -> None:
-    async with InMemoryPair() as namespaces, counting(namespaces) as admin, counting(namespaces, "no") as stranger:
+    async with (
+        InMemoryPair() as namespaces,
+        counting_manager(namespaces) as admin,
+        counting_manager(namespaces, "no") as unauthorised,
+    ):
         if may_list:  # the key is changed after the queues were listed
-            monkeypatch.setattr(stranger, "get_queues", admin.get_queues)
+            monkeypatch.setattr(unauthorised, "get_queues", admin.get_queues)
         before_ms = namespaces.clock.wall_ms()
         with pytest.raises(Unauthorized):
-            await pair_by(namespaces, stranger, 2)
+            await pair_by(namespaces, unauthorised, 2)
         assert namespaces.clock.wall_ms() - before_ms < 400
-        assert stranger.creates == ({"0": 1, "1": 1} if may_list else {})
+        assert unauthorised.creates == ({"0": 1, "1": 1} if may_list else {})
 
 
 @in_virtual_time
-async def test_q16_two_programs_that_create_the_same_queues_at_once_both_succeed() -> None:
-    async with InMemoryPair() as namespaces, counting(namespaces) as one, counting(namespaces) as other:
-        pairings = await asyncio.gather(pair_by(namespaces, one, 3), pair_by(namespaces, other, 3))
-        assert one.creates == other.creates == {"0": 1, "1": 1, "2": 1}, "both had to create them: it was a race"
+async def test_q16_two_applications_that_create_the_same_queues_at_once_both_succeed() -> None:
+    async with (
+        InMemoryPair() as namespaces,
+        counting_manager(namespaces) as first,
+        counting_manager(namespaces) as second,
+    ):
+        pairings = await asyncio.gather(pair_by(namespaces, first, 3), pair_by(namespaces, second, 3))
+        assert first.creates == second.creates == {"0": 1, "1": 1, "2": 1}, (
+            "both tried to create them: there was a race"
+        )
         assert [pairing.backlog_queue_count for pairing in pairings] == [3, 3]
-        assert len([queue async for queue in one.get_queues()]) == 3
+        assert len([queue async for queue in first.get_queues()]) == 3
 
 
 @in_virtual_time
-async def test_q23_the_name_is_needed_where_the_host_does_not_tell_it() -> None:
+async def test_q23_the_namespace_name_is_required_if_the_host_does_not_contain_it() -> None:
     async with InMemoryPair() as namespaces:
         primary, secondary = namespaces.factories()
         object.__setattr__(primary.where, "host", "127.0.0.1")
@@ -221,7 +231,7 @@ async def test_q23_the_name_is_needed_where_the_host_does_not_tell_it() -> None:
             options = SendAvailabilityPairedNamespaceOptions(
                 secondary_factory=secondary, secondary_namespace_manager=manager, backlog_queue_count=1
             )
-            with pytest.raises(PairingRefused, match="say primary_namespace_name"):
+            with pytest.raises(PairingRefused, match="set primary_namespace_name"):
                 await primary.pair_namespace(options)
             options.primary_namespace_name = "fabrikam"
             await primary.pair_namespace(options)
@@ -229,7 +239,7 @@ async def test_q23_the_name_is_needed_where_the_host_does_not_tell_it() -> None:
 
 
 @in_virtual_time
-async def test_backlog_queues_that_are_deleted_under_it_are_made_again() -> None:
+async def test_backlog_queues_that_are_deleted_while_paired_are_created_again() -> None:
     async with in_memory_pair_application(failover_interval=0, backlog_queue_count=2) as app:
         app.namespaces.primary.outage.stop()
         for index in range(2):

@@ -1,4 +1,4 @@
-"""R050 to R057, Q06 to Q10 and Q22, through a whole outage: what a receiver of the primary gets in the end."""
+"""R050 to R057, Q06 to Q10 and Q22: messages that are parked in an outage arrive in the primary as they were sent."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OUTAGE: Final[dict[str, Any]] = {"failover_interval": 0, "enable_syphon": True}
 
 
 def sized(total: int, **options: object) -> BrokeredMessage:
-    """A message of exactly so many bytes."""
+    """A message that has exactly `total` bytes."""
     spare = len(BrokeredMessage(b"x" * 1_000, message_id="1", **options).encode(0)) - 1_000  # type: ignore[arg-type]
     message = BrokeredMessage(b"x" * (total - spare), message_id="1", **options)  # type: ignore[arg-type]
     assert len(message.encode(0)) == total
@@ -31,7 +31,7 @@ def sized(total: int, **options: object) -> BrokeredMessage:
 
 
 async def after_outage(app: Application, *messages: BrokeredMessage, path: str = "orders") -> list[BrokeredMessage]:
-    """What arrives of messages that were sent while the primary was gone."""
+    """Send messages while the primary is down, restore it, and return the messages that arrive."""
     primary = app.namespaces.primary
     primary.outage.stop()
     for message in messages:
@@ -73,7 +73,7 @@ async def test_r055_r056_a_message_arrives_as_it_was_sent() -> None:
 
 
 @in_virtual_time
-async def test_r055_nothing_expires_or_waits_in_the_backlog() -> None:
+async def test_r055_parked_messages_do_not_expire_and_are_not_scheduled() -> None:
     async with in_memory_pair_application(failover_interval=0) as app:
         app.namespaces.primary.outage.stop()
         later = dt.datetime.fromtimestamp(app.namespaces.clock.wall_ms() / 1000 + 3600, dt.UTC)
@@ -85,7 +85,7 @@ async def test_r055_nothing_expires_or_waits_in_the_backlog() -> None:
 
 
 @in_virtual_time
-async def test_q10_a_schedule_still_to_come_is_kept_and_one_that_is_past_is_due_at_once() -> None:
+async def test_q10_a_future_scheduled_time_is_kept_and_a_past_one_is_due_at_once() -> None:
     async with in_memory_pair_application(**OUTAGE) as app:
         now_s = app.namespaces.clock.wall_ms() / 1000
         soon, later = (dt.datetime.fromtimestamp(now_s + seconds, dt.UTC) for seconds in (60, 7200))
@@ -100,7 +100,7 @@ async def test_q10_a_schedule_still_to_come_is_kept_and_one_that_is_past_is_due_
 
 
 @in_virtual_time
-async def test_q09_deduct_dead_letters_what_expired_in_the_backlog_queue() -> None:
+async def test_q09_deduct_parked_time_dead_letters_messages_that_expired_in_the_backlog_queue() -> None:
     async with in_memory_pair_application(deduct_parked_time=True, **OUTAGE) as app:
         long, short = dt.timedelta(hours=1), dt.timedelta(seconds=20)
         app.namespaces.primary.outage.stop()
@@ -116,25 +116,25 @@ async def test_q09_deduct_dead_letters_what_expired_in_the_backlog_queue() -> No
         paths = [f"{queue.path}/$DeadLetterQueue" for queue in app.pairing.rotation.queues]
         dead = [message for path in paths for message in await app.namespaces.secondary.messages(path)]
         assert [(message.text, message.dead_letter_reason) for message in dead] == [("short", "TTLExpiredException")]
-        assert "and could live 20 s" in str(dead[0].dead_letter_error_description)
+        assert "its time to live was 20 s" in str(dead[0].dead_letter_error_description)
 
 
 @in_virtual_time
-async def test_q07_a_reserved_name_is_refused_healthy_or_not() -> None:
+async def test_q07_a_reserved_property_name_is_refused_healthy_or_failed_over() -> None:
     async with in_memory_pair_application(failover_interval=0) as app:
         message = BrokeredMessage("apples", properties={"x-ms-path": "mine"})
         for _ in range(2):
             with pytest.raises(ReservedPropertyName) as error:
                 await app.queue_client().send(message)
             assert str(error.value) == (
-                "a property is named 'x-ms-path': that name is kept for parked messages; call it something else"
+                "a property is named 'x-ms-path': that name is reserved for parked messages; use another name"
             )
             app.namespaces.primary.outage.stop()
         assert await app.parked_messages() == []
 
 
 @in_virtual_time
-async def test_r057_q08_a_message_at_the_limit_passes_healthy_and_is_refused_when_failed_over() -> None:
+async def test_r057_q08_a_message_at_the_limit_is_sent_if_healthy_and_refused_if_failed_over() -> None:
     async with in_memory_pair_application(failover_interval=0) as app:
         queue = app.queue_client()
         await queue.send(sized(LIMIT))
@@ -142,7 +142,7 @@ async def test_r057_q08_a_message_at_the_limit_passes_healthy_and_is_refused_whe
         assert not queue.sender.can_be_parked(sized(LIMIT))
         assert queue.sender.can_be_parked(sized(LIMIT - 200))
         app.namespaces.primary.outage.stop()
-        await asyncio.sleep(1)  # until the client knows, what it sends may have arrived
+        await asyncio.sleep(1)  # until the client detects the outage, its sends may have arrived
         with pytest.raises(MessageCannotBeParked) as error:
             await queue.send(sized(LIMIT))
         assert "more than a backlog queue accepts (262,144): make it smaller" in str(error.value)
@@ -154,15 +154,15 @@ async def test_r057_q08_a_message_at_the_limit_passes_healthy_and_is_refused_whe
 
 
 @in_virtual_time
-async def test_q08_properties_near_their_limit() -> None:
+async def test_q08_a_message_with_properties_near_their_limit_cannot_be_parked() -> None:
     async with in_memory_pair_application(failover_interval=0) as app:
         queue = app.queue_client()
-        many = {f"p{number}": "x" * 30_000 for number in range(2)} | {"p2": "x" * 5_420}
-        message = BrokeredMessage("x", message_id="m" * 32, session_id="s" * 10, properties=many)
+        large_properties = {f"p{number}": "x" * 30_000 for number in range(2)} | {"p2": "x" * 5_420}
+        message = BrokeredMessage("x", message_id="m" * 32, session_id="s" * 10, properties=large_properties)
         await queue.send(message)
         app.namespaces.primary.outage.stop()
         with pytest.raises(
-            MessageCannotBeParked, match=r"bytes of properties when parked, \d+ more than there can be \(65,536\)"
+            MessageCannotBeParked, match=r"bytes of properties when parked, \d+ more than the limit \(65,536\)"
         ):
             await queue.send(message)
         assert await app.parked_messages() == []
@@ -177,7 +177,7 @@ async def test_q22_a_send_in_a_transaction_is_refused_while_failed_over() -> Non
         assert await app.arrived_bodies() == ["apples"]
         app.namespaces.primary.outage.stop()
         await queue.send(BrokeredMessage("pears"))
-        with pytest.raises(FailedOver, match="a transaction needs the primary, and cannot be parked: nothing was sent"):
+        with pytest.raises(FailedOver, match="a transaction needs the primary and cannot be parked; nothing was sent"):
             async with app.primary.transaction() as transaction:
                 await queue.send(BrokeredMessage("plums"), transaction=transaction)
         assert [message.text for message in await app.parked_messages()] == ["pears"]
@@ -190,7 +190,7 @@ async def test_q22_scheduling_while_failed_over_parks_and_cannot_be_cancelled() 
         later = dt.datetime.fromtimestamp(app.namespaces.clock.wall_ms() / 1000 + 7200, dt.UTC)
         app.namespaces.primary.outage.stop()
         number = await queue.schedule(BrokeredMessage("later"), later)
-        with pytest.raises(FailedOver, match="it is parked, with its time, and cannot be cancelled"):
+        with pytest.raises(FailedOver, match="it is parked with its scheduled time, and cannot be cancelled"):
             await queue.cancel_scheduled(number)
         app.namespaces.primary.outage.restore()
         await asyncio.sleep(120)
@@ -210,7 +210,7 @@ async def test_q22_a_batch_is_parked_whole_in_one_backlog_queue() -> None:
 
 
 def large_batch(count: int = 100) -> list[BrokeredMessage]:
-    """A batch that the primary takes, and that is too large with what parking adds."""
+    """A batch that the primary accepts, and that is too large with the properties that parking adds."""
     size = 2_000
     while True:
         batch = [BrokeredMessage(f"{number:03}" + "x" * size, session_id="7") for number in range(count)]
@@ -236,7 +236,7 @@ async def test_q22_a_batch_that_cannot_be_parked_whole_is_split_in_order() -> No
 
 
 @in_virtual_time
-async def test_q22_if_the_secondary_fails_between_parts_of_a_batch_the_error_says_how_many_messages_are_safe() -> None:
+async def test_q22_if_the_secondary_fails_between_parts_of_a_batch_the_error_counts_safe_messages() -> None:
     async with in_memory_pair_application(failover_interval=0, operation_timeout=20) as app:
         namespaces, batch = app.namespaces, large_batch()
         namespaces.primary.outage.stop()
@@ -266,8 +266,8 @@ async def test_q18_q22_a_part_of_a_batch_does_not_overtake_an_earlier_part_in_th
 @in_virtual_time
 async def test_q08_q22_a_batch_with_a_message_that_cannot_be_parked_at_all_is_refused_whole() -> None:
     async with in_memory_pair_application(failover_interval=0) as app:
-        many = {f"p{number}": "x" * 30_000 for number in range(2)} | {"p2": "x" * 5_420}
-        batch = [BrokeredMessage("x"), BrokeredMessage("x", session_id="s" * 10, properties=many)]
+        large_properties = {f"p{number}": "x" * 30_000 for number in range(2)} | {"p2": "x" * 5_420}
+        batch = [BrokeredMessage("x"), BrokeredMessage("x", session_id="s" * 10, properties=large_properties)]
         await app.queue_client().send_batch(batch)
         app.namespaces.primary.outage.stop()
         with pytest.raises(MessageCannotBeParked, match="bytes of properties"):
@@ -276,7 +276,7 @@ async def test_q08_q22_a_batch_with_a_message_that_cannot_be_parked_at_all_is_re
 
 
 @in_virtual_time
-async def test_q08_q22_a_batch_that_a_healthy_primary_takes_can_be_parked_and_can_be_asked_about() -> None:
+async def test_q08_q22_a_batch_that_a_healthy_primary_accepts_can_be_parked() -> None:
     async with in_memory_pair_application(**OUTAGE) as app:
         queue, batch = app.queue_client(), large_batch(105)
         assert queue.can_be_parked(batch)
@@ -294,7 +294,7 @@ async def test_q08_q22_a_batch_that_a_healthy_primary_takes_can_be_parked_and_ca
 
 @pytest.mark.parametrize("first_back", ["primary", "secondary"])
 @in_virtual_time
-async def test_q22_x08_such_a_batch_survives_the_spool_and_a_restart_in_order(tmp_path: Path, first_back: str) -> None:
+async def test_q22_x08_a_large_batch_survives_the_spool_and_a_restart_in_order(tmp_path: Path, first_back: str) -> None:
     async with InMemoryPair() as namespaces:
         await namespaces.primary.create_queue("orders", requires_session=True)
         batch, options = large_batch(105), {**OUTAGE, "operation_timeout": 20, "spool_dir": tmp_path}
@@ -317,7 +317,7 @@ async def test_q22_x08_such_a_batch_survives_the_spool_and_a_restart_in_order(tm
 
 @in_virtual_time
 async def test_q19_q22_x08_a_batch_that_is_too_large_for_the_primary_leaves_the_spool_in_parts(tmp_path: Path) -> None:
-    """Nobody could tell its sender while the primary was down, and none of its messages is too large."""
+    """While the primary is down, no error can reach the sender, and no single message is too large."""
     async with InMemoryPair() as namespaces:
         await namespaces.primary.create_queue("orders", requires_session=True)
         batch = [BrokeredMessage(f"{number:03}" + "x" * 3_000, session_id="7") for number in range(100)]
@@ -325,7 +325,7 @@ async def test_q19_q22_x08_a_batch_that_is_too_large_for_the_primary_leaves_the_
             namespaces.primary.outage.stop()
             namespaces.secondary.outage.stop()
             await app.queue_client().send(BrokeredMessage("000", session_id="7"))
-            await app.queue_client().send_batch(batch)  # whole, behind the one before it
+            await app.queue_client().send_batch(batch)  # spooled as a whole, behind the first message
             namespaces.primary.outage.restore()
             await asyncio.sleep(120)
             assert [text[:3] for text in await app.arrived_bodies()] == [
@@ -359,7 +359,7 @@ async def test_q08_q22_a_batch_of_one_message_is_parked_if_that_message_can_be()
         message = BrokeredMessage(b"x" * size, message_id="1")
         app.namespaces.primary.outage.stop()
         await queue.send_batch([message])
-        assert [len(found.body) for found in await app.parked_messages()] == [size]  # type: ignore[arg-type]
+        assert [len(parked.body) for parked in await app.parked_messages()] == [size]  # type: ignore[arg-type]
 
 
 @in_virtual_time

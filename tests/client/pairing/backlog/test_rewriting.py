@@ -1,4 +1,4 @@
-"""What is changed in a message that is parked, and changed back."""
+"""The rewriting of messages: parking replaces some fields by properties, and restoring reverses it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def parked(message: BrokeredMessage | bytes, *, possible_duplicate: bool = False
 
 
 def in_backlog(message: Message, enqueued_ms: int = NOW_MS, *, deliveries: int = 0) -> bytes:
-    """As a backlog queue hands it out at LATER_MS."""
+    """A parked message as a backlog queue delivers it at LATER_MS."""
     annotations = dict(message.message_annotations) | {
         "x-opt-enqueued-time": Timestamp(enqueued_ms),
         "x-opt-sequence-number": 17,
@@ -44,13 +44,13 @@ def in_backlog(message: Message, enqueued_ms: int = NOW_MS, *, deliveries: int =
 
 
 def restored(message: Message, *, deduct: bool = False, deliveries: int = 0) -> BrokeredMessage:
-    found = rewriting.restore(in_backlog(message, deliveries=deliveries), LATER_MS, deduct_parked_time=deduct)
-    assert isinstance(found, RestoredMessage)
-    return BrokeredMessage.decode(found.payload)
+    result = rewriting.restore(in_backlog(message, deliveries=deliveries), LATER_MS, deduct_parked_time=deduct)
+    assert isinstance(result, RestoredMessage)
+    return BrokeredMessage.decode(result.payload)
 
 
 def with_property(name: str, item: object) -> bytes:
-    """A parked message in which one alias is something else."""
+    """A parked message with another value of one alias."""
     properties = {"x-ms-path": "orders", name: item}
     return build(properties=Properties(message_id="1"), application_properties=properties, body=data(b"x"))
 
@@ -85,7 +85,7 @@ def test_r053_the_destination_is_kept_as_a_property() -> None:
     assert parked(BrokeredMessage("x")).lookup(Section.APPLICATION_PROPERTIES, "x-ms-path") == "orders"
 
 
-def test_q06_only_what_was_set_is_kept() -> None:
+def test_q06_only_fields_that_were_set_are_kept() -> None:
     properties = dict(parked(BrokeredMessage("x", message_id="7")).application_properties)
     assert properties == {"x-ms-path": "orders"}
 
@@ -112,7 +112,7 @@ def test_q06_ids_keys_and_properties_are_untouched() -> None:
     assert {name: message.properties[name] for name in own} == own
 
 
-def test_r056_the_aliases_become_what_they_were() -> None:
+def test_r056_the_aliases_are_restored_to_their_fields() -> None:
     when = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
     sent = BrokeredMessage("x", session_id="7", time_to_live=dt.timedelta(hours=2), scheduled_enqueue_time_utc=when)
     message = restored(parked(sent))
@@ -122,31 +122,31 @@ def test_r056_the_aliases_become_what_they_were() -> None:
     assert not rewriting.ALIASES & message.properties.keys()
 
 
-def test_q06_a_time_to_live_beyond_49_days_comes_back_whole() -> None:
+def test_q06_a_time_to_live_beyond_49_days_is_restored_in_full() -> None:
     message = restored(parked(BrokeredMessage("x", time_to_live=dt.timedelta(days=200))))
     assert message.time_to_live == dt.timedelta(days=200)
 
 
 def test_q06_a_time_to_live_in_plain_milliseconds_is_read() -> None:
-    found = rewriting.restore(with_property("x-ms-timetolive", 5_000), NOW_MS)
-    assert isinstance(found, RestoredMessage)
-    assert BrokeredMessage.decode(found.payload).time_to_live == dt.timedelta(seconds=5)
+    result = rewriting.restore(with_property("x-ms-timetolive", 5_000), NOW_MS)
+    assert isinstance(result, RestoredMessage)
+    assert BrokeredMessage.decode(result.payload).time_to_live == dt.timedelta(seconds=5)
 
 
-def test_q04_a_message_that_may_have_arrived_says_so_to_its_destination() -> None:
+def test_q04_a_message_that_may_have_arrived_carries_the_mark_to_its_destination() -> None:
     assert restored(parked(BrokeredMessage("x"), possible_duplicate=True)).properties["x-ms-possible-duplicate"] is True
     assert "x-ms-possible-duplicate" not in restored(parked(BrokeredMessage("x"))).properties
 
 
-@pytest.mark.parametrize("is_parked_so", [False, True])
-def test_q17_a_message_that_was_delivered_before_is_marked_once(*, is_parked_so: bool) -> None:
-    message = parked(BrokeredMessage("x", properties={"colour": "red"}), possible_duplicate=is_parked_so)
-    found = restored(message, deliveries=3)
-    assert found.properties["x-ms-possible-duplicate"] is True
-    assert found.properties["colour"] == "red"
-    pairs = Message(found.encode(NOW_MS)).pairs(Section.APPLICATION_PROPERTIES)
+@pytest.mark.parametrize("is_parked_with_mark", [False, True])
+def test_q17_a_message_that_was_delivered_before_is_marked_once(*, is_parked_with_mark: bool) -> None:
+    message = parked(BrokeredMessage("x", properties={"colour": "red"}), possible_duplicate=is_parked_with_mark)
+    received = restored(message, deliveries=3)
+    assert received.properties["x-ms-possible-duplicate"] is True
+    assert received.properties["colour"] == "red"
+    pairs = Message(received.encode(NOW_MS)).pairs(Section.APPLICATION_PROPERTIES)
     assert [key for key, _ in pairs].count("x-ms-possible-duplicate") == 1
-    header = Message(found.encode(NOW_MS)).header
+    header = Message(received.encode(NOW_MS)).header
     assert header is None or not header.delivery_count
 
 
@@ -169,24 +169,24 @@ def test_q09_the_message_says_when_and_for_how_long_it_was_parked() -> None:
     assert properties["x-ms-parked-for-ms"] == LATER_MS - NOW_MS
 
 
-def test_q09_deduct_takes_the_parked_time_off() -> None:
+def test_q09_deduct_parked_time_shortens_the_time_to_live() -> None:
     message = restored(parked(BrokeredMessage("x", time_to_live=dt.timedelta(minutes=2))), deduct=True)
     assert message.time_to_live == dt.timedelta(seconds=30)
 
 
-def test_q09_deduct_tells_what_expired_while_it_was_parked() -> None:
+def test_q09_deduct_parked_time_reports_messages_that_expired_while_parked() -> None:
     message = in_backlog(parked(BrokeredMessage("x", time_to_live=dt.timedelta(minutes=1))))
-    found = rewriting.restore(message, LATER_MS, deduct_parked_time=True)
-    assert found == ExpiredMessage("orders", 90_000, 60_000)
-    assert found.description == "it was parked for 90 s and could live 60 s"
+    result = rewriting.restore(message, LATER_MS, deduct_parked_time=True)
+    assert result == ExpiredMessage("orders", 90_000, 60_000)
+    assert result.description == "it was parked for 90 s; its time to live was 60 s"
 
 
-def test_a_message_parked_twice_tells_of_the_last_time() -> None:
-    once = rewriting.restore(
+def test_a_message_parked_twice_reports_only_the_last_parking() -> None:
+    first = rewriting.restore(
         in_backlog(parked(BrokeredMessage("x", message_id="1"), possible_duplicate=True)), LATER_MS
     )
-    assert isinstance(once, RestoredMessage)
-    properties = restored(parked(once.payload)).properties
+    assert isinstance(first, RestoredMessage)
+    properties = restored(parked(first.payload)).properties
     assert sorted(properties) == [
         "x-ms-parked-at",
         "x-ms-parked-for",
@@ -195,8 +195,8 @@ def test_a_message_parked_twice_tells_of_the_last_time() -> None:
     ]
 
 
-def test_q04_parking_keeps_a_mark_that_is_there() -> None:
-    """The application's own, or that of a message which was received with one and is sent again."""
+def test_q04_parking_keeps_an_existing_mark() -> None:
+    """The mark may be the application's own, or belong to a received message that is sent again."""
     own = BrokeredMessage("x", properties={"x-ms-possible-duplicate": True, "price": 3})
     for possible_duplicate in (False, True):
         message = restored(parked(own, possible_duplicate=possible_duplicate))
@@ -224,22 +224,22 @@ def test_q04_each_message_of_a_batch_is_marked() -> None:
     messages[1].properties["x-ms-possible-duplicate"] = True
     batch = encode_batch([message.encode(NOW_MS) for message in messages], messages[0])
     marked = rewriting.mark_possible_duplicate(batch, BATCH_FORMAT)
-    found = [BrokeredMessage.decode(one) for one in Message(marked).data]
-    assert [(one.text, one.properties["x-ms-possible-duplicate"]) for one in found] == [
+    decoded = [BrokeredMessage.decode(item) for item in Message(marked).data]
+    assert [(item.text, item.properties["x-ms-possible-duplicate"]) for item in decoded] == [
         (str(number), True) for number in range(3)
     ]
-    assert marked.startswith(batch[: batch.index(Message(batch).data[0]) - 5]), "the label is as it was"
+    assert marked.startswith(batch[: batch.index(Message(batch).data[0]) - 5]), "the envelope is unchanged"
     assert rewriting.mark_possible_duplicate(marked, BATCH_FORMAT) is marked
 
 
 @pytest.mark.parametrize(
     ("name", "item", "reason"),
     [
-        ("x-ms-path", None, "it has no property x-ms-path: nobody knows where it belongs"),
+        ("x-ms-path", None, "it has no property x-ms-path: its destination is unknown"),
         ("x-ms-path", 7, "its property x-ms-path is 7, not the path of an entity"),
         ("x-ms-path", "/", "its property x-ms-path is '/', not the path of an entity"),
         ("x-ms-path", Timestamp(NOW_MS), f"its property x-ms-path is Timestamp({NOW_MS}), not the path of an entity"),
-        ("x-ms-sessionid", 7, "its property x-ms-sessionid is 7, not a text"),
+        ("x-ms-sessionid", 7, "its property x-ms-sessionid is 7, not a string"),
         ("x-ms-timetolive", "a minute", "its property x-ms-timetolive is 'a minute', not a duration"),
         ("x-ms-timetolive", -5, "its property x-ms-timetolive is -5, not a duration"),
         ("x-ms-scheduledenqueuetimeutc", "now", "its property x-ms-scheduledenqueuetimeutc is 'now', not a time"),
@@ -258,7 +258,7 @@ def test_q07_a_property_with_the_name_of_an_alias_is_refused() -> None:
     rewriting.check_property_names({"a": 1, "x-ms-other": 2})
 
 
-def test_q08_the_excess_is_named() -> None:
+def test_q08_the_error_says_by_how_much_a_message_is_too_large() -> None:
     with pytest.raises(
         MessageCannotBeParked, match=r"have 1,\d\d\d bytes when parked, [1-9]\d* more than a backlog queue accepts"
     ):
@@ -278,12 +278,12 @@ def test_q08_parking_adds_less_than_two_kilobytes() -> None:
 
 
 def test_q08_properties_have_a_limit_of_their_own() -> None:
-    many = {f"p{number}": "x" * 30_000 for number in range(2)} | {"p2": "x" * 5_420}
-    payload = BrokeredMessage("x", properties=many).encode(NOW_MS)
+    large_properties = {f"p{number}": "x" * 30_000 for number in range(2)} | {"p2": "x" * 5_420}
+    payload = BrokeredMessage("x", properties=large_properties).encode(NOW_MS)
     assert rewriting.properties_size(payload) <= rewriting.MAX_PROPERTIES_BYTES
-    message = BrokeredMessage("x", session_id="s" * 100, properties=many)
+    message = BrokeredMessage("x", session_id="s" * 100, properties=large_properties)
     with pytest.raises(
-        MessageCannotBeParked, match=r"bytes of properties when parked, \d+ more than there can be \(65,536\)"
+        MessageCannotBeParked, match=r"bytes of properties when parked, \d+ more than the limit \(65,536\)"
     ):
         rewriting.check_parked_size(parked(message).payload, 262_144)
 
@@ -292,14 +292,14 @@ def test_q22_a_batch_is_parked_whole() -> None:
     batch = [BrokeredMessage(str(number), session_id="7") for number in range(3)]
     payload = encode_batch([message.encode(NOW_MS) for message in batch], batch[0])
     envelope = Message(rewriting.park(payload, BATCH_FORMAT, "orders", is_possible_duplicate=False))
-    inner = [Message(one) for one in envelope.data]
-    assert [one.lookup(Section.APPLICATION_PROPERTIES, "x-ms-sessionid") for one in inner] == ["7"] * 3
-    assert [one.data for one in inner] == [[b"0"], [b"1"], [b"2"]]
+    inner = [Message(item) for item in envelope.data]
+    assert [item.lookup(Section.APPLICATION_PROPERTIES, "x-ms-sessionid") for item in inner] == ["7"] * 3
+    assert [item.data for item in inner] == [[b"0"], [b"1"], [b"2"]]
     assert envelope.properties is not None
     assert envelope.properties.group_id is None
 
 
-# --- any message there and back ---------------------------------------------------------------------------------------
+# --- round trips of any message ---------------------------------------------------------------------------------------
 
 _TEXTS: Final = st.text(st.characters(codec="utf-8"), max_size=20)
 _VALUES: Final = st.one_of(
@@ -352,10 +352,10 @@ def payloads(draw: st.DrawFn) -> bytes:
 @given(payloads())
 def test_any_message_comes_back_as_it_was_sent(payload: bytes) -> None:
     sent = Message(payload)
-    found = rewriting.restore(in_backlog(parked(payload)), LATER_MS)
-    assert isinstance(found, RestoredMessage)
-    back = Message(found.payload)
-    assert back.bare().endswith(_behind_properties(sent))
+    result = rewriting.restore(in_backlog(parked(payload)), LATER_MS)
+    assert isinstance(result, RestoredMessage)
+    back = Message(result.payload)
+    assert back.bare().endswith(_sections_after_properties(sent))
     sent_properties, back_properties = sent.properties, back.properties
     assert sent_properties is not None
     assert back_properties is not None
@@ -367,13 +367,13 @@ def test_any_message_comes_back_as_it_was_sent(payload: bytes) -> None:
     assert (back.header.ttl if back.header else None) == (sent.header.ttl if sent.header else None)
 
 
-def _behind_properties(message: Message) -> bytes:
+def _sections_after_properties(message: Message) -> bytes:
     body = message.body_section
     return (message.raw(body) if body is not None else b"") + message.raw(Section.FOOTER)
 
 
 @given(st.binary(max_size=200))
-def test_bytes_that_are_no_message_are_malformed_and_nothing_else(payload: bytes) -> None:
+def test_bytes_that_are_no_message_are_reported_as_malformed(payload: bytes) -> None:
     try:
         rewriting.restore(payload, NOW_MS)
     except ParkedMessageMalformed:

@@ -1,4 +1,4 @@
-"""X07, Q22: of a batch of many keys, `park_on_fragment_outage` parks only the messages whose fragment is down."""
+"""X07, Q22: `park_on_fragment_outage` parks only those messages of a batch whose fragment is down."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def batch(name: str = "", *, rounds: int = 4) -> list[BrokeredMessage]:
 
 
 def is_down(message: BrokeredMessage) -> bool:
-    """Its fragment is in the store that is down."""
+    """Return whether the message's fragment is in the store that is down."""
     return KEYS.index(str(message.session_id)) % STORES == 1
 
 
@@ -46,24 +46,24 @@ def texts(messages: Sequence[BrokeredMessage], *, down: bool) -> list[str]:
     return [message.text for message in messages if is_down(message) is down]
 
 
-def by_key(found: Sequence[str]) -> dict[str, list[str]]:
-    """Texts by fragment, in their order."""
-    keys: dict[str, list[str]] = {}
-    for text in found:
-        keys.setdefault(text.partition(".")[0], []).append(text)
-    return keys
+def by_fragment(bodies: Sequence[str]) -> dict[str, list[str]]:
+    """Message texts by fragment, in their order."""
+    fragments: dict[str, list[str]] = {}
+    for body in bodies:
+        fragments.setdefault(body.partition(".")[0], []).append(body)
+    return fragments
 
 
-async def arrived_but(app: Application, uncertain: Sequence[str]) -> list[str]:
-    """What is in the primary, but for messages that its failed store may have."""
-    there = await app.queue_client().peek_batch(1_000)
-    return [message.text for message in there if message.text not in {"the last", *uncertain}]
+async def stored_texts_without(app: Application, uncertain: Sequence[str]) -> list[str]:
+    """The message texts in the primary, without messages that its failed store may have."""
+    messages = await app.queue_client().peek_batch(1_000)
+    return [message.text for message in messages if message.text not in {"the last", *uncertain}]
 
 
-async def marked(app: Application) -> set[str]:
-    """Messages, parked or at the primary, that say that they may be there twice."""
-    there = [*await app.parked_messages(), *await app.queue_client().peek_batch(1_000)]
-    return {message.text for message in there if DUPLICATE_MARK in message.properties}
+async def marked_texts(app: Application) -> set[str]:
+    """The texts of messages, parked or in the primary, that are marked as possible duplicates."""
+    messages = [*await app.parked_messages(), *await app.queue_client().peek_batch(1_000)]
+    return {message.text for message in messages if DUPLICATE_MARK in message.properties}
 
 
 @pytest.mark.parametrize("is_known", [False, True])
@@ -77,9 +77,9 @@ async def test_x07_q22_only_messages_whose_fragment_is_down_are_parked_and_in_or
         await orders.send_batch(sent)
         parked = [text for text in await texts_of_parked(app) if text != "before"]
         assert parked == texts(sent, down=True)
-        assert by_key(await peeked(app)) == by_key(texts(sent, down=False))
+        assert by_fragment(await peeked(app)) == by_fragment(texts(sent, down=False))
         assert len({event.backlog_queue for event in app.events_of(EventKind.PARKED)}) == 1
-        assert await marked(app) - {"before"} == set(), "the primary said that it had stored nothing"
+        assert await marked_texts(app) - {"before"} == set(), "the primary said that it had stored nothing"
         assert app.pairing.health_of("orders").state is EntityState.HEALTHY
         assert not app.events_of(EventKind.SUSPECTED, EventKind.FAILED_OVER)
         assert sorted(event.fragment or 0 for event in app.events_of(EventKind.FRAGMENT_DOWN)) == [1, 5, 9, 13]
@@ -87,7 +87,7 @@ async def test_x07_q22_only_messages_whose_fragment_is_down_are_parked_and_in_or
 
 @pytest.mark.parametrize("kind", ["fail_store", "hang_store"])
 @in_virtual_time
-async def test_x07_what_a_primary_has_stored_of_a_batch_is_not_sent_again_and_the_uncertain_rest_is_marked(
+async def test_x07_stored_messages_of_a_batch_are_not_sent_again_and_uncertain_ones_are_marked(
     kind: str,
 ) -> None:
     async with partitioned(None, failover_interval=60) as app:
@@ -95,13 +95,13 @@ async def test_x07_what_a_primary_has_stored_of_a_batch_is_not_sent_again_and_th
         getattr(app.namespaces.primary.outage, kind)(1)
         await app.queue_client().send_batch(sent)
         assert await texts_of_parked(app) == texts(sent, down=True)
-        assert by_key(await peeked(app)) == by_key(texts(sent, down=False)), "each is there once"
-        assert await marked(app) == set(texts(sent, down=True)), "nobody knows what that store has"
+        assert by_fragment(await peeked(app)) == by_fragment(texts(sent, down=False)), "each message is stored once"
+        assert await marked_texts(app) == set(texts(sent, down=True)), "that store may have written them"
         assert not app.events_of(EventKind.SUSPECTED, EventKind.FAILED_OVER)
 
 
 def full_batch(keys: Sequence[str]) -> list[BrokeredMessage]:
-    """A batch that an entity takes, and that is too large with a mark in each message."""
+    """A batch that an entity accepts, and that is too large with a mark in each message."""
     size = 1_000
     while True:
         messages = [BrokeredMessage(f"{number}." + "x" * size, session_id=key) for number, key in enumerate(keys)]
@@ -111,7 +111,7 @@ def full_batch(keys: Sequence[str]) -> list[BrokeredMessage]:
 
 
 @in_virtual_time
-async def test_x07_q04_a_full_batch_is_sent_again_in_parts_and_what_is_stored_of_a_part_is_not_sent_once_more() -> None:
+async def test_x07_q04_a_full_batch_is_sent_again_in_parts_without_messages_stored_of_a_part() -> None:
     async with partitioned(None, failover_interval=60) as app:
         orders, outage = app.queue_client(), app.namespaces.primary.outage
         await orders.send(BrokeredMessage("the last", session_id=UP))
@@ -120,14 +120,14 @@ async def test_x07_q04_a_full_batch_is_sent_again_in_parts_and_what_is_stored_of
         sending = asyncio.ensure_future(orders.send_batch(sent))
         await asyncio.sleep(1)
         outage.fail_store(1)
-        outage.cut()  # nothing of it arrived, and nobody knows
+        outage.cut()  # nothing arrived, but the client cannot know
         outage.slow(0)
         await sending
         down = [message.text for message in sent if message.session_id == DOWN]
         others = [message.text for message in sent if message.session_id != DOWN]
         assert await texts_of_parked(app) == down
-        assert by_key(await arrived_but(app, down)) == by_key(others), "each is there once"
-        assert await marked(app) >= set(down)
+        assert by_fragment(await stored_texts_without(app, down)) == by_fragment(others), "each message is stored once"
+        assert await marked_texts(app) >= set(down)
 
 
 @in_virtual_time
@@ -144,7 +144,7 @@ async def test_x07_messages_without_a_key_are_not_parked() -> None:
 
 
 @in_virtual_time
-async def test_q18_x07_order_holds_against_earlier_and_later_sends_of_the_same_keys() -> None:
+async def test_q18_x07_batches_and_single_sends_of_the_same_keys_keep_their_order() -> None:
     async with partitioned() as app:
         orders = app.queue_client()
         await asyncio.gather(
@@ -166,24 +166,24 @@ async def test_q18_x07_order_holds_against_earlier_and_later_sends_of_the_same_k
             orders.send(BrokeredMessage("1.g", session_id=DOWN)),
             orders.send_batch(batch("h")),
         )
-        of_key = [text for text in await texts_of_parked(app) if text.partition(".")[0] in ("f1", "1", "h1")]
-        assert of_key[5:] == ["f1.0", "f1.1", "f1.2", "f1.3", "1.g", "h1.0", "h1.1", "h1.2", "h1.3"]
+        of_fragment = [text for text in await texts_of_parked(app) if text.partition(".")[0] in ("f1", "1", "h1")]
+        assert of_fragment[5:] == ["f1.0", "f1.1", "f1.2", "f1.3", "1.g", "h1.0", "h1.1", "h1.2", "h1.3"]
 
 
 @in_virtual_time
-async def test_q22_where_the_secondary_is_down_too_the_error_says_which_messages_are_at_the_primary() -> None:
+async def test_q22_if_the_secondary_is_down_too_the_error_lists_the_messages_the_primary_stored() -> None:
     async with partitioned(operation_timeout=20) as app:
         sent = batch(rounds=1)
         app.namespaces.secondary.outage.stop()
-        with pytest.raises(NotSent, match="12 messages of it are safe") as failed:
+        with pytest.raises(NotSent, match="12 of its messages are safe") as failed:
             await app.queue_client().send_batch(sent)
-        assert [sent[place].text for place in failed.value.stored] == texts(sent, down=False)
+        assert [sent[index].text for index in failed.value.stored] == texts(sent, down=False)
         assert failed.value.safe == 1
         assert sorted(await peeked(app)) == sorted(texts(sent, down=False))
 
 
 @in_virtual_time
-async def test_x08_with_a_spool_the_rest_of_such_a_batch_is_kept_there(tmp_path: Path) -> None:
+async def test_x08_if_the_secondary_is_down_messages_whose_fragment_is_down_are_spooled(tmp_path: Path) -> None:
     async with partitioned(operation_timeout=20, spool_dir=tmp_path) as app:
         sent = batch()
         app.namespaces.secondary.outage.stop()
@@ -193,11 +193,11 @@ async def test_x08_with_a_spool_the_rest_of_such_a_batch_is_kept_there(tmp_path:
         app.namespaces.secondary.outage.restore()
         await asyncio.sleep(120)
         assert await texts_of_parked(app) == texts(sent, down=True)
-        assert by_key(await peeked(app)) == by_key(texts(sent, down=False))
+        assert by_fragment(await peeked(app)) == by_fragment(texts(sent, down=False))
 
 
-def with_all_properties(session_id: str) -> BrokeredMessage:
-    """A message with as many bytes of properties as there can be."""
+def with_largest_properties(session_id: str) -> BrokeredMessage:
+    """A message with as many bytes of properties as a message can have."""
     size = 5_500
     while True:
         properties = {"a": "x" * 30_000, "b": "x" * 30_000, "c": "x" * size}
@@ -208,9 +208,9 @@ def with_all_properties(session_id: str) -> BrokeredMessage:
 
 
 @in_virtual_time
-async def test_q08_q22_if_a_message_whose_fragment_is_down_cannot_be_parked_nothing_of_the_batch_is_sent() -> None:
+async def test_q08_q22_nothing_of_a_batch_is_sent_if_a_message_for_a_down_fragment_cannot_be_parked() -> None:
     async with partitioned() as app:
-        large = with_all_properties(DOWN)
+        large = with_largest_properties(DOWN)
         sender = app.primary.create_message_sender("orders")
         assert not sender.can_be_parked([BrokeredMessage("small", session_id=UP), large])
         with pytest.raises(MessageCannotBeParked):
@@ -234,7 +234,7 @@ def texts_of(events: Sequence[Sent | SendFailed], kind: type[Sent | SendFailed])
 
 
 @in_virtual_time
-async def test_x09_of_a_batch_that_is_stored_in_part_only_the_others_are_written_down_as_failed() -> None:
+async def test_x09_if_a_batch_is_stored_in_part_only_the_other_messages_are_reported_as_failed() -> None:
     async with partitioned(None, park_on_fragment_outage=False, failover_interval=60) as app:
         events: list[Sent | SendFailed] = []
         sent = batch(rounds=1)
@@ -242,14 +242,14 @@ async def test_x09_of_a_batch_that_is_stored_in_part_only_the_others_are_written
         app.namespaces.primary.outage.fail_store(1)
         with pytest.raises(PartlyStored) as failed:
             await app.queue_client().send_batch(sent)
-        assert [sent[place].text for place in failed.value.stored] == texts(sent, down=False)
+        assert [sent[index].text for index in failed.value.stored] == texts(sent, down=False)
         assert texts_of(events, SendFailed) == texts(sent, down=True)
         assert texts_of(events, Sent) == texts(sent, down=False)
 
 
 @pytest.mark.parametrize("parks", [False, True])
 @in_virtual_time
-async def test_x08_a_spooled_batch_that_the_primary_stores_in_part_goes_on_with_the_rest(
+async def test_x08_if_the_primary_stores_a_spooled_batch_in_part_only_the_rest_is_sent_again(
     tmp_path: Path, *, parks: bool
 ) -> None:
     async with InMemoryPair(stores=STORES) as namespaces:
@@ -263,13 +263,13 @@ async def test_x08_a_spooled_batch_that_the_primary_stores_in_part_goes_on_with_
             namespaces.primary.outage.restore()
             namespaces.primary.outage.fail_store(1)
             await asyncio.sleep(120)
-            assert by_key(await peeked(app)) == by_key(texts(sent, down=False)), "each is there once"
+            assert by_fragment(await peeked(app)) == by_fragment(texts(sent, down=False)), "each message is stored once"
             assert app.pairing.spool_status is not None
             assert app.pairing.spool_status.count > 0
             namespaces.primary.outage.restore()
             await asyncio.sleep(300)
             arrived = await namespaces.primary.messages("orders")
             assert {message.text for message in arrived} == {message.text for message in sent}
-            once = [message.text for message in arrived if DUPLICATE_MARK not in message.properties]
-            assert len(once) == len(set(once)), "whatever is there twice says so"
+            unmarked = [message.text for message in arrived if DUPLICATE_MARK not in message.properties]
+            assert len(unmarked) == len(set(unmarked)), "every second copy is marked"
             assert app.pairing.spool_status.count == 0

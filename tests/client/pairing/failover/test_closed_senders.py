@@ -1,4 +1,4 @@
-"""Senders that are closed while they send, or used after that: their end says nothing of the entity."""
+"""Closing a sender that has a send in flight does not change the entity's health; a closed sender refuses sends."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ LATER = dt.datetime(2100, 1, 1, tzinfo=dt.UTC)
 
 
 @in_virtual_time
-@pytest.mark.parametrize("what", ["client", "factory", "pairing", "fault"])
-async def test_a_send_in_flight_when_its_client_is_closed_fails_nothing_over(what: str) -> None:
+@pytest.mark.parametrize("ended", ["client", "factory", "pairing", "fault"])
+async def test_closing_a_client_with_a_send_in_flight_triggers_no_failover(ended: str) -> None:
     async with in_memory_pair_application(failover_interval=0) as app:
         client, other = app.queue_client(), app.queue_client()
         await client.send(BrokeredMessage("apples"))
         app.namespaces.primary.outage.slow(2)
         sending = asyncio.ensure_future(client.send(BrokeredMessage("pears")))
         await asyncio.sleep(1)
-        if what == "fault":
+        if ended == "fault":
             app.primary.abort(RuntimeError("enough"))
         else:
-            ends = {"client": client.close, "factory": app.primary.close, "pairing": app.pairing.close}
-            await ends[what]()
+            close_methods = {"client": client.close, "factory": app.primary.close, "pairing": app.pairing.close}
+            await close_methods[ended]()
         with pytest.raises(ConnectionLost):
             await sending
         assert app.pairing.health_of("orders").state is EntityState.HEALTHY
@@ -37,13 +37,13 @@ async def test_a_send_in_flight_when_its_client_is_closed_fails_nothing_over(wha
         app.namespaces.primary.outage.restore()
         await asyncio.sleep(5)
         assert await app.parked_messages() == []
-        if what == "client":
+        if ended == "client":
             await other.send(BrokeredMessage("plums"))
             assert (await app.arrived_bodies())[-1] == "plums"
 
 
 @in_virtual_time
-async def test_a_client_is_not_used_after_its_end_also_while_its_entity_is_failed_over() -> None:
+async def test_a_closed_client_refuses_sends_even_while_its_entity_is_failed_over() -> None:
     async with in_memory_pair_application(failover_interval=0) as app:
         client = app.queue_client()
         app.namespaces.primary.outage.stop()
@@ -59,7 +59,7 @@ async def test_a_client_is_not_used_after_its_end_also_while_its_entity_is_faile
 
 
 @in_virtual_time
-async def test_nor_are_the_clients_of_a_factory_that_has_ended() -> None:
+async def test_clients_of_a_closed_or_faulted_factory_refuse_sends() -> None:
     async with in_memory_pair_application(failover_interval=0) as app:
         client = app.queue_client()
         app.namespaces.primary.outage.stop()
@@ -77,7 +77,7 @@ async def test_nor_are_the_clients_of_a_factory_that_has_ended() -> None:
 
 
 @in_virtual_time
-async def test_a_held_send_ends_with_its_factory() -> None:
+async def test_a_held_send_fails_when_its_factory_is_closed() -> None:
     async with in_memory_pair_application(failover_interval=60, hold_during_failover_interval=True) as app:
         app.namespaces.primary.outage.stop()
         sending = asyncio.ensure_future(app.queue_client().send(BrokeredMessage("apples")))

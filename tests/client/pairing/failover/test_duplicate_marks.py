@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
 DUPLICATE_MARK = "x-ms-possible-duplicate"
 LARGEST = 262_144
-WAY_S = 2.0
+LATENCY_S = 2.0
 
 
 @contextlib.asynccontextmanager
 async def losing_responses(namespace: InMemoryNamespace) -> AsyncIterator[None]:
-    """What is sent in the block arrives there, and its response is lost at the end of it: the connection is cut."""
-    namespace.outage.slow(WAY_S)
+    """Deliver what is sent inside the block, then cut the connection, so that the responses are lost."""
+    namespace.outage.slow(LATENCY_S)
     loop = asyncio.get_running_loop()
     before_s = loop.time()
     yield
-    await asyncio.sleep(before_s + 1.5 * WAY_S - loop.time())
+    await asyncio.sleep(before_s + 1.5 * LATENCY_S - loop.time())
     namespace.outage.slow(0)
     namespace.outage.cut()
 
@@ -72,8 +72,8 @@ async def test_q04_every_message_of_a_batch_that_is_sent_again_is_marked() -> No
         async with losing_responses(app.namespaces.primary):
             sending = asyncio.ensure_future(queue.send_batch([BrokeredMessage("apples"), BrokeredMessage("pears")]))
         await sending
-        found = await in_primary(app)
-        assert (marks(found, "apples"), marks(found, "pears")) == ([None, True], [None, True])
+        stored = await in_primary(app)
+        assert (marks(stored, "apples"), marks(stored, "pears")) == ([None, True], [None, True])
 
 
 @in_virtual_time
@@ -92,15 +92,15 @@ async def test_q04_a_batch_that_its_marks_make_too_large_is_sent_again_in_parts_
             async with losing_responses(namespaces.primary):
                 sending = asyncio.ensure_future(queue.send_batch(batch))
             await sending
-            _, *found = await in_primary(app)
+            _, *stored = await in_primary(app)
             ids = [message.message_id for message in batch]
-            assert [message.message_id for message in found] == ids + ids
-            assert [message.properties.get(DUPLICATE_MARK) for message in found] == [None] * count + [True] * count
+            assert [message.message_id for message in stored] == ids + ids
+            assert [message.properties.get(DUPLICATE_MARK) for message in stored] == [None] * count + [True] * count
 
 
 @in_virtual_time
 async def test_q04_a_message_that_its_mark_makes_too_large_is_not_sent_again_and_the_error_says_so() -> None:
-    """A second copy without the mark would be a duplicate that nobody can recognise."""
+    """A second copy without the mark would be a duplicate that receivers cannot recognise."""
     size = LARGEST - len(BrokeredMessage(b"", message_id="1").encode(0)) - 16
     async with in_memory_pair_application() as app:
         queue = app.queue_client()
@@ -114,7 +114,7 @@ async def test_q04_a_message_that_its_mark_makes_too_large_is_not_sent_again_and
 
 
 @in_virtual_time
-async def test_q02_q04_a_held_send_is_marked_when_it_goes_out_at_last() -> None:
+async def test_q02_q04_a_held_send_is_marked_when_it_is_sent_again() -> None:
     async with in_memory_pair_application(failover_interval=60, hold_during_failover_interval=True) as app:
         queue = app.queue_client()
         await queue.send(BrokeredMessage("before"))
@@ -126,7 +126,7 @@ async def test_q02_q04_a_held_send_is_marked_when_it_goes_out_at_last() -> None:
         app.namespaces.primary.outage.restore()
         await asyncio.gather(sending, unsent)
         assert marks(await in_primary(app)) == [None, True]
-        assert marks(await in_primary(app), "pears") == [None], "it had not left, so there is one copy of it"
+        assert marks(await in_primary(app), "pears") == [None], "it was never transmitted, so there is one copy of it"
 
 
 @in_virtual_time
@@ -136,7 +136,7 @@ async def test_q04_a_send_that_waited_for_a_busy_server_after_a_lost_response_is
         await queue.send(BrokeredMessage("before"))
         async with losing_responses(app.namespaces.primary):
             sending = asyncio.ensure_future(queue.send(BrokeredMessage("apples")))
-            await asyncio.sleep(1.1 * WAY_S)
+            await asyncio.sleep(1.1 * LATENCY_S)
             app.namespaces.primary.outage.busy("orders")
         await asyncio.sleep(5)
         app.namespaces.primary.outage.restore()
@@ -145,7 +145,7 @@ async def test_q04_a_send_that_waited_for_a_busy_server_after_a_lost_response_is
 
 
 @in_virtual_time
-async def test_q04_q22_a_schedule_request_that_is_made_again_is_marked() -> None:
+async def test_q04_q22_a_schedule_request_that_is_sent_again_is_marked() -> None:
     async with in_memory_pair_application() as app:
         queue = app.queue_client()
         when = dt.datetime.fromtimestamp(app.namespaces.clock.wall_ms() / 1000 + 7200, dt.UTC)
@@ -158,7 +158,7 @@ async def test_q04_q22_a_schedule_request_that_is_made_again_is_marked() -> None
 
 
 @in_virtual_time
-async def test_q04_a_park_that_is_tried_again_after_a_lost_response_is_marked() -> None:
+async def test_q04_a_message_parked_again_after_a_lost_response_is_marked() -> None:
     async with in_memory_pair_application(failover_interval=0, backlog_queue_count=1) as app:
         queue = app.queue_client()
         app.namespaces.primary.outage.stop()
@@ -188,7 +188,7 @@ async def test_q04_x08_a_message_parked_without_a_response_and_spooled_is_marked
 
 
 @in_virtual_time
-async def test_q04_x08_what_an_earlier_process_left_in_the_spool_is_marked(tmp_path: Path) -> None:
+async def test_q04_x08_messages_that_an_earlier_process_left_in_the_spool_are_marked(tmp_path: Path) -> None:
     async with InMemoryPair() as namespaces:
         await namespaces.primary.create_queue("orders")
         async with paired_application(namespaces, failover_interval=0, spool_dir=tmp_path) as app:
@@ -210,9 +210,9 @@ async def test_q04_x08_a_spooled_message_is_marked_when_it_is_tried_again_after_
             namespace.outage.stop()
         await app.queue_client().send(BrokeredMessage("apples"))
         app.namespaces.primary.outage.restore()
-        app.namespaces.primary.outage.slow(WAY_S)
+        app.namespaces.primary.outage.slow(LATENCY_S)
         app.pairing.mark_path_healthy("orders")
-        while not marks(await in_primary(app)):  # noqa: ASYNC110  # attaching takes several ways, too
+        while not marks(await in_primary(app)):  # noqa: ASYNC110  # attaching takes several round trips, too
             await asyncio.sleep(0.1)
         app.namespaces.primary.outage.stop()
         await asyncio.sleep(5)
@@ -225,7 +225,7 @@ async def test_q04_x08_a_spooled_message_is_marked_when_it_is_tried_again_after_
 
 
 @in_virtual_time
-async def test_q04_a_sender_without_a_pair_changes_no_message() -> None:
+async def test_q04_an_unpaired_sender_marks_no_message() -> None:
     async with InMemoryPair() as namespaces:
         await namespaces.primary.create_queue("orders")
         primary, _ = namespaces.factories()

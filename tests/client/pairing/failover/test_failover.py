@@ -1,4 +1,4 @@
-"""R028 to R049: when sends are redirected, and for whom."""
+"""R028 to R049: when sends fail over to the secondary, and for which senders."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ async def test_r028_all_senders_of_a_paired_factory_are_of_one_type() -> None:
 
 
 def backlog_usage(app: Application) -> list[UsageRow]:
-    """What was asked of the backlog queues."""
+    """The usage rows of the backlog queues."""
     return [row for row in app.namespaces.secondary.usage() if "/x-servicebus-transfer/" in row.entity]
 
 
 @in_virtual_time
-async def test_r009_r029_while_all_is_well_nothing_is_different() -> None:
+async def test_r009_r029_while_the_primary_is_healthy_pairing_changes_nothing() -> None:
     async with in_memory_pair_application(ping_primary_interval=1) as app:
-        before = backlog_usage(app)
+        usage_before = backlog_usage(app)
         await app.queue_client().send(BrokeredMessage("apples", session_id="7"))
         await asyncio.sleep(3600)
-        assert backlog_usage(app) == before
+        assert backlog_usage(app) == usage_before
         (message,) = await app.namespaces.primary.messages("orders")
         assert (message.text, message.session_id, message.properties) == ("apples", "7", {})
         assert await app.parked_messages() == []
@@ -62,7 +62,7 @@ async def test_r030_r033_failover_engages_when_the_interval_has_passed() -> None
 
 
 @in_virtual_time
-async def test_r032_a_time_out_is_a_trigger() -> None:
+async def test_r032_a_timeout_triggers_failover() -> None:
     async with in_memory_pair_application(failover_interval=0, operation_timeout=20) as app:
         queue = app.queue_client()
         await queue.send(BrokeredMessage("apples"))
@@ -74,7 +74,7 @@ async def test_r032_a_time_out_is_a_trigger() -> None:
 
 
 @in_virtual_time
-async def test_q04_what_a_store_that_hangs_has_may_appear_later_and_is_marked() -> None:
+async def test_q04_a_message_that_a_hanging_store_may_write_later_is_marked() -> None:
     async with in_memory_pair_application(failover_interval=0) as app:
         queue = app.queue_client()
         app.namespaces.primary.outage.hang_store()
@@ -90,7 +90,7 @@ async def test_q04_what_a_store_that_hangs_has_may_appear_later_and_is_marked() 
 
 
 @in_virtual_time
-async def test_r034_a_success_inside_the_interval_prevents_it() -> None:
+async def test_r034_a_success_within_the_failover_interval_prevents_the_failover() -> None:
     async with in_memory_pair_application(failover_interval=60) as app:
         queue = app.queue_client()
         app.namespaces.primary.outage.stop()
@@ -124,7 +124,7 @@ async def test_r036_r040_r049_sends_go_to_a_backlog_queue_and_nowhere_else() -> 
         queue = app.queue_client()
         app.namespaces.primary.outage.stop()
         await queue.send(BrokeredMessage("apples"))
-        app.namespaces.primary.outage.restore()  # but nobody has pinged it yet
+        app.namespaces.primary.outage.restore()  # but not pinged yet
         await queue.send(BrokeredMessage("pears"))
         assert [message.text for message in await app.parked_messages()] == ["apples", "pears"]
         assert await app.arrived_bodies() == []
@@ -133,13 +133,13 @@ async def test_r036_r040_r049_sends_go_to_a_backlog_queue_and_nowhere_else() -> 
 @in_virtual_time
 async def test_r044_other_senders_are_redirected_without_failing_first() -> None:
     async with in_memory_pair_application(failover_interval=0, operation_timeout=20) as app:
-        one, other = app.queue_client(), app.primary.create_message_sender("ORDERS")
-        await one.send(BrokeredMessage("apples"))
+        first, second = app.queue_client(), app.primary.create_message_sender("ORDERS")
+        await first.send(BrokeredMessage("apples"))
         app.namespaces.primary.outage.hang()
-        await one.send(BrokeredMessage("pears"))
+        await first.send(BrokeredMessage("pears"))
         loop = asyncio.get_running_loop()
         before_s = loop.time()
-        await other.send(BrokeredMessage("plums"))
+        await second.send(BrokeredMessage("plums"))
         assert loop.time() - before_s < 0.1
 
 
@@ -163,7 +163,7 @@ async def test_r037_r038_r045_r067_pings_go_on_until_one_is_answered_and_then_al
 
 
 @in_virtual_time
-async def test_r048_r054_messages_of_many_entities_lie_mixed_in_one_backlog_queue() -> None:
+async def test_r048_r054_messages_of_several_entities_share_one_backlog_queue() -> None:
     async with in_memory_pair_application(("orders", "invoices"), failover_interval=0, backlog_queue_count=1) as app:
         app.namespaces.primary.outage.stop()
         for path in ("orders", "invoices"):
@@ -172,7 +172,7 @@ async def test_r048_r054_messages_of_many_entities_lie_mixed_in_one_backlog_queu
 
 
 @in_virtual_time
-async def test_a_busy_server_never_triggers_and_is_asked_again() -> None:
+async def test_a_busy_server_never_triggers_failover_and_is_retried() -> None:
     async with in_memory_pair_application(failover_interval=0) as app:
         app.namespaces.primary.outage.busy("orders")
         sending = asyncio.ensure_future(app.queue_client().send(BrokeredMessage("apples")))
@@ -197,7 +197,7 @@ async def test_q01_the_interval_runs_from_the_first_failure() -> None:
 
 
 @in_virtual_time
-async def test_q01_with_no_interval_the_very_send_that_failed_is_parked() -> None:
+async def test_q01_with_no_failover_interval_the_failed_send_itself_is_parked() -> None:
     async with in_memory_pair_application(failover_interval=0) as app:
         app.namespaces.primary.outage.stop()
         await app.queue_client().send(BrokeredMessage("apples"))
@@ -242,7 +242,7 @@ async def test_q03_a_silent_primary_does_not_use_up_the_time_for_parking() -> No
 
 
 @in_virtual_time
-async def test_q03_with_no_time_left_the_error_says_that_it_was_not_sent() -> None:
+async def test_q03_with_no_time_left_the_error_says_that_the_message_was_not_sent() -> None:
     async with in_memory_pair_application(failover_interval=0, operation_timeout=20) as app:
         for namespace in (app.namespaces.primary, app.namespaces.secondary):
             namespace.outage.hang()
@@ -256,7 +256,7 @@ async def test_q03_with_no_time_left_the_error_says_that_it_was_not_sent() -> No
 
 
 @in_virtual_time
-async def test_q04_a_parked_message_that_the_primary_may_have_says_so() -> None:
+async def test_q04_a_parked_message_that_the_primary_may_have_is_marked() -> None:
     async with in_memory_pair_application(failover_interval=0, operation_timeout=20) as app:
         queue = app.queue_client()
         await queue.send(BrokeredMessage("apples"))
@@ -269,11 +269,14 @@ async def test_q04_a_parked_message_that_the_primary_may_have_says_so() -> None:
 
 
 @in_virtual_time
-async def test_q12_the_state_is_of_one_factory_and_one_entity_however_it_is_spelled() -> None:
+async def test_q12_the_state_belongs_to_one_factory_and_one_path_in_any_case() -> None:
     async with InMemoryPair() as namespaces:
         await namespaces.primary.create_queue("Orders")
-        async with paired_application(namespaces, failover_interval=0) as one, paired_application(namespaces) as other:
+        async with (
+            paired_application(namespaces, failover_interval=0) as first,
+            paired_application(namespaces) as second,
+        ):
             namespaces.primary.outage.stop()
-            await one.queue_client("orders").send(BrokeredMessage("apples"))
-            assert one.pairing.health_of("ORDERS").state is EntityState.FAILED_OVER
-            assert other.pairing.health_of("orders").state is EntityState.HEALTHY
+            await first.queue_client("orders").send(BrokeredMessage("apples"))
+            assert first.pairing.health_of("ORDERS").state is EntityState.FAILED_OVER
+            assert second.pairing.health_of("orders").state is EntityState.HEALTHY

@@ -1,4 +1,4 @@
-"""`park_on_fragment_outage`: a keyed send whose fragment is down is parked, and nothing else is."""
+"""`park_on_fragment_outage`: a keyed send whose fragment is down is parked, and no other send is."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ if TYPE_CHECKING:
 
 MINUTE_S: Final = 60.0
 DOWN: Final = key_for_fragment(1)
-"""Leads to a fragment in the store that is down."""
-OF_QUEUE: Final = ("requires_session", "requires_duplicate_detection")
+"""A key of a fragment in the store that is down."""
+QUEUE_OPTIONS: Final = ("requires_session", "requires_duplicate_detection")
 UP: Final = key_for_fragment(2)
 
 
 @asynccontextmanager
-async def partitioned(store: int | None = 1, **options: Any) -> AsyncIterator[Application]:  # noqa: ANN401  # of the pairing, or of the queue
-    """A program on a pair whose primary has a partitioned queue `orders`; one of four stores is down."""
-    of_queue = {name: options.pop(name) for name in OF_QUEUE if name in options}
+async def partitioned(store: int | None = 1, **options: Any) -> AsyncIterator[Application]:  # noqa: ANN401  # options of the pairing or of the queue
+    """An application with a pair whose primary has a partitioned queue `orders`; one of four stores is down."""
+    queue_options = {name: options.pop(name) for name in QUEUE_OPTIONS if name in options}
     async with InMemoryPair(stores=4) as namespaces:
-        await namespaces.primary.create_queue("orders", enable_partitioning=True, **of_queue)
-        given = {"park_on_fragment_outage": True, "ping_primary_interval": 10} | options
-        async with paired_application(namespaces, **given) as app:
+        await namespaces.primary.create_queue("orders", enable_partitioning=True, **queue_options)
+        pairing_options = {"park_on_fragment_outage": True, "ping_primary_interval": 10} | options
+        async with paired_application(namespaces, **pairing_options) as app:
             if store is not None:
                 namespaces.primary.outage.fail_store(store)
-                await find_out(namespaces.primary)
+                await detect_store_failure(namespaces.primary)
             yield app
 
 
-async def find_out(primary: InMemoryNamespace) -> None:
-    """Somebody else meets the store when it fails: what he sends may be there, or not."""
+async def detect_store_failure(primary: InMemoryNamespace) -> None:
+    """Let a send of another client detect the failed store; its message may be stored or not."""
     async with primary.factory(retry_policy=NO_RETRY) as other:
         with suppress(FragmentUnavailable):
             await other.create_queue_client("orders").send(BrokeredMessage("the last", session_id=DOWN))
@@ -54,7 +54,7 @@ async def texts_of_parked(app: Application) -> list[str]:
 
 
 async def peeked(app: Application) -> list[str]:
-    """What is in the fragments of the primary that answer."""
+    """The message texts in those fragments of the primary that respond."""
     return [message.text for message in await app.queue_client().peek_batch(100) if message.text != "the last"]
 
 
@@ -93,7 +93,7 @@ async def test_a_message_id_is_a_key_where_duplicates_are_detected() -> None:
 
 
 @in_virtual_time
-async def test_without_the_option_such_a_send_fails_the_entity_over() -> None:
+async def test_without_the_option_a_send_whose_fragment_is_down_fails_the_entity_over() -> None:
     async with partitioned(park_on_fragment_outage=False, failover_interval=0) as app:
         orders = app.queue_client()
         await orders.send(BrokeredMessage("apples", session_id=DOWN))
@@ -103,7 +103,7 @@ async def test_without_the_option_such_a_send_fails_the_entity_over() -> None:
 
 
 @in_virtual_time
-async def test_q13_without_the_option_the_ping_asks_for_the_very_fragment() -> None:
+async def test_q13_without_the_option_pings_go_to_the_fragment_that_failed() -> None:
     async with partitioned(
         park_on_fragment_outage=False, failover_interval=0, requires_duplicate_detection=True
     ) as app:
@@ -119,12 +119,12 @@ async def test_q13_without_the_option_the_ping_asks_for_the_very_fragment() -> N
 
 
 @in_virtual_time
-async def test_q18_once_one_of_a_key_was_parked_later_ones_are_until_the_fragment_answers_a_ping() -> None:
+async def test_q18_after_one_message_of_a_key_is_parked_later_ones_are_until_a_ping_succeeds() -> None:
     async with partitioned() as app:
         orders = app.queue_client()
         await orders.send(BrokeredMessage("first", session_id=DOWN))
         app.namespaces.primary.outage.restore()
-        await asyncio.sleep(5)  # the store is there again, and nobody has pinged it yet
+        await asyncio.sleep(5)  # the store is available again, but not pinged yet
         await orders.send(BrokeredMessage("second", session_id=DOWN))
         await app.primary.create_message_sender("ORDERS").send(BrokeredMessage("third", session_id=DOWN))
         assert sorted(await texts_of_parked(app)) == ["first", "second", "third"]
@@ -134,7 +134,7 @@ async def test_q18_once_one_of_a_key_was_parked_later_ones_are_until_the_fragmen
 
 
 @in_virtual_time
-async def test_q13_pings_go_to_each_fragment_that_is_down_once_an_interval_and_carry_a_key_of_it() -> None:
+async def test_q13_each_fragment_that_is_down_is_pinged_once_an_interval_with_one_of_its_keys() -> None:
     async with partitioned() as app:
         orders = app.queue_client()
         for fragment in (1, 5, 1, 2):
@@ -148,12 +148,12 @@ async def test_q13_pings_go_to_each_fragment_that_is_down_once_an_interval_and_c
         await asyncio.sleep(MINUTE_S)
         count = len(app.events_of(EventKind.PINGED))
         await asyncio.sleep(10 * MINUTE_S)
-        assert len(app.events_of(EventKind.PINGED)) == count, "nobody asks any more"
+        assert len(app.events_of(EventKind.PINGED)) == count, "pings have stopped"
         assert sorted(event.fragment or 0 for event in app.events_of(EventKind.FRAGMENT_BACK)) == [1, 5]
 
 
 @in_virtual_time
-async def test_a_store_that_hangs_parks_what_waits_for_it_and_says_that_it_may_be_there_twice() -> None:
+async def test_a_send_that_waits_for_a_hanging_store_is_parked_as_a_possible_duplicate() -> None:
     async with partitioned(None) as app:
         orders = app.queue_client()
         app.namespaces.primary.outage.hang_store(1)
@@ -162,14 +162,14 @@ async def test_a_store_that_hangs_parks_what_waits_for_it_and_says_that_it_may_b
         marks = {
             message.text: "x-ms-possible-duplicate" in message.properties for message in await app.parked_messages()
         }
-        assert marks == {"apples": True, "pears": False}, "only the first was with the primary at all"
+        assert marks == {"apples": True, "pears": False}, "only the first was sent to the primary"
         app.namespaces.primary.outage.restore()
         await asyncio.sleep(MINUTE_S)
-        assert await app.arrived_bodies() == ["apples"], "it has appeared there after all"
+        assert await app.arrived_bodies() == ["apples"], "the store has written it after all"
 
 
 @in_virtual_time
-async def test_where_both_are_down_the_send_fails_with_both_reasons() -> None:
+async def test_if_the_fragment_and_the_secondary_are_down_the_send_fails_with_both_reasons() -> None:
     async with partitioned(operation_timeout=10) as app:
         orders = app.queue_client()
         await orders.send(BrokeredMessage("apples", session_id=DOWN))
@@ -180,7 +180,7 @@ async def test_where_both_are_down_the_send_fails_with_both_reasons() -> None:
 
 
 @in_virtual_time
-async def test_what_cannot_be_parked_is_refused() -> None:
+async def test_a_message_too_large_to_park_is_refused_if_its_fragment_is_down() -> None:
     async with partitioned() as app:
         overhead = len(BrokeredMessage(b"x" * 1_000, session_id=DOWN).encode(0)) - 1_000
         large = BrokeredMessage(b"x" * (262_144 - overhead - 10), session_id=DOWN)
@@ -192,7 +192,7 @@ async def test_what_cannot_be_parked_is_refused() -> None:
 
 
 @in_virtual_time
-async def test_q22_a_transaction_is_refused_while_its_fragment_is_down_and_others_go_on() -> None:
+async def test_q22_a_transaction_is_refused_while_its_fragment_is_down_and_others_succeed() -> None:
     async with partitioned() as app:
         orders = app.queue_client()
         await orders.send(BrokeredMessage("first", session_id=DOWN))
@@ -206,7 +206,7 @@ async def test_q22_a_transaction_is_refused_while_its_fragment_is_down_and_other
 
 
 @in_virtual_time
-async def test_q22_what_is_scheduled_with_such_a_key_is_parked_with_its_time() -> None:
+async def test_q22_a_scheduled_message_whose_fragment_is_down_is_parked_with_its_time() -> None:
     async with partitioned() as app:
         orders = app.queue_client()
         when = dt.datetime.fromtimestamp(app.namespaces.clock.wall_ms() / 1000 + 3600, dt.UTC)
@@ -218,7 +218,7 @@ async def test_q22_what_is_scheduled_with_such_a_key_is_parked_with_its_time() -
 
 
 @in_virtual_time
-async def test_the_table_of_triggers_is_asked_first() -> None:
+async def test_triggers_take_precedence_over_parking_by_fragment() -> None:
     async with partitioned(triggers={FragmentUnavailable: FailureClass.CALLER}) as app:
         with pytest.raises(FragmentUnavailable):
             await app.queue_client().send(BrokeredMessage("apples", session_id=DOWN))
@@ -226,7 +226,7 @@ async def test_the_table_of_triggers_is_asked_first() -> None:
 
 
 @in_virtual_time
-async def test_when_the_whole_primary_is_gone_it_is_failed_over_and_both_come_back() -> None:
+async def test_an_outage_of_the_whole_primary_fails_the_entity_over_and_all_fragments_recover() -> None:
     async with partitioned(failover_interval=0) as app:
         orders, outage = app.queue_client(), app.namespaces.primary.outage
         await orders.send(BrokeredMessage("1", session_id=DOWN))
@@ -244,7 +244,7 @@ async def test_when_the_whole_primary_is_gone_it_is_failed_over_and_both_come_ba
 
 
 @in_virtual_time
-async def test_q14_where_pings_are_refused_the_next_send_hears_why() -> None:
+async def test_q14_after_two_refused_pings_the_next_send_fails_with_the_reason() -> None:
     async with partitioned() as app:
         orders = app.queue_client()
         await orders.send(BrokeredMessage("1", session_id=DOWN))
@@ -258,7 +258,7 @@ async def test_q14_where_pings_are_refused_the_next_send_hears_why() -> None:
 
 
 @in_virtual_time
-async def test_mark_path_healthy_is_for_fragments_too() -> None:
+async def test_mark_path_healthy_covers_fragments_too() -> None:
     async with partitioned() as app:
         orders = app.queue_client()
         await orders.send(BrokeredMessage("1", session_id=DOWN))
@@ -271,7 +271,7 @@ async def test_mark_path_healthy_is_for_fragments_too() -> None:
 
 
 @in_virtual_time
-async def test_it_can_be_seen() -> None:
+async def test_events_status_and_reports_show_a_fragment_outage() -> None:
     async with partitioned() as app:
         await app.queue_client().send(BrokeredMessage("1", session_id=DOWN))
         (down,) = app.events_of(EventKind.FRAGMENT_DOWN)
@@ -288,11 +288,11 @@ async def test_it_can_be_seen() -> None:
         (report,) = await reports(app)
         (reported,) = report["entities"]
         assert reported["state"] == "healthy"
-        assert [one["fragment"] for one in reported["fragments_down"]] == [1]
+        assert [outage["fragment"] for outage in reported["fragments_down"]] == [1]
 
 
 @in_virtual_time
-async def test_a_plain_entity_fails_over_as_ever() -> None:
+async def test_an_entity_without_partitions_fails_over_as_a_whole() -> None:
     async with partitioned(failover_interval=0) as app:
         await app.namespaces.primary.create_queue("plain")
         plain = app.queue_client("plain")
@@ -303,7 +303,7 @@ async def test_a_plain_entity_fails_over_as_ever() -> None:
 
 
 @in_virtual_time
-async def test_a_rehearsed_outage_is_one_of_the_entity() -> None:
+async def test_a_rehearsed_outage_fails_over_the_entity_and_no_fragment() -> None:
     async with partitioned(None, failover_interval=0) as app:
         app.namespaces.primary.broker.outages.begin("orders", OutageKind.REFUSE, 30)
         await app.queue_client().send(BrokeredMessage("1", session_id=DOWN))
@@ -312,8 +312,8 @@ async def test_a_rehearsed_outage_is_one_of_the_entity() -> None:
 
 
 @in_virtual_time
-async def test_q02_a_held_send_to_a_fragment_that_is_down_ends_while_other_fragments_succeed() -> None:
-    """Every success of another fragment prevents the failover: the send must not wait for it for ever."""
+async def test_q02_a_held_send_to_a_fragment_that_is_down_fails_while_other_fragments_succeed() -> None:
+    """Each success of another fragment prevents the failover, so the send must not wait for a failover forever."""
     options = {"park_on_fragment_outage": False, "hold_during_failover_interval": True, "failover_interval": 15}
     async with partitioned(operation_timeout=10, **options) as app:
         loop = asyncio.get_running_loop()

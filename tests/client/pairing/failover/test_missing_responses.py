@@ -1,4 +1,4 @@
-"""Q03, Q04 and Q19: what has no answer may have happened, takes no more than its time, and is waited for in order."""
+"""Q03, Q04 and Q19: operations without a response may have happened, keep to their timeout and keep their order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DUPLICATE_MARK = "x-ms-possible-duplicate"
 
 
 @in_virtual_time
-async def test_q04_lost_and_then_refused_is_a_possible_duplicate() -> None:
+async def test_q04_a_send_without_a_response_that_is_then_refused_is_a_possible_duplicate() -> None:
     async with in_memory_pair_application(failover_interval=0, operation_timeout=20) as app:
         queue = app.queue_client()
         await queue.send(BrokeredMessage("apples"))
@@ -38,7 +38,7 @@ async def test_q04_duplicate_detection_on_the_primary_removes_the_copy() -> None
     async with InMemoryPair() as namespaces:
         await namespaces.primary.create_queue("orders", requires_duplicate_detection=True)
         async with paired_application(namespaces, failover_interval=0, enable_syphon=True) as app:
-            namespaces.primary.outage.hang_store()  # it has the message, and does not answer
+            namespaces.primary.outage.hang_store()  # the store gets the message, and does not respond
             await app.queue_client().send(BrokeredMessage("apples", message_id="1"))
             (parked,) = await app.parked_messages()
             assert (parked.message_id, parked.properties[DUPLICATE_MARK]) == ("1", True)
@@ -49,7 +49,7 @@ async def test_q04_duplicate_detection_on_the_primary_removes_the_copy() -> None
 
 
 @in_virtual_time
-async def test_an_ordinary_sender_says_so_as_well_and_is_sure_where_nothing_has_left() -> None:
+async def test_an_unpaired_sender_distinguishes_lost_responses_from_failed_connections() -> None:
     async with InMemoryPair() as namespaces:
         await namespaces.primary.create_queue("orders")
         primary, _ = namespaces.factories(operation_timeout=20)
@@ -59,7 +59,7 @@ async def test_an_ordinary_sender_says_so_as_well_and_is_sure_where_nothing_has_
         sending = asyncio.ensure_future(sender.send(BrokeredMessage("pears")))
         await asyncio.sleep(1)
         namespaces.primary.outage.stop()
-        with pytest.raises(ConnectionLost, match="no answer came, it may have been stored; then "):
+        with pytest.raises(ConnectionLost, match="no response arrived, it may have been stored; then "):
             await sending
         with pytest.raises(ConnectionFailed):
             await sender.send(BrokeredMessage("plums"))
@@ -67,7 +67,7 @@ async def test_an_ordinary_sender_says_so_as_well_and_is_sure_where_nothing_has_
 
 
 @in_virtual_time
-async def test_q03_a_connection_given_up_by_another_does_not_make_the_attempt_longer() -> None:
+async def test_q03_a_connection_closed_by_another_sender_does_not_prolong_a_send() -> None:
     async with in_memory_pair_application(("orders", "invoices"), failover_interval=0, operation_timeout=20) as app:
         orders, invoices = app.queue_client("orders"), app.queue_client("invoices")
         for queue in (orders, invoices):
@@ -84,7 +84,7 @@ async def test_q03_a_connection_given_up_by_another_does_not_make_the_attempt_lo
 
 
 @in_virtual_time
-async def test_q04_what_may_be_in_one_backlog_queue_is_a_possible_duplicate_in_the_next() -> None:
+async def test_q04_a_message_that_may_be_in_one_backlog_queue_is_marked_in_the_next() -> None:
     async with in_memory_pair_application(failover_interval=0, operation_timeout=20, backlog_queue_count=2) as app:
         queue = app.queue_client()
         app.namespaces.primary.outage.stop()
@@ -105,8 +105,10 @@ async def test_q04_what_may_be_in_one_backlog_queue_is_a_possible_duplicate_in_t
 
 
 @in_virtual_time
-async def test_q19_a_deferred_message_that_somebody_has_is_waited_for(cannot_withhold: None) -> None:  # noqa: ARG001
-    """A pump that was killed holds it until its lock is over: it is neither forgotten nor overtaken."""
+async def test_q19_the_syphon_waits_for_a_deferred_message_that_another_receiver_has_locked(
+    cannot_withhold: None,  # noqa: ARG001
+) -> None:
+    """A killed pump holds the message until its lock expires: the next pump neither skips nor overtakes it."""
     async with InMemoryPair() as namespaces:
         await namespaces.primary.create_queue("baskets", requires_session=True)
         options = {"failover_interval": 0, "backlog_queue_count": 1, "enable_syphon": True}
@@ -122,8 +124,8 @@ async def test_q19_a_deferred_message_that_somebody_has_is_waited_for(cannot_wit
             assert {message.state for message in parked} == {"deferred"}
             backlog = app.backlog_path(0)
         _, secondary = namespaces.factories()
-        killed = secondary.create_message_receiver(backlog)
-        await killed.receive_deferred(parked[3].sequence_number)
+        killed_pump = secondary.create_message_receiver(backlog)
+        await killed_pump.receive_deferred(parked[3].sequence_number)
         namespaces.primary.outage.restore()
         async with paired_application(namespaces, **options) as app:
             await asyncio.sleep(40)
@@ -134,7 +136,7 @@ async def test_q19_a_deferred_message_that_somebody_has_is_waited_for(cannot_wit
 
 
 @in_virtual_time
-async def test_q19_deferred_messages_are_free_when_the_primary_is_lost_while_they_are_brought_back() -> None:
+async def test_q19_deferred_messages_are_released_if_the_primary_is_lost_while_they_are_moved() -> None:
     async with in_memory_pair_application(failover_interval=0, backlog_queue_count=1, enable_syphon=True) as app:
         outage = app.namespaces.primary.outage
         outage.stop()
@@ -147,4 +149,4 @@ async def test_q19_deferred_messages_are_free_when_the_primary_is_lost_while_the
         await asyncio.sleep(5)
         outage.restore()
         await asyncio.sleep(40)
-        assert await app.arrived_bodies() == ["apples"], "sooner than its lock is over"
+        assert await app.arrived_bodies() == ["apples"], "before its lock expires"

@@ -1,4 +1,4 @@
-"""R058 to R067, Q13 and Q14: pings, from the client's side."""
+"""R058 to R067, Q13 and Q14: the pings that a paired client sends."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from twinbus.testing import InMemoryPair, in_virtual_time
 
 
 class Recorder:
-    """Sees what ordinary senders send."""
+    """Records what senders without pairing send to the primary: the pings."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.pings: list[Message] = []
@@ -33,7 +33,9 @@ class Recorder:
 
 
 @in_virtual_time
-async def test_r058_r059_r060_a_ping_is_empty_of_its_type_and_lives_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_r058_r059_r060_a_ping_is_empty_and_has_its_content_type_and_a_second_to_live(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     recorder = Recorder(monkeypatch)
     async with in_memory_pair_application(failover_interval=0) as app:
         app.namespaces.primary.outage.stop()
@@ -47,7 +49,7 @@ async def test_r058_r059_r060_a_ping_is_empty_of_its_type_and_lives_a_second(mon
 
 
 @in_virtual_time
-async def test_r061_r062_nobody_receives_a_ping() -> None:
+async def test_r061_r062_no_receiver_gets_a_ping() -> None:
     async with in_memory_pair_application(failover_interval=0) as app:
         queue = app.queue_client()
         app.namespaces.primary.outage.stop()
@@ -62,24 +64,27 @@ async def test_r061_r062_nobody_receives_a_ping() -> None:
 
 
 @in_virtual_time
-async def test_r063_r064_q13_once_an_interval_for_each_entity_and_factory_that_holds_it_unavailable() -> None:
+async def test_r063_r064_q13_each_factory_pings_each_unavailable_entity_once_an_interval() -> None:
     async with InMemoryPair() as namespaces:
         for path in ("orders", "invoices", "idle"):
             await namespaces.primary.create_queue(path)
         options = {"failover_interval": 0, "ping_primary_interval": 60}
-        async with paired_application(namespaces, **options) as one, paired_application(namespaces, **options) as other:
-            one.queue_client("idle")
+        async with (
+            paired_application(namespaces, **options) as first,
+            paired_application(namespaces, **options) as second,
+        ):
+            first.queue_client("idle")
             namespaces.primary.outage.stop()
-            for app in (one, other):
+            for app in (first, second):
                 for path in ("orders", "invoices"):
                     for _ in range(3):
                         await app.queue_client(path).send(BrokeredMessage("x"))
             await asyncio.sleep(45 * 60 + 1)
-            for app in (one, other):
+            for app in (first, second):
                 pings = app.events_of(EventKind.PINGED)
                 assert len(pings) == 2 * 45
                 assert {ping.path for ping in pings} == {"orders", "invoices"}
-            assert {message.text for message in await one.parked_messages()} == {"x"}, "no ping is parked"
+            assert {message.text for message in await first.parked_messages()} == {"x"}, "no ping is parked"
 
 
 @in_virtual_time
@@ -100,7 +105,7 @@ async def test_r065_r066_q13_pings_are_at_fixed_multiples_of_the_interval_after_
 
 
 @in_virtual_time
-async def test_q13_a_ping_without_an_answer_is_given_up_when_the_next_is_due() -> None:
+async def test_q13_a_ping_without_a_response_is_abandoned_when_the_next_is_due() -> None:
     async with in_memory_pair_application(failover_interval=0, ping_primary_interval=10, operation_timeout=20) as app:
         queue = app.queue_client()
         await queue.send(BrokeredMessage("apples"))
@@ -108,13 +113,15 @@ async def test_q13_a_ping_without_an_answer_is_given_up_when_the_next_is_due() -
         await queue.send(BrokeredMessage("pears"))
         start_ms = app.events_of(EventKind.FAILED_OVER)[0].at_ms
         await asyncio.sleep(101)
-        ended = [ping.at_ms - start_ms for ping in app.events_of(EventKind.PINGED)]
-        assert len(ended) == 9
-        assert all(10_000 * (number + 2) >= end > 10_000 * (number + 1) for number, end in enumerate(ended))
+        end_times_ms = [ping.at_ms - start_ms for ping in app.events_of(EventKind.PINGED)]
+        assert len(end_times_ms) == 9
+        assert all(
+            10_000 * (number + 2) >= end_ms > 10_000 * (number + 1) for number, end_ms in enumerate(end_times_ms)
+        )
 
 
 @in_virtual_time
-async def test_q13_a_ping_carries_the_key_of_the_send_that_tripped(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_q13_a_ping_carries_the_key_of_the_send_that_triggered_failover(monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = Recorder(monkeypatch)
     async with in_memory_pair_application(("orders", "invoices"), failover_interval=0) as app:
         app.namespaces.primary.outage.stop()
@@ -128,7 +135,7 @@ async def test_q13_a_ping_carries_the_key_of_the_send_that_tripped(monkeypatch: 
 
 
 @in_virtual_time
-async def test_q13_an_entity_with_sessions_takes_the_ping_with_a_session() -> None:
+async def test_q13_an_entity_with_sessions_accepts_the_ping_with_a_session_id() -> None:
     async with InMemoryPair() as namespaces:
         await namespaces.primary.create_queue("baskets", requires_session=True)
         async with paired_application(namespaces, failover_interval=0) as app:
@@ -140,7 +147,7 @@ async def test_q13_an_entity_with_sessions_takes_the_ping_with_a_session() -> No
 
 
 @in_virtual_time
-async def test_q13_a_full_disk_is_not_called_healthy() -> None:
+async def test_q13_an_entity_with_a_full_disk_stays_failed_over() -> None:
     async with in_memory_pair_application(failover_interval=0) as app:
         queue = app.queue_client()
         app.namespaces.primary.outage.fill_disk()
@@ -154,7 +161,7 @@ async def test_q13_a_full_disk_is_not_called_healthy() -> None:
 
 
 @in_virtual_time
-async def test_q14_what_is_a_refusal_the_table_of_triggers_says() -> None:
+async def test_q14_the_triggers_decide_which_ping_errors_are_refusals() -> None:
     async with in_memory_pair_application(
         failover_interval=0, triggers={EntityNotFound: FailureClass.UNAVAILABLE}
     ) as app:

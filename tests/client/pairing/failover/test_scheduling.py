@@ -1,4 +1,4 @@
-"""Q22, Q02 to Q04 and Q07: scheduling in a pair fails, is parked and takes its time as a send does."""
+"""Q22, Q02 to Q04 and Q07: in a pair, schedule requests fail over, are parked and time out like sends."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def later(app: Application) -> dt.datetime:
 
 
 @in_virtual_time
-async def test_q07_a_reserved_name_is_refused_while_all_is_well_too() -> None:
+async def test_q07_a_reserved_property_name_is_refused_while_the_primary_is_healthy() -> None:
     async with in_memory_pair_application() as app:
         with pytest.raises(ReservedPropertyName, match="x-ms-path"):
             await app.queue_client().schedule(BrokeredMessage("x", properties={"x-ms-path": "y"}), later(app))
@@ -29,7 +29,7 @@ async def test_q07_a_reserved_name_is_refused_while_all_is_well_too() -> None:
 
 
 @in_virtual_time
-async def test_q01_q03_a_schedule_that_fails_trips_failover_and_is_parked_in_time() -> None:
+async def test_q01_q03_a_failed_schedule_request_triggers_failover_and_is_parked_in_time() -> None:
     async with in_memory_pair_application(failover_interval=0, operation_timeout=20) as app:
         queue = app.queue_client()
         await queue.schedule(BrokeredMessage("apples"), later(app))
@@ -40,11 +40,13 @@ async def test_q01_q03_a_schedule_that_fails_trips_failover_and_is_parked_in_tim
         assert app.pairing.health_of("orders").state is EntityState.FAILED_OVER
         (parked,) = await app.parked_messages()
         assert parked.text == "pears"
-        assert "x-ms-possible-duplicate" in parked.properties, "the primary may have it: its answer is what is missing"
+        assert "x-ms-possible-duplicate" in parked.properties, (
+            "the primary may have stored it: only the response is missing"
+        )
 
 
 @in_virtual_time
-async def test_q02_inside_the_interval_the_caller_gets_the_error() -> None:
+async def test_q02_within_the_failover_interval_the_caller_gets_the_error() -> None:
     async with in_memory_pair_application(failover_interval=60) as app:
         app.namespaces.primary.outage.stop()
         with pytest.raises(ConnectionFailed):
@@ -56,7 +58,7 @@ async def test_q02_inside_the_interval_the_caller_gets_the_error() -> None:
 
 
 @in_virtual_time
-async def test_r034_a_success_inside_the_interval_prevents_the_failover() -> None:
+async def test_r034_a_success_within_the_failover_interval_prevents_the_failover() -> None:
     async with in_memory_pair_application(failover_interval=60) as app:
         queue = app.queue_client()
         app.namespaces.primary.outage.stop()
@@ -69,7 +71,7 @@ async def test_r034_a_success_inside_the_interval_prevents_the_failover() -> Non
 
 
 @in_virtual_time
-async def test_a_busy_primary_is_asked_again_and_gives_a_number() -> None:
+async def test_a_schedule_request_to_a_busy_primary_is_retried_and_returns_a_number() -> None:
     async with in_memory_pair_application(failover_interval=0) as app:
         queue = app.queue_client()
         app.namespaces.primary.outage.busy("orders")
@@ -84,7 +86,7 @@ async def test_a_busy_primary_is_asked_again_and_gives_a_number() -> None:
 
 
 @in_virtual_time
-async def test_a_schedule_that_is_given_up_is_written_down_once() -> None:
+async def test_only_a_schedule_request_that_was_not_parked_is_reported_as_failed() -> None:
     async with in_memory_pair_application(failover_interval=0) as app:
         failures: list[SendFailed] = []
         app.primary.events.listen(failures.append, {SendFailed})
@@ -92,6 +94,8 @@ async def test_a_schedule_that_is_given_up_is_written_down_once() -> None:
             await app.queue_client("missing").schedule(BrokeredMessage("x", message_id="1"), later(app))
         app.namespaces.primary.outage.stop()
         await app.queue_client().schedule(BrokeredMessage("x", message_id="2"), later(app))
-        failed = [(message.message_id, type(one.error).__name__) for one in failures for message in one.messages]
+        failed = [
+            (message.message_id, type(failure.error).__name__) for failure in failures for message in failure.messages
+        ]
         assert failed == [("1", "EntityNotFound")]
         assert [event.message_id for event in app.events_of(EventKind.PARKED)] == ["2"]

@@ -72,7 +72,7 @@ async def test_r031_as_documented_an_error_that_is_not_transient_starts_failover
 
 @pytest.mark.parametrize(("send", "error"), FAILURES)
 @in_virtual_time
-async def test_by_default_such_an_error_never_triggers_and_reaches_the_caller_unchanged(
+async def test_by_default_an_error_that_is_not_transient_reaches_the_caller_without_failover(
     send: Callable[[Application], Awaitable[None]], error: type[ServiceBusError]
 ) -> None:
     async with in_memory_pair_application(failover_interval=0) as app:
@@ -83,8 +83,8 @@ async def test_by_default_such_an_error_never_triggers_and_reaches_the_caller_un
 
 
 @in_virtual_time
-async def test_r031_as_documented_a_refused_ping_is_no_reason_to_stop_parking() -> None:
-    """R038: pings go on until one is delivered, and messages are parked meanwhile."""
+async def test_r031_as_documented_messages_are_parked_even_after_refused_pings() -> None:
+    """R038: pings continue until one is delivered, and messages are parked meanwhile."""
     async with in_memory_pair_application(
         failover_interval=0, triggers=triggers.AS_DOCUMENTED, enable_syphon=True
     ) as app:
@@ -99,23 +99,23 @@ async def test_r031_as_documented_a_refused_ping_is_no_reason_to_stop_parking() 
 
 
 @in_virtual_time
-async def test_r031_as_documented_unauthorised_never_triggers() -> None:
+async def test_r031_as_documented_unauthorised_never_triggers_failover() -> None:
     async with InMemoryPair() as namespaces:
         await namespaces.primary.create_queue("orders")
         string = namespaces.primary.connection_string.replace("SharedAccessKey=", "SharedAccessKey=no")
-        stranger = MessagingFactory.from_connection_string(string, clock=namespaces.clock)
+        unauthorised = MessagingFactory.from_connection_string(string, clock=namespaces.clock)
         async with paired_application(namespaces, failover_interval=0, triggers=triggers.AS_DOCUMENTED) as app:
             options = app.pairing.options
             options.secondary_factory = namespaces.secondary.factory()
-            async with await stranger.pair_namespace(options) as pairing:
+            async with await unauthorised.pair_namespace(options) as pairing:
                 with pytest.raises(Unauthorized):
-                    await stranger.create_queue_client("orders").send(BrokeredMessage("apples"))
+                    await unauthorised.create_queue_client("orders").send(BrokeredMessage("apples"))
                 assert pairing.health_of("orders").state is EntityState.HEALTHY
                 assert await app.parked_messages() == []
 
 
 @in_virtual_time
-async def test_r031_as_documented_a_busy_server_never_triggers() -> None:
+async def test_r031_as_documented_a_busy_server_never_triggers_failover() -> None:
     async with in_memory_pair_application(failover_interval=0, triggers=triggers.AS_DOCUMENTED) as app:
         app.namespaces.primary.outage.busy("orders")
         sending = asyncio.ensure_future(app.queue_client().send(BrokeredMessage("apples")))
@@ -127,7 +127,7 @@ async def test_r031_as_documented_a_busy_server_never_triggers() -> None:
 
 
 @in_virtual_time
-async def test_r031_as_documented_a_message_that_is_too_large_fails_the_entity_over_until_the_next_ping() -> None:
+async def test_r031_as_documented_a_too_large_message_fails_the_entity_over_until_the_next_ping() -> None:
     async with in_memory_pair_application(failover_interval=0, triggers=triggers.AS_DOCUMENTED) as app:
         with pytest.raises(MessageCannotBeParked):
             await app.queue_client().send(BrokeredMessage(b"x" * 300_000))
@@ -137,7 +137,7 @@ async def test_r031_as_documented_a_message_that_is_too_large_fails_the_entity_o
 
 
 @in_virtual_time
-async def test_r031_as_documented_what_is_no_messaging_error_reaches_the_caller() -> None:
+async def test_r031_as_documented_an_error_that_is_no_messaging_exception_reaches_the_caller() -> None:
     async with InMemoryPair() as namespaces:
         await namespaces.primary.create_queue("baskets", requires_session=True)
         async with paired_application(namespaces, failover_interval=0, triggers=triggers.AS_DOCUMENTED) as app:
@@ -147,7 +147,7 @@ async def test_r031_as_documented_what_is_no_messaging_error_reaches_the_caller(
 
 
 @in_virtual_time
-async def test_single_entries_can_be_changed() -> None:
+async def test_single_triggers_can_be_overridden() -> None:
     chosen = {**triggers.AS_DOCUMENTED, EntityNotFound: FailureClass.CALLER}
     async with in_memory_pair_application(failover_interval=0, triggers=chosen) as app:
         with pytest.raises(EntityNotFound):
@@ -156,7 +156,7 @@ async def test_single_entries_can_be_changed() -> None:
         assert [message.text for message in await app.parked_messages()] == ["apples"]
 
 
-def test_the_ready_made_table_cannot_be_changed_by_mistake() -> None:
+def test_as_documented_is_read_only() -> None:
     with pytest.raises(TypeError):
         triggers.AS_DOCUMENTED[MessageTooLarge] = FailureClass.CALLER  # type: ignore[index]
 
@@ -167,18 +167,18 @@ def test_the_ready_made_table_cannot_be_changed_by_mistake() -> None:
 def rows(head: str) -> dict[str, set[str]]:
     """The errors of each class in the table that begins with `head`."""
     table = PAGE[PAGE.index(head) :].partition("\n\n")[0]
-    found = re.findall(r"^\| (unavailable|throttled|caller's fault) \| (.*?) \|", table, re.MULTILINE)
-    return {name: set(re.findall(r"`(\w+)`", cell)) for name, cell in found}
+    cells = re.findall(r"^\| (unavailable|throttled|caller's fault) \| (.*?) \|", table, re.MULTILINE)
+    return {name: set(re.findall(r"`(\w+)`", cell)) for name, cell in cells}
 
 
 def classes(errors_by_class: dict[str, set[str]], chosen: triggers.Triggers) -> dict[str, set[str]]:
-    """The same errors, each in the class that it has in the code."""
-    found: dict[str, set[str]] = {name: set() for name in errors_by_class}
+    """The same errors, each in its class according to the code."""
+    by_class: dict[str, set[str]] = {name: set() for name in errors_by_class}
     for name in set().union(*errors_by_class.values()):
         kind = getattr(client_errors, name, None) or getattr(errors, name)
         error = kind.__new__(kind)
-        found[triggers.class_of(error, chosen).value].add(name)
-    return found
+        by_class[triggers.class_of(error, chosen).value].add(name)
+    return by_class
 
 
 def test_r031_the_docs_have_the_tables_of_the_code() -> None:

@@ -1,4 +1,4 @@
-"""Errors tell the truth: `may_have_happened` is false only if the operation was certainly not carried out."""
+"""`may_have_happened` of an error is false only if the operation was certainly not carried out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.client.pairing.failover.test_duplicate_marks import LARGEST, WAY_S, losing_responses, marks
+from tests.client.pairing.failover.test_duplicate_marks import LARGEST, LATENCY_S, losing_responses, marks
 from tests.support.paired_application import Application, in_memory_pair_application, paired_application
 from twinbus.client import BrokeredMessage, RetryPolicy
 from twinbus.client.errors import ConnectionLost, EntityNotFound, ObjectClosed, may_have_happened
@@ -28,65 +28,67 @@ PAGE = (Path(__file__).parents[4] / "docs" / "client.md").read_text()
 
 
 @contextlib.asynccontextmanager
-async def closing(app: Application, after_s: float) -> AsyncIterator[dict[str, ServiceBusError]]:
-    """Send many messages at a time, close everything after a while, and have the errors of those sends."""
+async def close_during_sends(app: Application, after_s: float) -> AsyncIterator[dict[str, ServiceBusError]]:
+    """Send many messages at once, close the pair after `after_s`, and yield the errors of the sends by text."""
     queue = app.queue_client()
-    told: dict[str, ServiceBusError] = {}
+    errors: dict[str, ServiceBusError] = {}
 
     async def send(text: str) -> None:
         try:
             await queue.send(BrokeredMessage(text, message_id=text))
         except ServiceBusError as error:
-            told[text] = error
+            errors[text] = error
 
     await queue.sender.open()
     sends = [asyncio.ensure_future(send(str(number))) for number in range(COUNT)]
     await asyncio.sleep(after_s)
     await app.pairing.close()
     await asyncio.gather(*sends)
-    yield told
+    yield errors
 
 
-async def found_anywhere(app: Application) -> set[str]:
-    """The texts of all messages that either namespace has, now that it has all that was on its way."""
+async def texts_in_either_namespace(app: Application) -> set[str]:
+    """The texts of all messages in both namespaces, after the messages in flight have arrived."""
     for namespace in (app.namespaces.primary, app.namespaces.secondary):
         namespace.outage.restore()
     await asyncio.sleep(60)
-    found = await app.namespaces.primary.messages("orders")
-    return {message.text for message in [*found, *await app.parked_messages()]}
+    in_primary = await app.namespaces.primary.messages("orders")
+    return {message.text for message in [*in_primary, *await app.parked_messages()]}
 
 
-def unsure(told: dict[str, ServiceBusError]) -> set[str]:
-    return {text for text, error in told.items() if may_have_happened(error)}
+def uncertain_texts(errors: dict[str, ServiceBusError]) -> set[str]:
+    return {text for text, error in errors.items() if may_have_happened(error)}
 
 
 # --- close() ----------------------------------------------------------------------------------------------------------
 
 
 @in_virtual_time
-async def test_q03_q04_held_sends_that_have_left_are_uncertain_when_the_pair_is_closed() -> None:
-    """A store that hangs answers that it is unavailable, and stores the messages when it comes back."""
+async def test_q03_q04_held_sends_that_were_transmitted_are_uncertain_when_the_pair_is_closed() -> None:
+    """The broker reports a hanging store as unavailable, but the store writes the messages when it recovers."""
     async with in_memory_pair_application(failover_interval=300, hold_during_failover_interval=True) as app:
         app.namespaces.primary.outage.hang_store()
-        async with closing(app, after_s=45) as told:
-            assert len(told) == COUNT
-            assert await found_anywhere(app) == set(told) == unsure(told)
-            assert not any("not sent" in str(error) for error in told.values())
+        async with close_during_sends(app, after_s=45) as errors:
+            assert len(errors) == COUNT
+            assert await texts_in_either_namespace(app) == set(errors) == uncertain_texts(errors)
+            assert not any("not sent" in str(error) for error in errors.values())
 
 
 @in_virtual_time
-async def test_q03_q04_sends_on_their_way_to_the_primary_are_uncertain_when_the_pair_is_closed() -> None:
+async def test_q03_q04_sends_in_flight_to_the_primary_are_uncertain_when_the_pair_is_closed() -> None:
     async with in_memory_pair_application(failover_interval=60) as app:
         await app.queue_client().sender.open()
-        app.namespaces.primary.outage.slow(WAY_S)
-        async with closing(app, after_s=7 * WAY_S) as told:
+        app.namespaces.primary.outage.slow(LATENCY_S)
+        async with close_during_sends(app, after_s=7 * LATENCY_S) as errors:
             pass
-        assert await found_anywhere(app) <= unsure(told) | (set(map(str, range(COUNT))) - set(told))
+        assert await texts_in_either_namespace(app) <= uncertain_texts(errors) | (
+            set(map(str, range(COUNT))) - set(errors)
+        )
 
 
 @in_virtual_time
 @pytest.mark.parametrize("has_spool", [False, True])
-async def test_q03_q04_sends_on_their_way_to_a_backlog_queue_are_uncertain_when_the_pair_is_closed(
+async def test_q03_q04_sends_in_flight_to_a_backlog_queue_are_uncertain_when_the_pair_is_closed(
     tmp_path: Path, *, has_spool: bool
 ) -> None:
     options: dict[str, Any] = {"spool_dir": tmp_path} if has_spool else {}
@@ -94,38 +96,38 @@ async def test_q03_q04_sends_on_their_way_to_a_backlog_queue_are_uncertain_when_
         queue = app.queue_client()
         app.namespaces.primary.outage.stop()
         await queue.send(BrokeredMessage("before"))
-        app.namespaces.secondary.outage.slow(WAY_S)
+        app.namespaces.secondary.outage.slow(LATENCY_S)
         sends = [asyncio.ensure_future(queue.send(BrokeredMessage(str(number)))) for number in range(COUNT)]
-        await asyncio.sleep(1.5 * WAY_S)
+        await asyncio.sleep(1.5 * LATENCY_S)
         await app.pairing.close()
         errors = await asyncio.gather(*sends, return_exceptions=True)
-        assert len(await found_anywhere(app)) == COUNT + 1
+        assert len(await texts_in_either_namespace(app)) == COUNT + 1
         assert [may_have_happened(error) for error in errors if error is not None] == [True] * COUNT
         assert {type(error) for error in errors} == {ConnectionLost}
-        assert app.events_of(EventKind.QUEUE_OUT) == [], "our own end says nothing of the backlog queue"
+        assert app.events_of(EventKind.QUEUE_OUT) == [], "closing the pair says nothing about the backlog queue"
 
 
 @in_virtual_time
-async def test_q03_q04_sends_that_wait_for_credit_were_certainly_not_sent_when_the_pair_is_closed() -> None:
+async def test_q03_q04_sends_that_wait_for_credit_are_certainly_not_sent_when_the_pair_is_closed() -> None:
     count = 3_000
     async with in_memory_pair_application(failover_interval=60) as app:
         queue = app.queue_client()
         await queue.sender.open()
-        app.namespaces.primary.outage.slow(WAY_S)
+        app.namespaces.primary.outage.slow(LATENCY_S)
         sends = [asyncio.ensure_future(queue.send(BrokeredMessage(str(number)))) for number in range(count)]
         await asyncio.sleep(1)
         await app.pairing.close()
         errors = dict(zip(map(str, range(count)), await asyncio.gather(*sends, return_exceptions=True), strict=True))
-        told = {text: error for text, error in errors.items() if isinstance(error, ServiceBusError)}
-        assert len(told) == count
-        found, uncertain = await found_anywhere(app), unsure(told)
-        assert found <= uncertain
+        failures = {text: error for text, error in errors.items() if isinstance(error, ServiceBusError)}
+        assert len(failures) == count
+        stored, uncertain = await texts_in_either_namespace(app), uncertain_texts(failures)
+        assert stored <= uncertain
         assert 0 < len(uncertain) < count
-        assert {type(told[text]) for text in told.keys() - uncertain} == {ObjectClosed}
+        assert {type(failures[text]) for text in failures.keys() - uncertain} == {ObjectClosed}
 
 
 @in_virtual_time
-async def test_q03_q04_a_held_send_that_never_left_is_certainly_not_sent() -> None:
+async def test_q03_q04_a_held_send_that_was_never_transmitted_is_certainly_not_sent() -> None:
     async with in_memory_pair_application(failover_interval=60, hold_during_failover_interval=True) as app:
         app.namespaces.primary.outage.stop()
         sending = asyncio.ensure_future(app.queue_client().send(BrokeredMessage("apples")))
@@ -140,7 +142,7 @@ async def test_q03_q04_a_held_send_that_never_left_is_certainly_not_sent() -> No
 
 
 @in_virtual_time
-async def test_q03_q04_a_message_too_large_to_park_may_be_in_the_primary_that_was_silent() -> None:
+async def test_q03_q04_a_message_too_large_to_park_is_uncertain_if_the_primary_did_not_respond() -> None:
     size = LARGEST - len(BrokeredMessage(b"", message_id="1").encode(0)) - 16
     async with in_memory_pair_application(failover_interval=0, operation_timeout=20) as app:
         queue = app.queue_client()
@@ -152,9 +154,9 @@ async def test_q03_q04_a_message_too_large_to_park_may_be_in_the_primary_that_wa
         assert "not sent" not in str(raised.value)
         with pytest.raises(
             MessageCannotBeParked, match=r"more than a backlog queue accepts .*; it was not sent"
-        ) as sure:
+        ) as certain:
             await queue.send(BrokeredMessage(b"x" * size, message_id="2"))
-        assert not sure.value.may_have_happened
+        assert not certain.value.may_have_happened
 
 
 @in_virtual_time
@@ -168,9 +170,14 @@ async def test_q03_q04_the_error_of_two_silent_namespaces_does_not_say_that_noth
             await queue.send(BrokeredMessage("apples"))
         error = raised.value
         assert may_have_happened(error) is error.may_have_happened is error.may_have_arrived is True
-        with pytest.raises(NotSent, match=r"the message for 'orders' was not sent\. ") as sure:
+        with pytest.raises(NotSent, match=r"the message for 'orders' was not sent\. ") as certain:
             await queue.send(BrokeredMessage("pears"))
-        assert may_have_happened(sure.value) is sure.value.may_have_happened is sure.value.may_have_arrived is False
+        assert (
+            may_have_happened(certain.value)
+            is certain.value.may_have_happened
+            is certain.value.may_have_arrived
+            is False
+        )
 
 
 @in_virtual_time
@@ -181,22 +188,22 @@ async def test_q03_q04_a_refusal_after_a_lost_response_is_uncertain(*, is_paired
         await sender.send(BrokeredMessage("before"))
         async with losing_responses(app.namespaces.primary):
             sending = asyncio.ensure_future(sender.send(BrokeredMessage("apples")))
-            await asyncio.sleep(1.2 * WAY_S)
+            await asyncio.sleep(1.2 * LATENCY_S)
             await app.namespaces.primary.entities.delete("orders")
         with pytest.raises(EntityNotFound, match="it may have been stored") as raised:
             await sending
         assert raised.value.may_have_happened
-        with pytest.raises(EntityNotFound) as sure:
+        with pytest.raises(EntityNotFound) as certain:
             await sender.send(BrokeredMessage("pears"))
-        assert not sure.value.may_have_happened
+        assert not certain.value.may_have_happened
 
 
-# --- what the broker knows --------------------------------------------------------------------------------------------
+# --- disk failures of the broker --------------------------------------------------------------------------------------
 
 
 @in_virtual_time
 @pytest.mark.parametrize("is_partitioned", [False, True])
-async def test_q03_q04_a_full_disk_certainly_stores_nothing(*, is_partitioned: bool) -> None:
+async def test_q03_q04_a_send_to_a_full_disk_is_certainly_not_stored(*, is_partitioned: bool) -> None:
     async with InMemoryPair() as namespaces:
         await namespaces.primary.create_queue("orders", enable_partitioning=is_partitioned)
         primary, _ = namespaces.factories(retry_policy=RetryPolicy(max_retries=0))
@@ -216,7 +223,7 @@ async def test_q03_q04_a_full_disk_certainly_stores_nothing(*, is_partitioned: b
 
 @in_virtual_time
 @pytest.mark.parametrize("is_partitioned", [False, True])
-async def test_q03_q04_a_disk_that_hangs_may_store_what_it_was_given(*, is_partitioned: bool) -> None:
+async def test_q03_q04_a_send_to_a_hanging_disk_is_uncertain(*, is_partitioned: bool) -> None:
     async with InMemoryPair() as namespaces:
         await namespaces.primary.create_queue("orders", enable_partitioning=is_partitioned)
         primary, _ = namespaces.factories(retry_policy=RetryPolicy(max_retries=0))
@@ -226,9 +233,11 @@ async def test_q03_q04_a_disk_that_hangs_may_store_what_it_was_given(*, is_parti
         with pytest.raises(ServiceBusError, match="its disk has not answered") as raised:
             await sender.send(BrokeredMessage("apples"))
         assert raised.value.may_have_happened
-        with pytest.raises(ServiceBusError, match="its disk has not answered") as sure:
+        with pytest.raises(ServiceBusError, match="its disk has not answered") as certain:
             await sender.send(BrokeredMessage("pears"))
-        assert not sure.value.may_have_happened, "by then the store is known not to answer, and was not asked"
+        assert not certain.value.may_have_happened, (
+            "by then the broker knows that the store does not respond, and writes nothing"
+        )
         namespaces.primary.outage.restore()
         await asyncio.sleep(60)
         assert {message.text for message in await namespaces.primary.messages("orders")} == {"before", "apples"}
@@ -239,7 +248,7 @@ async def test_q03_q04_a_disk_that_hangs_may_store_what_it_was_given(*, is_parti
 
 
 @in_virtual_time
-async def test_q03_q04_a_lock_that_a_lost_complete_took_away_is_no_proof_that_it_was_not_completed() -> None:
+async def test_q03_q04_a_lost_lock_after_a_complete_without_a_response_is_uncertain() -> None:
     async with in_memory_pair_application() as app:
         queue = app.queue_client()
         await queue.send(BrokeredMessage("apples"))
@@ -264,13 +273,13 @@ async def test_q03_q04_cancelling_a_schedule_again_after_a_lost_response_is_unce
         with pytest.raises(MessageNotFound) as raised:
             await cancelling
         assert raised.value.may_have_happened
-        with pytest.raises(MessageNotFound) as sure:
+        with pytest.raises(MessageNotFound) as certain:
             await queue.cancel_scheduled(number)
-        assert not sure.value.may_have_happened
+        assert not certain.value.may_have_happened
 
 
 @in_virtual_time
-async def test_q03_q04_a_send_in_a_transaction_is_certain_and_its_commit_is_not() -> None:
+async def test_q03_q04_a_failed_send_in_a_transaction_is_certain_and_a_failed_commit_is_not() -> None:
     async with InMemoryPair() as namespaces:
         await namespaces.primary.create_queue("orders")
         async with paired_application(namespaces) as app:
@@ -279,43 +288,45 @@ async def test_q03_q04_a_send_in_a_transaction_is_certain_and_its_commit_is_not(
             await queue.send(BrokeredMessage("apples"), transaction=transaction)
             async with losing_responses(namespaces.primary):
                 sending = asyncio.ensure_future(queue.send(BrokeredMessage("pears"), transaction=transaction))
-            with pytest.raises(ServiceBusError) as sure:
+            with pytest.raises(ServiceBusError) as certain:
                 await sending
-            assert not sure.value.may_have_happened
-            again = app.primary.transaction()
-            await queue.send(BrokeredMessage("plums"), transaction=again)
+            assert not certain.value.may_have_happened
+            second = app.primary.transaction()
+            await queue.send(BrokeredMessage("plums"), transaction=second)
             async with losing_responses(namespaces.primary):
-                committing = asyncio.ensure_future(again.commit())
+                committing = asyncio.ensure_future(second.commit())
             with pytest.raises(ConnectionLost) as raised:
                 await committing
             assert raised.value.may_have_happened
             assert await app.arrived_bodies() == ["plums"]
 
 
-# --- what an application does about it --------------------------------------------------------------------------------
+# --- the example for applications -------------------------------------------------------------------------------------
 
 
 @in_virtual_time
 @pytest.mark.parametrize("detects_duplicates", [False, True])
-async def test_q04_the_example_of_the_page_makes_one_message_or_a_marked_copy(*, detects_duplicates: bool) -> None:
+async def test_q04_the_example_of_the_docs_stores_one_message_or_a_marked_copy(*, detects_duplicates: bool) -> None:
     (example,) = re.findall(r"```python\n(async def send_surely.*?)\n\n\nawait ", PAGE, re.DOTALL)
-    known: dict[str, Any] = {"asyncio": asyncio, "ServiceBusError": ServiceBusError}
-    exec(example, known)  # noqa: S102  # our own page
+    example_globals: dict[str, Any] = {"asyncio": asyncio, "ServiceBusError": ServiceBusError}
+    exec(example, example_globals)  # noqa: S102  # the example of our own page
     async with InMemoryPair() as namespaces:
         await namespaces.primary.create_queue("orders", requires_duplicate_detection=detects_duplicates)
         primary, _ = namespaces.factories(retry_policy=RetryPolicy(max_retries=0))
         queue = primary.create_queue_client("orders")
         await queue.send(BrokeredMessage("before"))
         async with losing_responses(namespaces.primary):
-            sending = asyncio.ensure_future(known["send_surely"](queue, BrokeredMessage("apples", message_id="1")))
+            sending = asyncio.ensure_future(
+                example_globals["send_surely"](queue, BrokeredMessage("apples", message_id="1"))
+            )
         await sending
         namespaces.primary.outage.stop()
-        sending = asyncio.ensure_future(known["send_surely"](queue, BrokeredMessage("pears", message_id="2")))
+        sending = asyncio.ensure_future(example_globals["send_surely"](queue, BrokeredMessage("pears", message_id="2")))
         await asyncio.sleep(0.5)
         namespaces.primary.outage.restore()
         await sending
-        _, *found = await namespaces.primary.messages("orders")
+        _, *stored = await namespaces.primary.messages("orders")
         copies = [None] if detects_duplicates else [None, True]
-        assert marks(found) == copies
-        assert marks(found, "pears") == [None], "it had certainly not been sent"
+        assert marks(stored) == copies
+        assert marks(stored, "pears") == [None], "it had certainly not been sent"
         await primary.close()

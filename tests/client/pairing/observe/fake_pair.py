@@ -1,8 +1,8 @@
-"""A pair without servers: a loop whose time jumps, factories that connect nowhere, and backlog queues as lists.
+"""A pair without servers: a loop with virtual time, factories that connect nowhere, and backlog queues as lists.
 
 def test_something() -> None:
-    async def scenario(pair: Pair) -> None: ...
-    run(scenario)
+    async def scenario(pair: FakePair) -> None: ...
+    run_scenario(scenario)
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ QUEUE_0, QUEUE_1, QUEUE_7 = (f"contoso/x-servicebus-transfer/{index}" for index 
 
 
 class VirtualTimeSelector(selectors.SelectSelector):
-    """Waits for nothing: where nothing is ready, time has passed."""
+    """Never waits: if nothing is ready, the timeout passes at once."""
 
     elapsed_s = 0.0
 
@@ -63,7 +63,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
 
 class LoopClock:
-    """A wall clock that goes with the loop's time, also on other threads."""
+    """A wall clock that follows the loop's time, also on other threads."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -74,26 +74,26 @@ class LoopClock:
 
 @dataclass
 class FakeBacklog:
-    """What the secondary holds, and how it is."""
+    """The backlog queues of the secondary, and the failures that it simulates."""
 
     queues: dict[str, list[bytes]] = field(default_factory=dict)
     dead_letters: dict[str, int] = field(default_factory=dict)
     requests: list[str] = field(default_factory=list)
-    """Everything that was asked of it."""
+    """All requests that the secondary got."""
     is_down: bool = False
     is_silent: bool = False
     numbers: int = 0
     size_bytes: int = 0
 
-    async def check(self, what: str) -> None:
-        self.requests.append(what)
+    async def check(self, request: str) -> None:
+        self.requests.append(request)
         if self.is_silent:
             await asyncio.sleep(3600)
         if self.is_down:
             raise ConnectionFailed("the secondary is down")
 
     def park(self, queue: str, path: object, *, count: int = 1) -> None:
-        """Messages for an entity, parked now."""
+        """Park messages for an entity now."""
         now_ms = LoopClock().wall_ms()
         for _ in range(count):
             self.numbers += 1
@@ -111,7 +111,7 @@ def _parked(path: object, number: int, now_ms: int) -> bytes:
 
 
 class FakeManager:
-    """What a pairing needs of a NamespaceManager."""
+    """The part of a NamespaceManager that a pairing needs."""
 
     def __init__(self, backlog: FakeBacklog) -> None:
         self.where = ConnectionString(host="contoso-backup")
@@ -142,7 +142,7 @@ class FakeManager:
 
 
 class FakeReceiver:
-    """What peeks need of a MessageReceiver."""
+    """The part of a MessageReceiver that peeks need."""
 
     def __init__(self, backlog: FakeBacklog, path: str) -> None:
         self._backlog = backlog
@@ -173,7 +173,7 @@ class FakeFactory(MessagingFactory):
 
 
 class FakePair:
-    """A pairing, its backlog, and what happened."""
+    """A pairing, its backlog and its events."""
 
     def __init__(self, pairing: Pairing, backlog: FakeBacklog) -> None:
         self.pairing = pairing
@@ -182,17 +182,17 @@ class FakePair:
         pairing.on_event(self.events.append)
 
     def fail_over(self, path: str = "orders") -> None:
-        """An entity of the primary does not take messages any more."""
+        """Let a send to an entity of the primary fail."""
         self.pairing.health_of(path).send_failed(ServiceBusError("it is gone"), RoutingKey())
 
     def sender(self, path: str, outcomes: Sequence[BaseException | None] = ()) -> SendAvailabilitySender:
-        """One whose attempts at the primary go so; after these all succeed."""
+        """A sender whose first attempts at the primary have these outcomes; later attempts succeed."""
         sender = self.pairing.make_sender(path)
         sender.deliver = make_deliver(list(outcomes))  # type: ignore[method-assign]
         return sender
 
     def set_parking_outcomes(self, outcomes: Sequence[BaseException | None] = ()) -> None:
-        """How parking goes, for all backlog queues together."""
+        """Set the outcomes of the next parking attempts, for all backlog queues together."""
         deliver = make_deliver(list(outcomes))
         for queue in self.pairing.rotation.queues:
             queue.sender.deliver = deliver  # type: ignore[method-assign]
@@ -210,16 +210,16 @@ def make_deliver(outcomes: list[BaseException | None]) -> Callable[..., Coroutin
     return deliver
 
 
-async def make_pair(backlog: FakeBacklog, **options: Any) -> FakePair:  # noqa: ANN401  # as the options have them
-    """A new one: two backlog queues, and failover at once."""
-    chosen = {"backlog_queue_count": 2, "failover_interval": 0, "ping_primary_interval": 1800} | options
+async def make_pair(backlog: FakeBacklog, **options: Any) -> FakePair:  # noqa: ANN401  # options of the pairing
+    """A new pair with two backlog queues that fails over at once."""
+    all_options = {"backlog_queue_count": 2, "failover_interval": 0, "ping_primary_interval": 1800} | options
     primary, secondary = FakeFactory(1, backlog), FakeFactory(2, backlog)
     pairing = await primary.pair_namespace(
         SendAvailabilityPairedNamespaceOptions(
             secondary_factory=secondary,
             secondary_namespace_manager=cast("NamespaceManager", FakeManager(backlog)),
             primary_namespace_name="contoso",
-            **chosen,
+            **all_options,
         )
     )
     return FakePair(pairing, backlog)
@@ -231,14 +231,14 @@ def run_scenario(
     backlog: FakeBacklog | None = None,
     **options: Any,  # noqa: ANN401
 ) -> None:
-    """Play a scenario on a loop whose time jumps."""
+    """Run a scenario on a loop with virtual time."""
 
-    async def play() -> None:
-        made = await make_pair(backlog if backlog is not None else FakeBacklog(), **options)
+    async def run_with_pair() -> None:
+        pair = await make_pair(backlog if backlog is not None else FakeBacklog(), **options)
         try:
-            await scenario(made)
+            await scenario(pair)
         finally:
-            await made.pairing.close()
+            await pair.pairing.close()
 
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        runner.run(play())
+        runner.run(run_with_pair())

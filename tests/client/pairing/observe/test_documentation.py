@@ -1,4 +1,4 @@
-"""The page on observing a pair tells what there is."""
+"""docs/observing-a-pair.md documents all metrics, log levels, journal columns and alarms, and its examples run."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ PAGE = (Path(__file__).parents[4] / "docs" / "observing-a-pair.md").read_text()
 
 
 def examples() -> dict[str, Any]:
-    """What the examples of the page define."""
+    """Run the examples of the page, and return the names that they define."""
     names: dict[str, Any] = {}
     for example in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
-        exec(compile(example, "docs/observing-a-pair.md", "exec"), names)  # noqa: S102  # ours
+        exec(compile(example, "docs/observing-a-pair.md", "exec"), names)  # noqa: S102  # the examples of our own page
     return names
 
 
@@ -48,32 +48,32 @@ def test_x02_the_example_of_one_entity_runs() -> None:
     run_scenario(scenario)
 
 
-def test_every_metric_and_its_labels_are_told() -> None:
+def test_every_metric_is_documented() -> None:
     prometheus = pytest.importorskip("prometheus_client", reason="requirements.lock has it: make setup")
-    told = dict(re.findall(r"^\| `(twinbus_pairing_\w+)` \| (.*?) ?\|", PAGE, re.MULTILINE))
+    documented = dict(re.findall(r"^\| `(twinbus_pairing_\w+)` \| (.*?) ?\|", PAGE, re.MULTILINE))
 
     async def scenario(pair: FakePair) -> None:
         registry = prometheus.CollectorRegistry()
         pair.pairing.metrics(registry)
-        names = {f"{one.name}_total" if one.type == "counter" else one.name for one in registry.collect()}
-        assert set(told) == names
+        names = {f"{metric.name}_total" if metric.type == "counter" else metric.name for metric in registry.collect()}
+        assert set(documented) == names
 
     run_scenario(scenario)
 
 
-def test_the_level_of_every_event_is_told() -> None:
-    told = {
+def test_the_log_level_of_every_event_is_documented() -> None:
+    documented = {
         event: getattr(logging, level.upper())
         for level, events in re.findall(r"^\| (error|warning|info|debug) \| (.*) \|", PAGE, re.MULTILINE)
         for event in events.split(", ")
     }
-    assert told == {kind.value: level for kind, level in LOG_LEVELS.items()}
+    assert documented == {kind.value: level for kind, level in LOG_LEVELS.items()}
 
 
-def test_every_column_of_the_journal_is_told() -> None:
+def test_every_column_of_the_journal_is_documented() -> None:
     table = PAGE.partition("| column |")[2]
     assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == SCHEMA.names
 
 
-def test_every_alarm_is_told() -> None:
+def test_every_alarm_is_documented() -> None:
     assert set(re.findall(r"^\| `([A-Z_]+)` \|", PAGE, re.MULTILINE)) == {kind.name for kind in AlarmKind}

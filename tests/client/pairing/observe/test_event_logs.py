@@ -1,4 +1,4 @@
-"""Every event of a pair is one log record, with its parts as fields, and without a body or a key."""
+"""Each event of a pair is one log record with structured fields, which contains no message body and no key."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_change_of_state_is_one_record_with_its_fields(caplog: pytest.LogCaptu
     assert not hasattr(record, "backlog_queue")
 
 
-def test_a_parked_message_is_told_at_debug_without_its_body(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_parked_message_is_logged_at_debug_without_its_body(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(pair: FakePair) -> None:
         pair.set_parking_outcomes()
         message = BrokeredMessage("the secret body", message_id="one", properties={"name": "secret property"})
@@ -55,21 +55,21 @@ def test_a_parked_message_is_told_at_debug_without_its_body(caplog: pytest.LogCa
 
 
 def test_there_are_as_many_records_as_events(caplog: pytest.LogCaptureFixture) -> None:
-    told: list[str] = []
+    event_kinds: list[str] = []
 
     async def scenario(pair: FakePair) -> None:
         pair.set_parking_outcomes([QuotaExceeded("full"), None])
         await pair.sender("orders", [ConnectionFailed("gone")]).send(BrokeredMessage())
         pair.pairing.mark_path_healthy("orders")
-        told.extend(pair.event_kinds())
+        event_kinds.extend(pair.event_kinds())
 
     with caplog.at_level(logging.DEBUG):
         run_scenario(scenario)
-    assert told == ["suspected", "failed over", "backlog queue out of rotation", "parked", "restored"]
-    assert [record.event for record in records(caplog)] == told
+    assert event_kinds == ["suspected", "failed over", "backlog queue out of rotation", "parked", "restored"]
+    assert [record.event for record in records(caplog)] == event_kinds
 
 
-def test_nothing_is_written_of_single_messages_unless_it_is_wanted(caplog: pytest.LogCaptureFixture) -> None:
+def test_events_of_single_messages_are_not_logged_at_info(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(pair: FakePair) -> None:
         for kind in (EventKind.PARKED, EventKind.MOVED, EventKind.DEFERRED, EventKind.PINGED):
             pair.pairing.event_publisher.emit(kind, path="orders")

@@ -1,4 +1,4 @@
-"""A factory without a pair can have a journal, too: of what its senders and receivers did, with a real server."""
+"""The journal of a factory without pairing records its sends and settlements, here with a real server."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ LATER = dt.datetime(2100, 1, 1, tzinfo=dt.UTC)
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessServer]:
-    with run_server_in_process(tmp_path_factory.mktemp("server")) as served:
-        yield served
+    with run_server_in_process(tmp_path_factory.mktemp("server")) as running_server:
+        yield running_server
 
 
 @contextlib.asynccontextmanager
-async def kept(server: InProcessServer, folder: Path) -> AsyncIterator[MessagingFactory]:
+async def journaled_factory(server: InProcessServer, folder: Path) -> AsyncIterator[MessagingFactory]:
     """A factory with a journal."""
     journal = Journal(folder)
     async with MessagingFactory.from_connection_string(server.connection_string) as factory:
@@ -42,7 +42,7 @@ async def kept(server: InProcessServer, folder: Path) -> AsyncIterator[Messaging
 
 
 def rows_in(folder: Path, kind: str) -> list[dict[str, Any]]:
-    rows = [found for path in sorted(folder.glob(f"*{SUFFIX}")) for found in read(path).to_pylist()]
+    rows = [record for path in sorted(folder.glob(f"*{SUFFIX}")) for record in read(path).to_pylist()]
     return [row for row in rows if row["kind"] == kind]
 
 
@@ -50,32 +50,32 @@ def outcomes_in(folder: Path, kind: str) -> list[tuple[object, str]]:
     return [(row["message_id"], row["outcome"]) for row in rows_in(folder, kind)]
 
 
-async def next_of(receiver: MessageReceiver) -> BrokeredMessage:
+async def receive_next(receiver: MessageReceiver) -> BrokeredMessage:
     message = await receiver.receive(20)
     assert message is not None
     return message
 
 
-def test_every_settlement_is_written_with_the_sequence_number(server: InProcessServer, tmp_path: Path) -> None:
+def test_each_settlement_is_written_with_its_sequence_number(server: InProcessServer, tmp_path: Path) -> None:
     queue = server.create_queue()
 
     async def scenario() -> None:
-        async with kept(server, tmp_path) as factory:
+        async with journaled_factory(server, tmp_path) as factory:
             client = factory.create_queue_client(queue)
             for name in ("a", "b", "c", "d", "e"):
                 await client.send(BrokeredMessage(message_id=name))
             receiver = factory.create_message_receiver(queue, prefetch=10)
-            a, b, c, d, e = [await next_of(receiver) for _ in range(5)]
+            a, b, c, d, e = [await receive_next(receiver) for _ in range(5)]
             await receiver.complete(a)
             await receiver.defer(b)
             await receiver.dead_letter(c, "broken")
             await receiver.abandon(d)
             await receiver.release(e)
             await receiver.close()
-            taker = factory.create_message_receiver(queue, ReceiveMode.RECEIVE_AND_DELETE)
+            deleting_receiver = factory.create_message_receiver(queue, ReceiveMode.RECEIVE_AND_DELETE)
             for _ in range(2):
-                await next_of(taker)
-            await taker.receive_deferred(b.sequence_number)
+                await receive_next(deleting_receiver)
+            await deleting_receiver.receive_deferred(b.sequence_number)
 
     asyncio.run(scenario())
     settled = outcomes_in(tmp_path, "settlement")
@@ -91,16 +91,16 @@ def test_every_settlement_is_written_with_the_sequence_number(server: InProcessS
     assert [outcome for _, outcome in outcomes_in(tmp_path, "send")] == ["sent"] * 5
 
 
-def test_a_settlement_that_was_not_heard_says_so(server: InProcessServer, tmp_path: Path) -> None:
+def test_a_failed_settlement_is_written_with_its_reason(server: InProcessServer, tmp_path: Path) -> None:
     queue = server.create_queue()
 
     async def scenario() -> None:
-        async with kept(server, tmp_path) as factory:
+        async with journaled_factory(server, tmp_path) as factory:
             client = factory.create_queue_client(queue)
             await client.send(BrokeredMessage(message_id="a"))
-            message = await next_of(client.receiver)
+            message = await receive_next(client.receiver)
             await client.complete(message)
-            with pytest.raises(Exception, match="under no lock"):
+            with pytest.raises(Exception, match="has no lock"):
                 await client.complete(message)
 
     asyncio.run(scenario())
@@ -108,24 +108,26 @@ def test_a_settlement_that_was_not_heard_says_so(server: InProcessServer, tmp_pa
     assert rows_in(tmp_path, "settlement")[1]["reason"].startswith("MessageNotHeld: ")
 
 
-def test_browsing_takes_nothing_and_is_not_written(server: InProcessServer, tmp_path: Path) -> None:
+def test_browsing_writes_no_settlements(server: InProcessServer, tmp_path: Path) -> None:
     queue = server.create_queue()
 
     async def scenario() -> None:
-        async with kept(server, tmp_path) as factory:
+        async with journaled_factory(server, tmp_path) as factory:
             await factory.create_queue_client(queue).send(BrokeredMessage(message_id="a"))
             async with factory.create_message_browser(queue) as browser:
-                assert (await next_of(browser)).message_id == "a"
+                assert (await receive_next(browser)).message_id == "a"
 
     asyncio.run(scenario())
     assert rows_in(tmp_path, "settlement") == []
 
 
-def test_a_scheduled_message_and_its_cancelling_have_the_same_number(server: InProcessServer, tmp_path: Path) -> None:
+def test_a_scheduled_message_and_its_cancellation_have_the_same_sequence_number(
+    server: InProcessServer, tmp_path: Path
+) -> None:
     queue = server.create_queue()
 
     async def scenario() -> None:
-        async with kept(server, tmp_path) as factory:
+        async with journaled_factory(server, tmp_path) as factory:
             client = factory.create_queue_client(queue)
             await client.cancel_scheduled(await client.schedule(BrokeredMessage(message_id="a"), LATER))
 
@@ -136,11 +138,11 @@ def test_a_scheduled_message_and_its_cancelling_have_the_same_number(server: InP
     assert scheduled["sequence_number"] == cancelled["sequence_number"]
 
 
-def test_what_happens_in_a_transaction_names_it_and_its_end_is_written(server: InProcessServer, tmp_path: Path) -> None:
+def test_sends_in_a_transaction_name_it_and_its_outcome_is_written(server: InProcessServer, tmp_path: Path) -> None:
     queue = server.create_queue()
 
     async def scenario() -> None:
-        async with kept(server, tmp_path) as factory:
+        async with journaled_factory(server, tmp_path) as factory:
             client = factory.create_queue_client(queue)
             async with factory.transaction() as transaction:
                 await client.send(BrokeredMessage(message_id="a"), transaction=transaction)
@@ -150,16 +152,16 @@ def test_what_happens_in_a_transaction_names_it_and_its_end_is_written(server: I
                     raise ZeroDivisionError
 
     asyncio.run(scenario())
-    ends = {row["reason"]: row["outcome"] for row in rows_in(tmp_path, "transaction")}
-    assert [(row["message_id"], ends[row["reason"]]) for row in rows_in(tmp_path, "send")] == [
+    outcomes = {row["reason"]: row["outcome"] for row in rows_in(tmp_path, "transaction")}
+    assert [(row["message_id"], outcomes[row["reason"]]) for row in rows_in(tmp_path, "send")] == [
         ("a", "committed"),
         ("b", "rolled back"),
     ]
 
 
-def test_a_send_that_is_refused_has_failed(server: InProcessServer, tmp_path: Path) -> None:
+def test_a_refused_send_is_written_as_failed(server: InProcessServer, tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with kept(server, tmp_path) as factory:
+        async with journaled_factory(server, tmp_path) as factory:
             with pytest.raises(EntityNotFound):
                 await factory.create_queue_client("nowhere").send(BrokeredMessage(message_id="a"))
 
@@ -169,35 +171,37 @@ def test_a_send_that_is_refused_has_failed(server: InProcessServer, tmp_path: Pa
     assert row["reason"].startswith("EntityNotFound: ")
 
 
-def test_a_receiver_is_announced_before_anything_is_settled(server: InProcessServer, tmp_path: Path) -> None:
+def test_the_opening_of_a_receiver_is_written_before_its_settlements(server: InProcessServer, tmp_path: Path) -> None:
     queue = server.create_queue()
 
     async def scenario() -> None:
-        async with kept(server, tmp_path) as factory:
+        async with journaled_factory(server, tmp_path) as factory:
             client = factory.create_queue_client(queue)
             await client.send(BrokeredMessage(message_id="a"))
             await client.receiver.peek()
-            await client.complete(await next_of(client.receiver))
+            await client.complete(await receive_next(client.receiver))
             browser = factory.create_message_browser(queue)
             await browser.open()
             await browser.close()
 
     asyncio.run(scenario())
-    rows = [found for path in sorted(tmp_path.glob(f"*{SUFFIX}")) for found in read(path).to_pylist()]
-    told = [(row["kind"], row["entity"], row["outcome"]) for row in rows if row["kind"] in ("receiver", "settlement")]
-    assert told == [("receiver", queue, "opened"), ("settlement", queue, "completed")]
+    rows = [record for path in sorted(tmp_path.glob(f"*{SUFFIX}")) for record in read(path).to_pylist()]
+    written = [
+        (row["kind"], row["entity"], row["outcome"]) for row in rows if row["kind"] in ("receiver", "settlement")
+    ]
+    assert written == [("receiver", queue, "opened"), ("settlement", queue, "completed")]
 
 
-def test_how_long_a_message_lives_is_written_with_its_send_and_when_it_came_with_its_settlement(
+def test_sends_are_written_with_the_time_to_live_and_settlements_with_the_enqueued_time(
     server: InProcessServer, tmp_path: Path
 ) -> None:
     queue = server.create_queue()
 
     async def scenario() -> None:
-        async with kept(server, tmp_path) as factory:
+        async with journaled_factory(server, tmp_path) as factory:
             client = factory.create_queue_client(queue)
             await client.send(BrokeredMessage(message_id="a", time_to_live=dt.timedelta(hours=1)))
-            message = await next_of(client.receiver)
+            message = await receive_next(client.receiver)
             await client.complete(message)
 
     asyncio.run(scenario())
@@ -207,11 +211,11 @@ def test_how_long_a_message_lives_is_written_with_its_send_and_when_it_came_with
     assert abs(settled["enqueued"] - sent["time"]) < dt.timedelta(minutes=1)
 
 
-def test_what_is_deleted_in_bulk_is_counted(server: InProcessServer, tmp_path: Path) -> None:
+def test_bulk_settlements_are_written_with_their_count(server: InProcessServer, tmp_path: Path) -> None:
     queue = server.create_queue()
 
     async def scenario() -> None:
-        async with kept(server, tmp_path) as factory:
+        async with journaled_factory(server, tmp_path) as factory:
             client = factory.create_queue_client(queue)
             for _ in range(3):
                 await client.send(BrokeredMessage())
@@ -220,5 +224,5 @@ def test_what_is_deleted_in_bulk_is_counted(server: InProcessServer, tmp_path: P
                 assert await browser.complete_up_to(3) == (1, 0)
 
     asyncio.run(scenario())
-    told = [(row["outcome"], row["count"], row["message_id"]) for row in rows_in(tmp_path, "settlement")]
-    assert told == [("deleted in bulk", 2, None), ("completed in bulk", 1, None)]
+    written = [(row["outcome"], row["count"], row["message_id"]) for row in rows_in(tmp_path, "settlement")]
+    assert written == [("deleted in bulk", 2, None), ("completed in bulk", 1, None)]

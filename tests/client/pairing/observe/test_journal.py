@@ -1,4 +1,4 @@
-"""A journal takes rows at once, writes them on a thread, and says how many it had to lose."""
+"""A journal queues rows without blocking, writes them on a thread, and counts the rows that it had to drop."""
 
 from __future__ import annotations
 
@@ -41,24 +41,24 @@ def row(message_id: object) -> Row:
 
 
 def rows_in(folder: Path) -> list[dict[str, Any]]:
-    rows = [found for path in sorted(folder.glob(f"*{SUFFIX}")) for found in read(path).to_pylist()]
-    return [found for found in rows if found["kind"] != "journal"]
+    rows = [record for path in sorted(folder.glob(f"*{SUFFIX}")) for record in read(path).to_pylist()]
+    return [record for record in rows if record["kind"] != "journal"]
 
 
-def words_in(folder: Path) -> list[tuple[str, int]]:
-    """What a journal says of itself."""
-    rows = [found for path in sorted(folder.glob(f"*{SUFFIX}")) for found in read(path).to_pylist()]
-    return [(found["outcome"], found["count"]) for found in rows if found["kind"] == "journal"]
+def journal_events_in(folder: Path) -> list[tuple[str, int]]:
+    """The rows of a journal about itself: outcome and count."""
+    rows = [record for path in sorted(folder.glob(f"*{SUFFIX}")) for record in read(path).to_pylist()]
+    return [(record["outcome"], record["count"]) for record in rows if record["kind"] == "journal"]
 
 
-def await_that(condition: Callable[[], bool]) -> None:
+def wait_until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + TIMEOUT_S
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
 
-def test_what_waits_is_written_at_the_end(tmp_path: Path) -> None:
+def test_queued_rows_are_written_on_close(tmp_path: Path) -> None:
     async def scenario() -> None:
         journal = Journal(tmp_path / "a" / "b")
         for number in range(25_000):
@@ -67,35 +67,37 @@ def test_what_waits_is_written_at_the_end(tmp_path: Path) -> None:
         await journal.close()
 
     asyncio.run(scenario())
-    assert [found["message_id"] for found in rows_in(tmp_path / "a" / "b")] == [str(n) for n in range(25_000)]
+    assert [record["message_id"] for record in rows_in(tmp_path / "a" / "b")] == [str(n) for n in range(25_000)]
 
 
-def test_rows_are_on_the_disk_within_a_second_or_so(tmp_path: Path) -> None:
+def test_rows_are_on_disk_within_a_second_or_so(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     journal.write(row("one"))
-    await_that(lambda: bool(rows_in(tmp_path)))
+    wait_until(lambda: bool(rows_in(tmp_path)))
     journal.close_now()
 
 
-def test_ten_thousand_rows_do_not_wait_for_the_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_batch_is_written_before_the_write_interval_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(journal_module, "WRITE_INTERVAL_S", 3600.0)
     journal = Journal(tmp_path)
     for number in range(journal_module.BATCH_ROWS):
         journal.write(row(number))
-    await_that(lambda: len(rows_in(tmp_path)) == journal_module.BATCH_ROWS)
+    wait_until(lambda: len(rows_in(tmp_path)) == journal_module.BATCH_ROWS)
     journal.close_now()
 
 
-def test_a_slow_disk_holds_up_nobody_and_the_rows_lost_are_counted_in_a_row(
+def test_a_slow_disk_blocks_no_caller_and_a_row_counts_the_lost_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    is_writing, may_go_on = threading.Event(), threading.Event()
-    really = JournalFiles.write
+    is_writing, may_continue = threading.Event(), threading.Event()
+    original = JournalFiles.write
 
     def write_slowly(files: JournalFiles, rows: Sequence[Row]) -> None:
         is_writing.set()
-        assert may_go_on.wait(TIMEOUT_S)
-        really(files, rows)
+        assert may_continue.wait(TIMEOUT_S)
+        original(files, rows)
 
     monkeypatch.setattr(JournalFiles, "write", write_slowly)
     monkeypatch.setattr(journal_module, "MAX_QUEUED_ROWS", 10)
@@ -104,36 +106,36 @@ def test_a_slow_disk_holds_up_nobody_and_the_rows_lost_are_counted_in_a_row(
     for number in range(17):
         journal.write(row(number))
     assert journal.lost == 7
-    may_go_on.set()
+    may_continue.set()
     journal.close_now()
-    found = rows_in(tmp_path)
-    assert [one["message_id"] for one in found] == [str(n) for n in range(10)]
-    assert words_in(tmp_path) == [("began", 1), ("rows lost", 7), ("ended", 1)]
+    written = rows_in(tmp_path)
+    assert [record["message_id"] for record in written] == [str(n) for n in range(10)]
+    assert journal_events_in(tmp_path) == [("began", 1), ("rows lost", 7), ("ended", 1)]
 
 
-def test_rows_of_a_full_disk_are_written_when_there_is_room_again(
+def test_rows_that_a_full_disk_refused_are_written_when_there_is_space_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     failures = [OSError(28, "No space left on device")] * 2
-    really = JournalFiles.write
+    original = JournalFiles.write
 
     def write(files: JournalFiles, rows: Sequence[Row]) -> None:
         if failures:
             raise failures.pop()
-        really(files, rows)
+        original(files, rows)
 
     monkeypatch.setattr(JournalFiles, "write", write)
     monkeypatch.setattr(journal_module, "WRITE_INTERVAL_S", 0.01)
     with caplog.at_level(logging.ERROR):
         journal = Journal(tmp_path)
         journal.write(row("one"))
-        await_that(lambda: bool(rows_in(tmp_path)))
+        wait_until(lambda: bool(rows_in(tmp_path)))
         journal.close_now()
-    assert [found["message_id"] for found in rows_in(tmp_path)] == ["one"]
-    assert "tried again: [Errno 28]" in caplog.text
+    assert [record["message_id"] for record in rows_in(tmp_path)] == ["one"]
+    assert "retrying: [Errno 28]" in caplog.text
 
 
-def test_a_row_costs_little(tmp_path: Path) -> None:
+def test_writing_a_row_takes_less_than_100_microseconds(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     try:
         started_s = time.perf_counter()
@@ -144,26 +146,26 @@ def test_a_row_costs_little(tmp_path: Path) -> None:
         journal.close_now()
 
 
-def test_a_folder_that_cannot_be_made_is_told_at_once(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_an_error_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="file"):
         Journal(tmp_path / "file" / "below")
 
 
-def test_a_journal_says_when_it_begins_that_it_is_alive_and_when_it_ends(
+def test_a_journal_records_its_start_that_it_is_alive_and_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal_module, "WRITE_INTERVAL_S", 0.01)
     monkeypatch.setattr(journal_module, "ALIVE_INTERVAL_S", 0.02)
     journal = Journal(tmp_path)
-    await_that(lambda: ("alive", 1) in words_in(tmp_path))
+    wait_until(lambda: ("alive", 1) in journal_events_in(tmp_path))
     journal.close_now()
-    first, *between, last = words_in(tmp_path)
+    first, *between, last = journal_events_in(tmp_path)
     assert (first, set(between), last) == (("began", 1), {("alive", 1)}, ("ended", 1))
 
 
-def test_one_that_has_rows_to_write_need_not_say_that_it_is_alive(tmp_path: Path) -> None:
+def test_a_journal_with_rows_to_write_needs_no_alive_rows(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     journal.write(row("one"))
     journal.close_now()
-    assert words_in(tmp_path) == [("began", 1), ("ended", 1)]
+    assert journal_events_in(tmp_path) == [("began", 1), ("ended", 1)]

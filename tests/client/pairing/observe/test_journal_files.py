@@ -1,4 +1,4 @@
-"""A journal's files are Arrow streams that anyone reads, whole up to the last batch wherever they were cut off."""
+"""Journal files are Arrow streams for any reader; a file that was cut off keeps all complete batches."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def ids_in(path: Path) -> list[Any]:
     return list(read(path).column("message_id").to_pylist())
 
 
-def test_a_file_is_read_by_arrow_alone(tmp_path: Path) -> None:
+def test_arrow_alone_can_read_a_file(tmp_path: Path) -> None:
     files = JournalFiles(tmp_path, FakeClock())
     files.write([row("one"), row("two")])
     files.write([row("three")])
@@ -60,7 +60,7 @@ def test_a_file_is_read_by_arrow_alone(tmp_path: Path) -> None:
     assert (first["entity"], first["outcome"], first["count"], first["client_id"]) == ("orders", "sent", 1, "me")
 
 
-def test_every_hour_has_its_file_named_after_it(tmp_path: Path) -> None:
+def test_each_hour_has_a_file_that_is_named_after_it(tmp_path: Path) -> None:
     clock = FakeClock()
     files = JournalFiles(tmp_path, clock)
     files.write([row("at ten")])
@@ -74,14 +74,14 @@ def test_every_hour_has_its_file_named_after_it(tmp_path: Path) -> None:
     assert (ids_in(first), ids_in(second)) == (["at ten"], ["at eleven", "still at eleven"])
 
 
-def test_two_journals_of_one_folder_never_share_a_file(tmp_path: Path) -> None:
+def test_two_journals_in_one_folder_never_share_a_file(tmp_path: Path) -> None:
     clock = FakeClock()
     for number in range(20):
         JournalFiles(tmp_path, clock).write([row(number)])
     assert sorted(ids_in(path)[0] for path in files_of(tmp_path)) == sorted(str(number) for number in range(20))
 
 
-def test_a_file_cut_off_anywhere_has_all_batches_before(tmp_path: Path) -> None:
+def test_a_file_cut_off_anywhere_keeps_all_complete_batches(tmp_path: Path) -> None:
     files = JournalFiles(tmp_path, FakeClock())
     (sizes, written) = ([], 0)
     for number in range(3):
@@ -99,7 +99,7 @@ def test_a_file_cut_off_anywhere_has_all_batches_before(tmp_path: Path) -> None:
     assert written == 3
 
 
-def test_ids_of_every_kind_become_text(tmp_path: Path) -> None:
+def test_message_ids_of_every_type_become_text(tmp_path: Path) -> None:
     key = uuid.UUID(int=17)
     files = JournalFiles(tmp_path, FakeClock())
     files.write([row("text"), row(17), row(b"\x01\xff"), row(key), row(None), row("half \ud800"), row("x" * 5_000)])
@@ -107,7 +107,7 @@ def test_ids_of_every_kind_become_text(tmp_path: Path) -> None:
     assert ids_in(path) == ["text", "17", "01ff", str(key), None, "half ?", "x" * 1_000]
 
 
-def test_a_text_that_is_none_spoils_no_other_row(tmp_path: Path) -> None:
+def test_invalid_unicode_in_one_row_affects_no_other_row(tmp_path: Path) -> None:
     files = JournalFiles(tmp_path, FakeClock())
     files.write([row("one", "half \ud800"), row("two", "naïve")])
     (path,) = files_of(tmp_path)
@@ -117,11 +117,13 @@ def test_a_text_that_is_none_spoils_no_other_row(tmp_path: Path) -> None:
 def test_a_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     newer = SCHEMA.with_metadata({b"twinbus.journal.version": str(VERSION + 1).encode()})
     (tmp_path / "newer").write_bytes(newer.serialize())
-    with pytest.raises(ValueError, match=f"of journal version {VERSION + 1}; this twinbus reads up to {VERSION}"):
+    with pytest.raises(
+        ValueError, match=f"has journal version {VERSION + 1}; this twinbus reads versions up to {VERSION}"
+    ):
         read(tmp_path / "newer")
 
 
-def test_after_a_failed_write_rows_go_to_another_file_and_are_nowhere_twice(
+def test_after_a_failed_write_rows_go_to_another_file_and_none_is_duplicated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = JournalFiles(tmp_path, FakeClock())
@@ -133,17 +135,17 @@ def test_after_a_failed_write_rows_go_to_another_file_and_are_nowhere_twice(
     files.write([row("again")])
     files.close()
     for path, ids in zip(files_of(tmp_path), [["before"], ["again"]], strict=True):
-        with pa.OSFile(str(path)) as source:  # not `read`: nothing is left that Arrow alone could not read
+        with pa.OSFile(str(path)) as source:  # not with `read`: Arrow alone must be able to read the file
             assert pa.ipc.open_stream(source).read_all().column("message_id").to_pylist() == ids
 
 
 def full_disk() -> Any:  # noqa: ANN401
-    real = os.write
+    original = os.write
 
-    def write(descriptor: int, what: memoryview) -> int:
-        """A few bytes find room, then none."""
-        if len(what) > 20:
-            return real(descriptor, what[:-20])
+    def write(descriptor: int, buffer: memoryview) -> int:
+        """Write all but the last 20 bytes, then fail."""
+        if len(buffer) > 20:
+            return original(descriptor, buffer[:-20])
         raise OSError(28, "No space left on device")
 
     return write

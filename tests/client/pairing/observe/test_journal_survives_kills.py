@@ -1,4 +1,4 @@
-"""What a journal has flushed is read after its process was killed; what was written at its ordinary end, too."""
+"""The flushed rows of a journal survive a kill of its process, and all rows survive its ordinary end."""
 
 from __future__ import annotations
 
@@ -42,22 +42,22 @@ def start(folder: Path, rows: int) -> subprocess.Popen[str]:
 
 def ids_in(folder: Path) -> list[int]:
     return [
-        int(found)
+        int(message_id)
         for path in sorted(folder.glob(f"*{SUFFIX}"))
-        for found in read(path).column("message_id").drop_null().to_pylist()
+        for message_id in read(path).column("message_id").drop_null().to_pylist()
     ]
 
 
-def test_all_that_was_flushed_before_a_sigkill_is_read_in_order_and_once(tmp_path: Path) -> None:
+def test_rows_flushed_before_a_sigkill_are_read_once_and_in_order(tmp_path: Path) -> None:
     with start(tmp_path, 10**12) as process:
         assert process.stdout is not None
-        told = [int(process.stdout.readline()) for _ in range(3)]
+        flushed = [int(process.stdout.readline()) for _ in range(3)]
         process.send_signal(signal.SIGKILL)
-        told += [int(line) for line in process.stdout.read().splitlines() if line.strip()]
+        flushed += [int(line) for line in process.stdout.read().splitlines() if line.strip()]
     assert process.returncode == -signal.SIGKILL
-    found = ids_in(tmp_path)
-    assert found == list(range(len(found)))
-    assert found[-1] >= told[-1]
+    ids = ids_in(tmp_path)
+    assert ids == list(range(len(ids)))
+    assert ids[-1] >= flushed[-1]
 
 
 def test_a_program_that_ends_without_closing_loses_no_row(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_a_program_that_ends_without_closing_loses_no_row(tmp_path: Path) -> Non
     assert ids_in(tmp_path) == list(range(12_000))
 
 
-def test_two_processes_write_to_one_folder(tmp_path: Path) -> None:
-    with start(tmp_path, 3_000) as one, start(tmp_path, 3_000) as other:
-        assert (one.wait(TIMEOUT_S), other.wait(TIMEOUT_S)) == (0, 0)
+def test_two_processes_can_write_to_one_folder(tmp_path: Path) -> None:
+    with start(tmp_path, 3_000) as first, start(tmp_path, 3_000) as second:
+        assert (first.wait(TIMEOUT_S), second.wait(TIMEOUT_S)) == (0, 0)
     assert sorted(ids_in(tmp_path)) == sorted([*range(3_000)] * 2)

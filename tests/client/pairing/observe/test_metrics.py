@@ -1,4 +1,4 @@
-"""`pairing.metrics()` gives Prometheus the numbers of a pair."""
+"""`pairing.metrics()` exports counters and gauges of a pair to Prometheus."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from twinbus.model.message import BrokeredMessage
 
 pytest.importorskip("prometheus_client", reason="requirements.lock has it: make setup")
 
-from prometheus_client import CollectorRegistry, generate_latest  # only where it is
+from prometheus_client import CollectorRegistry, generate_latest  # only if it is installed
 from prometheus_client.parser import text_string_to_metric_families
 
 from twinbus.client.pairing.observe import metrics
@@ -31,15 +31,15 @@ def value_of(registry: CollectorRegistry, name: str, **labels: str) -> float | N
 
 
 def test_sends_are_counted_by_entity_and_outcome() -> None:
-    async def scenario(made: FakePair) -> None:
+    async def scenario(pair: FakePair) -> None:
         registry = CollectorRegistry()
-        made.pairing.metrics(registry)
-        made.set_parking_outcomes()
-        await made.sender("orders").send_batch([BrokeredMessage(), BrokeredMessage()])
-        await made.sender("invoices").send(BrokeredMessage())
+        pair.pairing.metrics(registry)
+        pair.set_parking_outcomes()
+        await pair.sender("orders").send_batch([BrokeredMessage(), BrokeredMessage()])
+        await pair.sender("invoices").send(BrokeredMessage())
         with pytest.raises(EntityDisabled):
-            await made.sender("orders", [EntityDisabled("no")]).send(BrokeredMessage())
-        await made.sender("orders", [ConnectionFailed("gone")]).send(BrokeredMessage())
+            await pair.sender("orders", [EntityDisabled("no")]).send(BrokeredMessage())
+        await pair.sender("orders", [ConnectionFailed("gone")]).send(BrokeredMessage())
         assert value_of(registry, "sent_total", entity="orders") == 2
         assert value_of(registry, "sent_total", entity="invoices") == 1
         assert value_of(registry, "failed_total", entity="orders", failure="caller's fault") == 1
@@ -51,7 +51,7 @@ def test_sends_are_counted_by_entity_and_outcome() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "about", "name", "labels"),
+    ("kind", "fields", "name", "labels"),
     [
         (EventKind.PINGED, {"path": "orders"}, "pings_total", {"entity": "orders", "outcome": "succeeded"}),
         (EventKind.PINGED, {"path": "q", "reason": "no"}, "pings_total", {"entity": "q", "outcome": "failed"}),
@@ -61,44 +61,44 @@ def test_sends_are_counted_by_entity_and_outcome() -> None:
         (EventKind.DEAD_LETTERED, {"backlog_queue": QUEUE_0}, "dead_lettered_total", {"backlog_queue": QUEUE_0}),
     ],
 )
-def test_events_are_counted(kind: EventKind, about: Mapping[str, str], name: str, labels: Mapping[str, str]) -> None:
-    async def scenario(made: FakePair) -> None:
+def test_events_are_counted(kind: EventKind, fields: Mapping[str, str], name: str, labels: Mapping[str, str]) -> None:
+    async def scenario(pair: FakePair) -> None:
         registry = CollectorRegistry()
-        made.pairing.metrics(registry)
+        pair.pairing.metrics(registry)
         for _ in range(3):
-            made.pairing.event_publisher.emit(kind, **about)  # type: ignore[arg-type]
+            pair.pairing.event_publisher.emit(kind, **fields)  # type: ignore[arg-type]
         assert value_of(registry, name, **labels) == 3
 
     run_scenario(scenario)
 
 
-def test_the_backlog_is_what_the_last_look_saw_and_a_scrape_asks_nothing() -> None:
-    async def scenario(made: FakePair) -> None:
+def test_backlog_gauges_show_the_last_check_and_a_scrape_makes_no_requests() -> None:
+    async def scenario(pair: FakePair) -> None:
         registry = CollectorRegistry()
-        made.pairing.metrics(registry)
+        pair.pairing.metrics(registry)
         assert value_of(registry, "parked_messages", backlog_queue=QUEUE_0) is None
-        made.backlog.park(QUEUE_0, "orders", count=3)
+        pair.backlog.park(QUEUE_0, "orders", count=3)
         await asyncio.sleep(100)
-        await made.pairing.observers.alarms.check_backlog()
-        made.backlog.requests.clear()
+        await pair.pairing.observers.alarms.check_backlog()
+        pair.backlog.requests.clear()
         await asyncio.sleep(20)
         assert value_of(registry, "parked_messages", backlog_queue=QUEUE_0) == 3
         assert value_of(registry, "oldest_parked_age_seconds", backlog_queue=QUEUE_0) == 120
         assert value_of(registry, "protected") == 1
-        assert made.backlog.requests == []
+        assert pair.backlog.requests == []
 
     run_scenario(scenario)
 
 
 def test_an_alarm_is_a_gauge() -> None:
-    async def scenario(made: FakePair) -> None:
+    async def scenario(pair: FakePair) -> None:
         registry = CollectorRegistry()
-        made.pairing.metrics(registry)
-        made.backlog.park(QUEUE_0, "orders")
+        pair.pairing.metrics(registry)
+        pair.backlog.park(QUEUE_0, "orders")
         await asyncio.sleep(1_000)
         assert value_of(registry, "alarms", kind="not_drained") == 0
         for _ in range(2):
-            await made.pairing.observers.alarms.check_backlog()
+            await pair.pairing.observers.alarms.check_backlog()
         assert value_of(registry, "alarms", kind="not_drained") == 1
 
     run_scenario(scenario)
@@ -107,11 +107,11 @@ def test_an_alarm_is_a_gauge() -> None:
 def test_entities_beyond_the_limit_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "MAX_ENTITY_LABELS", 2)
 
-    async def scenario(made: FakePair) -> None:
+    async def scenario(pair: FakePair) -> None:
         registry = CollectorRegistry()
-        made.pairing.metrics(registry)
+        pair.pairing.metrics(registry)
         for path in ("a", "b", "c", "d", "a"):
-            await made.sender(path).send(BrokeredMessage())
+            await pair.sender(path).send(BrokeredMessage())
         assert value_of(registry, "sent_total", entity="a") == 2
         assert value_of(registry, "sent_total", entity="c") is None
         assert value_of(registry, "sent_total", entity="(others)") == 2
@@ -120,12 +120,12 @@ def test_entities_beyond_the_limit_are_counted_together(monkeypatch: pytest.Monk
 
 
 def test_two_pairs_share_a_registry_and_a_closed_one_leaves_it() -> None:
-    async def scenario(made: FakePair) -> None:
+    async def scenario(pair: FakePair) -> None:
         registry = CollectorRegistry()
         other = await make_pair(FakeBacklog())
         other.pairing.primary_name = "fabrikam"
-        for one in (made, other):
-            one.pairing.metrics(registry)
+        for member in (pair, other):
+            member.pairing.metrics(registry)
         text = generate_latest(registry).decode()
         assert text.count("# TYPE twinbus_pairing_protected gauge") == 1
         assert {sample.labels["primary"] for sample in samples(text)} == {"contoso", "fabrikam"}
@@ -136,16 +136,16 @@ def test_two_pairs_share_a_registry_and_a_closed_one_leaves_it() -> None:
     run_scenario(scenario)
 
 
-def test_two_pairs_of_one_primary_are_counted_together_and_none_twice() -> None:
-    async def scenario(made: FakePair) -> None:
+def test_two_pairs_of_one_primary_share_their_series() -> None:
+    async def scenario(pair: FakePair) -> None:
         registry = CollectorRegistry()
         other = await make_pair(FakeBacklog())
-        for one in (made, other, made):
-            one.pairing.metrics(registry)
-        for one in (made, other):
-            await one.sender("orders").send(BrokeredMessage())
-        found = [(sample.name, tuple(sample.labels.items())) for sample in samples(generate_latest(registry).decode())]
-        assert len(found) == len(set(found)), "a series is there once"
+        for member in (pair, other, pair):
+            member.pairing.metrics(registry)
+        for member in (pair, other):
+            await member.sender("orders").send(BrokeredMessage())
+        series = [(sample.name, tuple(sample.labels.items())) for sample in samples(generate_latest(registry).decode())]
+        assert len(series) == len(set(series)), "each series is exported once"
         assert value_of(registry, "sent_total", entity="orders") == 2
         assert value_of(registry, "protected") == 1
         await other.pairing.close()

@@ -1,4 +1,4 @@
-"""R080 to R082, C06, C07: what a parked message and a ping are charged, as the two namespaces of a pair meter them."""
+"""R080 to R082, C06, C07: the charges of parked messages and pings, as metered by the two namespaces of a pair."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def receive(app: Application, count: int) -> None:
 
 @in_virtual_time
 async def test_r080_each_of_the_four_stages_of_a_parked_message_is_charged_exactly_once() -> None:
-    """The syphon is at work all the time: it takes nothing from the backlog before the primary is there again."""
+    """The syphon runs all the time, and receives nothing from the backlog before the primary is available again."""
     async with in_memory_pair_application(failover_interval=0, backlog_queue_count=1, enable_syphon=True) as app:
         await asyncio.sleep(1)
         primary, secondary, backlog = app.namespaces.primary, app.namespaces.secondary, app.backlog_path(0)
@@ -45,14 +45,14 @@ async def test_r080_each_of_the_four_stages_of_a_parked_message_is_charged_exact
         await asyncio.sleep(31)
         assert len(app.events_of(EventKind.MOVED)) == PARKED
         await receive(app, PARKED)
-        once = dict.fromkeys(("sends", "send_units", "receives", "receive_units", "settlements"), PARKED)
-        there, here = total_usage(secondary, backlog), total_usage(primary, "orders")
-        # The outage ended the poll that was out; a pump peeks for deferred messages when it starts, before and after;
-        # beside these, one call has made the queue, and one ping was answered.
-        assert nonzero_counts(there) == once | {"empty_receives": 1, "peeks": 2, "management": 1}
-        assert nonzero_counts(here) == once | {"pings": 1}
-        assert document_operations(there) + document_operations(here) == 4 * PARKED + 2
-        assert operations(there) + operations(here) == 6 * PARKED + 2 + 3
+        once_per_message = dict.fromkeys(("sends", "send_units", "receives", "receive_units", "settlements"), PARKED)
+        backlog_usage, orders_usage = total_usage(secondary, backlog), total_usage(primary, "orders")
+        # The outage ended the pending poll. The pump peeked for deferred messages at its start and at its restart.
+        # One management call created the queue, and one ping was answered.
+        assert nonzero_counts(backlog_usage) == once_per_message | {"empty_receives": 1, "peeks": 2, "management": 1}
+        assert nonzero_counts(orders_usage) == once_per_message | {"pings": 1}
+        assert document_operations(backlog_usage) + document_operations(orders_usage) == 4 * PARKED + 2
+        assert operations(backlog_usage) + operations(orders_usage) == 6 * PARKED + 2 + 3
 
 
 @in_virtual_time
@@ -67,7 +67,7 @@ async def test_r080_a_pump_that_starts_as_the_primary_is_lost_receives_nothing_e
         secondary.outage.cut()
         await asyncio.sleep(0.01)
         secondary.outage.slow(2)
-        await has_started.wait()  # it looks for deferred messages now, before it receives
+        await has_started.wait()  # the pump peeks for deferred messages now, before it receives
         primary.outage.stop()
         await app.queue_client().send_batch([BrokeredMessage(f"order {number}") for number in range(PARKED)])
         await asyncio.sleep(30)
@@ -78,7 +78,7 @@ async def test_r080_a_pump_that_starts_as_the_primary_is_lost_receives_nothing_e
     ("size", "units"),
     [
         (60_000, (1, 1, 1, 1)),
-        (65_480, (1, 1, 2, 2)),  # 37 bytes more in the backlog; back, it says when it was parked: 94 bytes more
+        (65_480, (1, 1, 2, 2)),  # 37 bytes more in the backlog, and 94 bytes more for the parked time when it is back
         (65_500, (2, 2, 2, 2)),
         (200_000, (4, 4, 4, 4)),
     ],
@@ -88,14 +88,14 @@ def test_r081_size_and_bandwidth_are_charged_at_each_of_the_four_stages(
 ) -> None:
     stages = park_one(size)
     predicted = parked_message_charges(size, parking_bytes=37, returned_bytes=RETURNED_BYTES)
-    assert tuple(one.document for one in predicted.values()) == units
+    assert tuple(charges.document for charges in predicted.values()) == units
     assert tuple(charged for charged, _ in stages) == units
-    assert all(size < sent < size + 2_048 for _, sent in stages), "each carries the whole message"
+    assert all(size < sent < size + 2_048 for _, sent in stages), "each stage carries the whole message"
 
 
 @in_virtual_time
 async def park_one(size: int) -> list[tuple[int, int]]:
-    """Units and bytes of the four stages of a message that is parked: properties and body have `size` bytes."""
+    """Park a message whose properties and body have `size` bytes; return the units and bytes of its four stages."""
     async with in_memory_pair_application(failover_interval=0, backlog_queue_count=1, enable_syphon=True) as app:
         await asyncio.sleep(1)
         app.namespaces.primary.outage.stop()
@@ -117,12 +117,12 @@ async def park_one(size: int) -> list[tuple[int, int]]:
 
 
 @in_virtual_time
-async def test_r082_each_ping_is_charged_like_a_message_whether_it_is_answered_or_refused() -> None:
+async def test_r082_each_ping_is_charged_like_a_message_whether_it_is_accepted_or_refused() -> None:
     async with in_memory_pair_application(failover_interval=0) as app:
         primary = app.namespaces.primary
         primary.outage.fail_store()
         await app.queue_client().send(BrokeredMessage("apples"))
-        before = total_usage(primary, "orders")
+        usage_before = total_usage(primary, "orders")
         await asyncio.sleep(10 * 60 + 1)
         refused = total_usage(primary, "orders")
         primary.outage.restore()
@@ -130,25 +130,27 @@ async def test_r082_each_ping_is_charged_like_a_message_whether_it_is_answered_o
         pinged = total_usage(primary, "orders")
         assert len(app.events_of(EventKind.PINGED)) == 11
         assert (refused.failed_pings, pinged.failed_pings, pinged.pings) == (10, 10, 1)
-        assert (pinged.sends, pinged.receives) == (0, 0), "nobody gets to see one"
-        assert pinged.send_bytes > refused.send_bytes == before.send_bytes, "one that is taken costs bandwidth, too"
+        assert (pinged.sends, pinged.receives) == (0, 0), "no receiver gets a ping"
+        assert pinged.send_bytes > refused.send_bytes == usage_before.send_bytes, (
+            "an accepted ping is charged for its bytes, too"
+        )
         for charged in (operations, document_operations):
-            assert charged(pinged) - charged(before) == 11
+            assert charged(pinged) - charged(usage_before) == 11
             assert charged(pinged, bills_failed=False) == 1
 
 
 @in_virtual_time
-async def test_c06_an_outage_costs_a_ping_of_each_client_for_each_entity_and_whole_interval() -> None:
+async def test_c06_an_outage_costs_one_ping_per_client_entity_and_whole_interval() -> None:
     entities = ("orders", "invoices", "returns")
     async with InMemoryPair() as namespaces:
         for path in entities:
             await namespaces.primary.create_queue(path)
         async with (
-            paired_application(namespaces, failover_interval=0) as one,
-            paired_application(namespaces, failover_interval=0) as two,
+            paired_application(namespaces, failover_interval=0) as first,
+            paired_application(namespaces, failover_interval=0) as second,
         ):
             namespaces.primary.outage.fail_store()
-            for app in (one, two):
+            for app in (first, second):
                 for path in entities:
                     await app.queue_client(path).send(BrokeredMessage("apples"))
             await asyncio.sleep(5 * 60 + 30)
@@ -157,7 +159,7 @@ async def test_c06_an_outage_costs_a_ping_of_each_client_for_each_entity_and_who
 
 
 @in_virtual_time
-async def test_c07_a_message_parked_for_a_topic_is_charged_three_times_and_once_for_each_subscription() -> None:
+async def test_c07_a_message_parked_for_a_topic_is_charged_three_times_and_once_per_subscription() -> None:
     async with InMemoryPair() as namespaces:
         await namespaces.primary.create_topic("news")
         for name in ("one", "other"):

@@ -1,4 +1,4 @@
-"""Without pyarrow or prometheus-client everything works but the journal and the metrics, which say what to install."""
+"""Without pyarrow or prometheus-client, only the journal or the metrics fail, and the error says what to install."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ except ImportError as error:
         ("prometheus_client", "twinbus.client.pairing.observe.metrics", "pip install twinbus[metrics]"),
     ],
 )
-def test_what_is_missing_is_named(package: str, module: str, extra: str) -> None:
+def test_the_import_error_names_the_extra_to_install(package: str, module: str, extra: str) -> None:
     program = WITHOUT.format(package=package, module=module)
-    told = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", program],
         capture_output=True,
         text=True,
@@ -37,4 +37,4 @@ def test_what_is_missing_is_named(package: str, module: str, extra: str) -> None
         timeout=60,
         env={"PYTHONPATH": str(ROOT / "src")},
     )
-    assert extra in told.stdout
+    assert extra in completed.stdout

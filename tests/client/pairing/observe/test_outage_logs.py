@@ -1,4 +1,4 @@
-"""An outage of a namespace is told once at its beginning and once at its end, not by every pump and every attempt."""
+"""An outage of a namespace is logged once when it begins and once when it ends, not by each pump and attempt."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 QUEUES = 10
 
 
-def written(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
-    """Records of the client at INFO and above: level and text."""
+def logged(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    """The log records of the client at INFO and above: level and text."""
     return [
         (record.levelname, record.getMessage())
         for record in caplog.records
@@ -27,7 +27,7 @@ def written(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
 
 
 @in_virtual_time
-async def test_x02_an_outage_of_the_primary_is_one_line_for_the_syphon_and_one_when_it_is_over(
+async def test_x02_the_syphon_logs_one_line_when_an_outage_of_the_primary_begins_and_one_at_its_end(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with in_memory_pair_application(backlog_queue_count=QUEUES, enable_syphon=True, failover_interval=0) as app:
@@ -41,19 +41,17 @@ async def test_x02_an_outage_of_the_primary_is_one_line_for_the_syphon_and_one_w
             app.namespaces.primary.outage.restore()
             await asyncio.sleep(120)
         assert len(app.events_of(EventKind.MOVED)) == 40
-        lines = [line for line in written(caplog) if "'orders' is " not in line[1]]
+        lines = [line for line in logged(caplog) if "'orders' is " not in line[1]]
         assert [level for level, _ in lines] == ["WARNING", "INFO"], lines
         address = app.pairing.primary.address
         assert lines[0][1].startswith(f"primary lost: {address} cannot be reached: ")
         assert lines[1][1] == f"primary back: {address}"
-        assert len([text for _, text in written(caplog) if "'orders' is " in text]) == 3, (
-            "suspect, failed over, healthy"
-        )
-        assert len(app.events_of(EventKind.PUMP_FAILED)) >= QUEUES, "programs hear of each pump"
+        assert len([text for _, text in logged(caplog) if "'orders' is " in text]) == 3, "suspect, failed over, healthy"
+        assert len(app.events_of(EventKind.PUMP_FAILED)) >= QUEUES, "listeners get an event for each pump"
 
 
 @in_virtual_time
-async def test_x02_an_outage_of_the_secondary_is_one_line_and_one_when_it_is_over(
+async def test_x02_an_outage_of_the_secondary_is_one_line_and_its_end_is_another(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with in_memory_pair_application(backlog_queue_count=QUEUES, enable_syphon=True, failover_interval=0) as app:
@@ -65,7 +63,7 @@ async def test_x02_an_outage_of_the_secondary_is_one_line_and_one_when_it_is_ove
             app.namespaces.secondary.outage.restore()
             await asyncio.sleep(120)
         assert all(pump.is_active for pump in app.pairing.syphon.pumps)  # type: ignore[union-attr]
-        lines = written(caplog)
+        lines = logged(caplog)
         assert [level for level, _ in lines] == ["WARNING", "INFO"], lines
         address = app.pairing.secondary.address
         assert lines[0][1].startswith(f"secondary lost: {address}")
@@ -74,7 +72,7 @@ async def test_x02_an_outage_of_the_secondary_is_one_line_and_one_when_it_is_ove
 
 
 @in_virtual_time
-async def test_parking_while_the_secondary_is_down_is_one_line_not_one_for_each_backlog_queue(
+async def test_parking_while_the_secondary_is_down_logs_one_line_not_one_per_backlog_queue(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with in_memory_pair_application(backlog_queue_count=QUEUES, failover_interval=0, operation_timeout=5) as app:
@@ -86,19 +84,19 @@ async def test_parking_while_the_secondary_is_down_is_one_line_not_one_for_each_
                 await asyncio.sleep(60)
             app.namespaces.secondary.outage.restore()
             await app.queue_client().send(BrokeredMessage("parked"))
-        lines = [line for line in written(caplog) if "'orders' is " not in line[1]]
+        lines = [line for line in logged(caplog) if "'orders' is " not in line[1]]
         assert [level for level, _ in lines] == ["WARNING", "INFO"], lines
         assert len(app.events_of(EventKind.QUEUE_OUT)) == QUEUES
 
 
 @in_virtual_time
-async def test_a_pump_that_fails_for_another_reason_still_warns(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_pump_that_fails_for_another_reason_logs_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     async with in_memory_pair_application(backlog_queue_count=2, enable_syphon=True) as app:
         await asyncio.sleep(5)
         caplog.clear()
         with caplog.at_level(logging.INFO):
             await app.manager.delete_queue(app.backlog_path(1))
             await asyncio.sleep(60)
-        (line,) = written(caplog)
+        (line,) = logged(caplog)
         assert line[0] == "WARNING"
         assert line[1].startswith(f"pump failed, backlog queue '{app.backlog_path(1)}': ")

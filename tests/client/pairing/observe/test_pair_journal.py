@@ -1,4 +1,4 @@
-"""With `journal_dir` the outcome of every send of a pair is written down, and every event."""
+"""With `journal_dir`, a journal contains the outcome of each send of a pair, and each event."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 def rows_in(folder: Path, kind: str = "send") -> list[dict[str, Any]]:
-    rows = [found for path in sorted(folder.glob(f"*{SUFFIX}")) for found in read(path).to_pylist()]
+    rows = [record for path in sorted(folder.glob(f"*{SUFFIX}")) for record in read(path).to_pylist()]
     return [row for row in rows if row["kind"] == kind]
 
 
-def test_a_message_that_the_primary_took_is_sent(tmp_path: Path) -> None:
+def test_a_message_that_the_primary_accepted_is_written_as_sent(tmp_path: Path) -> None:
     async def scenario(pair: FakePair) -> None:
         await pair.sender("orders").send(BrokeredMessage(message_id="one", session_id="s"))
         await pair.sender("orders").send_batch([BrokeredMessage(message_id="two"), BrokeredMessage(message_id="three")])
@@ -41,7 +41,7 @@ def test_a_message_that_the_primary_took_is_sent(tmp_path: Path) -> None:
     }
 
 
-def test_a_message_that_was_held_and_then_taken_is_sent_once(tmp_path: Path) -> None:
+def test_a_message_that_was_held_and_then_accepted_is_written_once(tmp_path: Path) -> None:
     async def scenario(pair: FakePair) -> None:
         await pair.sender("orders", [ConnectionFailed("refused")]).send(BrokeredMessage(message_id="one"))
 
@@ -72,7 +72,7 @@ def test_a_message_that_was_parked_is_written_once_with_its_backlog_queue(tmp_pa
         ([asyncio.CancelledError()], [], "unknown"),
     ],
 )
-def test_a_send_that_was_given_up_is_failed_or_unknown_where_somebody_may_have_it(
+def test_a_failed_send_is_written_as_unknown_if_the_message_may_have_been_stored(
     tmp_path: Path, primary: list[BaseException], backlog: list[BaseException], outcome: str
 ) -> None:
     async def scenario(pair: FakePair) -> None:
@@ -98,7 +98,7 @@ def test_the_factories_of_a_closed_pair_have_no_listeners(tmp_path: Path) -> Non
 
 def test_a_pairing_that_failed_leaves_no_journal_open(tmp_path: Path) -> None:
     async def scenario(_: FakePair) -> None:
-        raise AssertionError("it was not to be paired")
+        raise AssertionError("the pairing did not fail")
 
     with pytest.raises(PairingFailed):
         run_scenario(scenario, journal_dir=tmp_path, backlog=FakeBacklog(is_down=True))

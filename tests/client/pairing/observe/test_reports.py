@@ -1,6 +1,6 @@
-"""When a client reports to `$pairing` of the secondary, and what it does where the secondary has trouble with that.
+"""When a client reports to `$pairing` of the secondary, and what it does if a report fails.
 
-The node here is a double that fails on demand; `test_reports_to_secondary.py` uses a real one.
+The node here is a fake that fails on demand; `test_reports_to_secondary.py` uses a real one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class FakeConnection:
 
 
 class FakePairingNode:
-    """`$pairing`, on one connection after another."""
+    """A fake of the node `$pairing`, which stays the same when the client reconnects."""
 
     def __init__(self) -> None:
         self.connection = FakeConnection()
@@ -43,30 +43,30 @@ class FakePairingNode:
         self.status = 202
         self.attaches = 0
         self.reports: list[dict[str, Any]] = []
-        self.asked_with: list[Mapping[str, object]] = []
+        self.requests: list[Mapping[str, object]] = []
         self.tokens: list[str] = []
 
-    async def converse(self, path: str) -> AmqpConnection:
+    async def authorized_connection(self, path: str) -> AmqpConnection:
         self.tokens.append(path)
         if not self.connection.is_open:
             raise ConnectionFailed("the secondary is down")
         return cast("AmqpConnection", self.connection)
 
-    def links(self, conversation: FakeConnection, node: str) -> FakeRequestLinks:
-        assert conversation is self.connection
+    def links(self, connection: FakeConnection, node: str) -> FakeRequestLinks:
+        assert connection is self.connection
         assert node == "$pairing"
         self.attaches += 1
-        return FakeRequestLinks(self, conversation)
+        return FakeRequestLinks(self, connection)
 
 
 class FakeRequestLinks:
-    def __init__(self, node: FakePairingNode, conversation: FakeConnection) -> None:
+    def __init__(self, node: FakePairingNode, connection: FakeConnection) -> None:
         self._node = node
-        self._conversation = conversation
+        self._connection = connection
 
     @property
     def failure(self) -> ConnectionLost | None:
-        is_open = self._conversation is self._node.connection and self._conversation.is_open
+        is_open = self._connection is self._node.connection and self._connection.is_open
         return None if is_open else ConnectionLost("gone")
 
     async def open(self) -> None:
@@ -79,7 +79,7 @@ class FakeRequestLinks:
     async def request(self, properties: Mapping[str, object], body: object, *, timeout_s: float) -> Response:
         if self._node.is_silent:
             await asyncio.sleep(timeout_s)
-        self._node.asked_with.append(properties)
+        self._node.requests.append(properties)
         if properties["operation"] == "twinbus:leave":
             return Response(Message(build(application_properties={"statusCode": self._node.status}, body=value(None))))
         assert isinstance(body, str)
@@ -92,19 +92,19 @@ class FakeRequestLinks:
 def node(monkeypatch: pytest.MonkeyPatch) -> FakePairingNode:
     node = FakePairingNode()
     monkeypatch.setattr(reports, "RequestResponseLinks", node.links)
-    monkeypatch.setattr(Pings, "start", lambda *_: None)  # nothing is pinged, so nothing changes by itself
+    monkeypatch.setattr(Pings, "start", lambda *_: None)  # without pings, no state changes by itself
     return node
 
 
 def run_with_node(node: FakePairingNode, scenario: Any, **options: Any) -> None:  # noqa: ANN401
     async def connected(pair: FakePair) -> None:
-        pair.pairing.secondary.authorized_connection = node.converse  # type: ignore[method-assign]
+        pair.pairing.secondary.authorized_connection = node.authorized_connection  # type: ignore[method-assign]
         await scenario(pair)
 
     run_scenario(connected, ping_primary_interval=PING_S, **options)
 
 
-def test_a_change_of_state_is_reported_with_what_changed(node: FakePairingNode) -> None:
+def test_a_change_of_state_is_reported_with_its_details(node: FakePairingNode) -> None:
     async def scenario(pair: FakePair) -> None:
         pair.pairing.health_of("invoices")
         pair.fail_over("orders")
@@ -115,13 +115,13 @@ def test_a_change_of_state_is_reported_with_what_changed(node: FakePairingNode) 
         (entity,) = report["entities"]
         assert (entity["path"], entity["state"], entity["why"]) == ("orders", "failed over", "it is gone")
         assert entity["since"] == "2023-11-14T22:13:20.000+00:00"
-        assert node.asked_with == [{"operation": "twinbus:report"}]
+        assert node.requests == [{"operation": "twinbus:report"}]
         assert set(node.tokens) == {"contoso/x-servicebus-transfer/0"}
 
     run_with_node(node, scenario)
 
 
-def test_healthy_or_not_there_is_a_report_at_the_start_and_then_every_half_minute(node: FakePairingNode) -> None:
+def test_a_client_reports_at_its_start_and_every_half_minute_whether_healthy_or_not(node: FakePairingNode) -> None:
     async def scenario(pair: FakePair) -> None:
         await pair.sender("orders").send(BrokeredMessage())
         await asyncio.sleep(10 * reports.REPORT_INTERVAL_S)
@@ -135,7 +135,7 @@ def test_healthy_or_not_there_is_a_report_at_the_start_and_then_every_half_minut
     run_with_node(node, scenario)
 
 
-def test_however_much_changes_there_is_one_report_a_second_and_the_last_is_of_the_last_change(
+def test_there_is_at_most_one_report_a_second_and_the_last_one_has_the_last_change(
     node: FakePairingNode,
 ) -> None:
     async def scenario(pair: FakePair) -> None:
@@ -152,7 +152,7 @@ def test_however_much_changes_there_is_one_report_a_second_and_the_last_is_of_th
     run_with_node(node, scenario)
 
 
-def test_changes_of_one_moment_go_in_one_report(node: FakePairingNode) -> None:
+def test_simultaneous_changes_share_one_report(node: FakePairingNode) -> None:
     async def scenario(pair: FakePair) -> None:
         for number in range(20):
             pair.fail_over(f"orders{number}")
@@ -162,14 +162,14 @@ def test_changes_of_one_moment_go_in_one_report(node: FakePairingNode) -> None:
     run_with_node(node, scenario)
 
 
-def test_a_server_without_the_node_is_asked_once_in_a_connection(node: FakePairingNode) -> None:
+def test_a_server_without_the_node_gets_one_attach_per_connection(node: FakePairingNode) -> None:
     async def scenario(pair: FakePair) -> None:
         node.refusal = EntityNotFound("there is no $pairing")
         await asyncio.sleep(20 * PING_S)
         pair.fail_over("orders")
         await asyncio.sleep(20 * PING_S)
         assert node.attaches == 1
-        assert len(node.tokens) == 2, "nothing is asked of it between changes, so that its connection may be closed"
+        assert len(node.tokens) == 2, "there are no requests between changes, so that the idle connection can be closed"
         node.connection, node.refusal = FakeConnection(), None
         pair.fail_over("invoices")
         await asyncio.sleep(1)
@@ -179,7 +179,7 @@ def test_a_server_without_the_node_is_asked_once_in_a_connection(node: FakePairi
     run_with_node(node, scenario)
 
 
-def test_reports_go_on_when_the_secondary_is_back(node: FakePairingNode) -> None:
+def test_reports_resume_when_the_secondary_is_available_again(node: FakePairingNode) -> None:
     async def scenario(pair: FakePair) -> None:
         node.connection.is_open = False
         pair.fail_over("orders")
@@ -193,7 +193,7 @@ def test_reports_go_on_when_the_secondary_is_back(node: FakePairingNode) -> None
 
 
 @pytest.mark.parametrize("trouble", ["down", "silent", "refused"])
-def test_no_send_knows_of_a_report_that_fails(node: FakePairingNode, trouble: str) -> None:
+def test_a_report_that_fails_affects_no_send(node: FakePairingNode, trouble: str) -> None:
     async def scenario(pair: FakePair) -> None:
         node.connection.is_open = trouble != "down"
         node.is_silent = trouble == "silent"
@@ -210,7 +210,7 @@ def test_no_send_knows_of_a_report_that_fails(node: FakePairingNode, trouble: st
     run_with_node(node, scenario)
 
 
-def test_a_report_fits_the_node_however_much_is_wrong(node: FakePairingNode) -> None:
+def test_a_report_with_many_failures_stays_within_the_size_limit(node: FakePairingNode) -> None:
     async def scenario(pair: FakePair) -> None:
         for number in range(500):
             health = pair.pairing.health_of(f"{number:03}/{'long' * 60}")
@@ -223,7 +223,7 @@ def test_a_report_fits_the_node_however_much_is_wrong(node: FakePairingNode) -> 
     run_with_node(node, scenario)
 
 
-def test_queues_out_of_the_rotation_and_alarms_are_in_it(node: FakePairingNode) -> None:
+def test_a_report_has_queues_out_of_the_rotation_and_alarms(node: FakePairingNode) -> None:
     async def scenario(pair: FakePair) -> None:
         rotation = pair.pairing.rotation
         rotation.note_failure(rotation.queues[0], QuotaExceeded("it is full"))
@@ -241,7 +241,7 @@ def test_queues_out_of_the_rotation_and_alarms_are_in_it(node: FakePairingNode) 
     run_with_node(node, scenario)
 
 
-def test_a_closed_pair_reports_no_more(node: FakePairingNode) -> None:
+def test_a_closed_pair_sends_no_reports(node: FakePairingNode) -> None:
     async def scenario(pair: FakePair) -> None:
         pair.fail_over("orders")
         await pair.pairing.close()
@@ -252,7 +252,9 @@ def test_a_closed_pair_reports_no_more(node: FakePairingNode) -> None:
 
 
 @pytest.mark.parametrize("trouble", ["none", "down", "silent", "refused"])
-def test_closing_says_goodbye_and_does_not_wait_long_for_an_answer(node: FakePairingNode, trouble: str) -> None:
+def test_closing_sends_a_leave_request_and_does_not_wait_long_for_its_response(
+    node: FakePairingNode, trouble: str
+) -> None:
     async def scenario(pair: FakePair) -> None:
         await asyncio.sleep(1)
         node.connection.is_open = trouble != "down"
@@ -261,7 +263,7 @@ def test_closing_says_goodbye_and_does_not_wait_long_for_an_answer(node: FakePai
         before_s = asyncio.get_running_loop().time()
         await pair.pairing.close()
         assert asyncio.get_running_loop().time() - before_s <= reports.LEAVE_TIMEOUT_S
-        said = [one["operation"] for one in node.asked_with]
-        assert said == ["twinbus:report"] + ["twinbus:leave"] * (trouble != "down")
+        operations = [request["operation"] for request in node.requests]
+        assert operations == ["twinbus:report"] + ["twinbus:leave"] * (trouble != "down")
 
     run_with_node(node, scenario)

@@ -1,4 +1,4 @@
-"""Clients report to the secondary, healthy or not, at no charge; they are forgotten when they end or fall silent."""
+"""Clients report to the secondary at no charge; the secondary forgets clients that close or stop reporting."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from twinbus.server.paired_clients import backlog_reader
 from twinbus.testing import InMemoryNamespace, InMemoryPair, in_virtual_time
 
 
-async def ask(secondary: InMemoryNamespace, address: str = "$pairing") -> dict[str, Any]:
-    """What `twinbus pair status` reads."""
+async def read_json(secondary: InMemoryNamespace, address: str = "$pairing") -> dict[str, Any]:
+    """Read the JSON that `twinbus pair status` reads."""
     where = secondary.factory().where
     assert where.key_name is not None
     assert where.key is not None
     base = f"http://{where.host}:5300"
     token = make_token(f"{base}/", where.key_name, where.key, secondary.clock.wall_ms() // 1000 + 60)
-    async with httpx.AsyncClient(verify=False) as client:  # noqa: S501  # without TLS, and sooner there
-        answer = await client.get(f"{base}/{address}", headers={"Authorization": token})
-    assert answer.status_code == 200, answer.text
-    return dict(answer.json())
+    async with httpx.AsyncClient(verify=False) as client:  # noqa: S501  # plain HTTP, and loads no certificates
+        response = await client.get(f"{base}/{address}", headers={"Authorization": token})
+    assert response.status_code == 200, response.text
+    return dict(response.json())
 
 
 async def reports(app: Application) -> list[dict[str, Any]]:
-    return list((await ask(app.namespaces.secondary))["reports"])
+    return list((await read_json(app.namespaces.secondary))["reports"])
 
 
 @in_virtual_time
-async def test_a_healthy_client_is_reported_as_long_as_it_lives_and_not_after() -> None:
+async def test_a_healthy_client_is_reported_until_it_is_closed() -> None:
     async with InMemoryPair() as namespaces:
         await namespaces.primary.create_queue("orders")
         async with paired_application(namespaces, ping_primary_interval=1) as app:
@@ -48,20 +48,20 @@ async def test_a_healthy_client_is_reported_as_long_as_it_lives_and_not_after() 
 
 
 @in_virtual_time
-async def test_r009_reports_of_a_healthy_client_cost_nothing_and_the_primary_sees_none_of_them() -> None:
+async def test_r009_reports_of_a_healthy_client_cost_nothing_and_do_not_reach_the_primary() -> None:
     async with in_memory_pair_application(enable_syphon=False) as app:
         await app.queue_client().send(BrokeredMessage("apples"))
         await asyncio.sleep(1)
-        before = [namespace.usage() for namespace in (app.namespaces.primary, app.namespaces.secondary)]
+        usage_before = [namespace.usage() for namespace in (app.namespaces.primary, app.namespaces.secondary)]
         await asyncio.sleep(100 * REPORT_INTERVAL_S)
         assert len(await reports(app)) == 1
-        await ask(app.namespaces.secondary, "$pairing/$backlog")
-        assert [namespace.usage() for namespace in (app.namespaces.primary, app.namespaces.secondary)] == before
+        await read_json(app.namespaces.secondary, "$pairing/$backlog")
+        assert [namespace.usage() for namespace in (app.namespaces.primary, app.namespaces.secondary)] == usage_before
         assert app.events == []
 
 
 @in_virtual_time
-async def test_a_failover_is_reported_at_once_and_the_end_of_it_too() -> None:
+async def test_a_failover_and_its_end_are_reported_at_once() -> None:
     async with in_memory_pair_application(failover_interval=0, ping_primary_interval=10) as app:
         queue = app.queue_client()
         await queue.send(BrokeredMessage("apples"))
@@ -83,7 +83,7 @@ async def test_a_failover_is_reported_at_once_and_the_end_of_it_too() -> None:
 
 
 @in_virtual_time
-async def test_a_client_that_falls_silent_is_forgotten_after_three_reports_and_known_again_when_it_is_back() -> None:
+async def test_a_silent_client_is_forgotten_after_three_missing_reports_until_it_reports_again() -> None:
     async with in_memory_pair_application() as app:
         await asyncio.sleep(1)
         app.namespaces.secondary.outage.stop()
@@ -100,7 +100,7 @@ async def test_a_client_that_falls_silent_is_forgotten_after_three_reports_and_k
 
 @pytest.mark.parametrize("ending", ["pairing", "primary", "secondary", "abort"])
 @in_virtual_time
-async def test_whatever_ends_a_client_ends_its_report(ending: str) -> None:
+async def test_closing_or_aborting_a_client_removes_its_report(ending: str) -> None:
     async with in_memory_pair_application() as app:
         await asyncio.sleep(1)
         assert len(await reports(app)) == 1
@@ -115,7 +115,7 @@ async def test_whatever_ends_a_client_ends_its_report(ending: str) -> None:
 
 
 @in_virtual_time
-async def test_programs_with_the_same_client_id_are_several_senders() -> None:
+async def test_applications_with_the_same_client_id_have_separate_reports() -> None:
     async with InMemoryPair() as namespaces:
 
         async def pair_up(manager_of: Application) -> MessagingFactory:
@@ -136,7 +136,7 @@ async def test_programs_with_the_same_client_id_are_several_senders() -> None:
 
 
 @in_virtual_time
-async def test_a_backlog_of_any_size_is_counted_in_full_and_its_destinations_from_the_oldest(
+async def test_a_backlog_is_counted_in_full_and_its_destinations_from_the_oldest_messages(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(backlog_reader, "MAX_MESSAGES", 20)
@@ -146,20 +146,20 @@ async def test_a_backlog_of_any_size_is_counted_in_full_and_its_destinations_fro
         for path, count in (("orders", 15), ("ORDERS", 2), ("late", 10)):
             for _ in range(count):
                 await app.queue_client(path).send(BrokeredMessage("apples"))
-        (queue,) = (await ask(app.namespaces.secondary, "$pairing/$backlog"))["queues"]
+        (queue,) = (await read_json(app.namespaces.secondary, "$pairing/$backlog"))["queues"]
         assert (queue["path"], queue["parked"], queue["read"]) == (app.backlog_path(0), 27, 20)
-        assert [(one["path"], one["messages"]) for one in queue["destinations"]] == [("orders", 17), ("late", 3)]
+        assert [(item["path"], item["messages"]) for item in queue["destinations"]] == [("orders", 17), ("late", 3)]
         monkeypatch.setattr(backlog_reader, "MAX_BYTES", 1)
-        (queue,) = (await ask(app.namespaces.secondary, "$pairing/$backlog"))["queues"]
-        assert (queue["parked"], queue["read"]) == (27, 7), "a page is more than enough"
+        (queue,) = (await read_json(app.namespaces.secondary, "$pairing/$backlog"))["queues"]
+        assert (queue["parked"], queue["read"]) == (27, 7), "one page exceeds the limit of bytes"
 
 
 @in_virtual_time
-async def test_messages_that_nobody_parked_have_no_destination() -> None:
+async def test_messages_without_a_valid_path_have_no_destination() -> None:
     async with in_memory_pair_application(backlog_queue_count=1) as app:
         sender = app.pairing.secondary.create_message_sender(app.backlog_path(0))
         for path in ("\x1b[2Jorders", "x" * 261, "", 17):
             await sender.send(BrokeredMessage(properties={"x-ms-path": path}))
         await sender.send(BrokeredMessage())
-        (queue,) = (await ask(app.namespaces.secondary, "$pairing/$backlog"))["queues"]
+        (queue,) = (await read_json(app.namespaces.secondary, "$pairing/$backlog"))["queues"]
         assert (queue["parked"], queue["unknown"], queue["destinations"]) == (5, 5, [])

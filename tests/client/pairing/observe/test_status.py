@@ -1,4 +1,4 @@
-"""`status()` tells how a pair is: entities, backlog queues, pumps, alarms."""
+"""`status()` describes a pair: its entities, backlog queues, pumps and alarms."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_fresh_pair_is_protected_and_empty() -> None:
     run_scenario(scenario)
 
 
-def test_an_entity_is_told_with_its_state_why_since_when_and_the_next_ping() -> None:
+def test_the_status_of_an_entity_has_its_state_reason_start_and_next_ping() -> None:
     async def scenario(pair: FakePair) -> None:
         pair.pairing.health_of("invoices")
         await asyncio.sleep(100)
@@ -60,7 +60,7 @@ def test_an_entity_is_told_with_its_state_why_since_when_and_the_next_ping() -> 
     run_scenario(scenario)
 
 
-def test_a_backlog_queue_tells_how_many_for_whom_and_how_old() -> None:
+def test_the_status_of_a_backlog_queue_has_counts_by_entity_and_the_oldest_message() -> None:
     async def scenario(pair: FakePair) -> None:
         pair.backlog.park(QUEUE_0, "orders", count=3)
         await asyncio.sleep(60)
@@ -81,7 +81,7 @@ def test_a_backlog_queue_tells_how_many_for_whom_and_how_old() -> None:
 
 
 @pytest.mark.parametrize(("count", "is_sample"), [(1_000, False), (1_001, True)])
-def test_for_whom_is_a_sample_above_a_thousand_messages(count: int, *, is_sample: bool) -> None:
+def test_counts_by_entity_are_a_sample_above_a_thousand_messages(count: int, *, is_sample: bool) -> None:
     async def scenario(pair: FakePair) -> None:
         pair.backlog.park(QUEUE_1, "orders", count=count)
         contents = (await pair.pairing.status()).backlog_queues[1].contents
@@ -92,7 +92,7 @@ def test_for_whom_is_a_sample_above_a_thousand_messages(count: int, *, is_sample
     run_scenario(scenario)
 
 
-def test_large_messages_are_not_looked_at_beyond_some_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_peeks_messages_only_up_to_a_limit_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inspection, "PEEK_BATCH_SIZE", 10)
     monkeypatch.setattr(inspection, "MAX_PEEKED_BYTES", 100)
 
@@ -104,7 +104,7 @@ def test_large_messages_are_not_looked_at_beyond_some_bytes(monkeypatch: pytest.
     run_scenario(scenario)
 
 
-def test_a_queue_out_of_the_rotation_says_why_and_since_when() -> None:
+def test_a_queue_out_of_the_rotation_has_a_reason_and_a_start_time() -> None:
     async def scenario(pair: FakePair) -> None:
         await asyncio.sleep(30)
         rotation = pair.pairing.rotation
@@ -118,7 +118,7 @@ def test_a_queue_out_of_the_rotation_says_why_and_since_when() -> None:
     run_scenario(scenario)
 
 
-def test_a_queue_is_in_the_rotation_again_when_its_cool_down_is_over() -> None:
+def test_a_queue_is_in_the_rotation_again_after_its_cool_down() -> None:
     async def scenario(pair: FakePair) -> None:
         rotation = pair.pairing.rotation
         rotation.note_failure(rotation.queues[1], QuotaExceeded("it is full"))
@@ -130,7 +130,7 @@ def test_a_queue_is_in_the_rotation_again_when_its_cool_down_is_over() -> None:
     run_scenario(scenario)
 
 
-def test_r022_an_extra_backlog_queue_is_shown_while_messages_are_in_it() -> None:
+def test_r022_an_extra_backlog_queue_is_shown_while_it_has_messages() -> None:
     async def scenario(pair: FakePair) -> None:
         assert (await pair.pairing.status()).extra_backlog_queues == ()
         pair.backlog.park(QUEUE_7, "orders", count=2)
@@ -153,7 +153,7 @@ def fail(pump: Pump) -> None:
 
 
 @pytest.mark.parametrize(
-    ("happen", "state", "why"),
+    ("change", "state", "why"),
     [
         (lambda _: None, PumpState.STARTING, None),
         (become_active, PumpState.ACTIVE, None),
@@ -162,11 +162,11 @@ def fail(pump: Pump) -> None:
     ],
 )
 def test_a_pump_is_starting_active_standing_by_or_failed(
-    happen: Callable[[Pump], None], state: PumpState, why: str | None
+    change: Callable[[Pump], None], state: PumpState, why: str | None
 ) -> None:
     async def scenario(pair: FakePair) -> None:
-        syphon = pair.pairing.syphon = Syphon(pair.pairing)  # it is not started: its pumps are as they are told to be
-        happen(syphon.pumps[0])
+        syphon = pair.pairing.syphon = Syphon(pair.pairing)  # not started: the test sets the states of its pumps
+        change(syphon.pumps[0])
         first, second = (await pair.pairing.status()).pumps
         assert (first.backlog_queue, first.state, first.why) == (QUEUE_0, state, why)
         assert second.state is PumpState.STARTING
@@ -174,12 +174,12 @@ def test_a_pump_is_starting_active_standing_by_or_failed(
     run_scenario(scenario)
 
 
-def test_looking_changes_nothing() -> None:
+def test_status_changes_nothing() -> None:
     async def scenario(pair: FakePair) -> None:
         pair.backlog.park(QUEUE_0, "orders")
-        before = list(pair.backlog.queues[QUEUE_0])
+        messages_before = list(pair.backlog.queues[QUEUE_0])
         assert (await pair.pairing.status()).entities == (await pair.pairing.status()).entities
-        assert pair.backlog.queues[QUEUE_0] == before
+        assert pair.backlog.queues[QUEUE_0] == messages_before
         assert pair.events == []
 
     run_scenario(scenario)

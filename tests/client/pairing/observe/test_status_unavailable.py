@@ -1,4 +1,4 @@
-"""What cannot be asked now is unknown: a look at a pair never fails, and never takes long."""
+"""If the secondary is unavailable, `status()` returns within seconds, and unavailable counts are unknown."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from twinbus.client.errors import ConnectionFailed
 from twinbus.client.pairing.backlog.inspection import BacklogQueueContents
 
 
-def test_with_the_secondary_down_counts_are_unknown_and_the_rest_is_told() -> None:
+def test_with_the_secondary_down_counts_are_unknown_and_the_rest_is_reported() -> None:
     async def scenario(pair: FakePair) -> None:
         pair.fail_over("orders")
         pair.backlog.is_down = True
@@ -22,7 +22,7 @@ def test_with_the_secondary_down_counts_are_unknown_and_the_rest_is_told() -> No
     run_scenario(scenario)
 
 
-def test_with_a_silent_secondary_a_look_is_over_within_five_seconds() -> None:
+def test_with_a_silent_secondary_status_returns_within_five_seconds() -> None:
     async def scenario(pair: FakePair) -> None:
         pair.backlog.is_silent = True
         loop = asyncio.get_running_loop()
@@ -34,7 +34,7 @@ def test_with_a_silent_secondary_a_look_is_over_within_five_seconds() -> None:
     run_scenario(scenario)
 
 
-def test_what_only_the_manager_does_not_tell_is_peeked_at() -> None:
+def test_if_only_the_manager_fails_the_contents_are_still_peeked() -> None:
     async def scenario(pair: FakePair) -> None:
         pair.backlog.park(QUEUE_0, "orders", count=3)
 
@@ -50,7 +50,7 @@ def test_what_only_the_manager_does_not_tell_is_peeked_at() -> None:
     run_scenario(scenario)
 
 
-def test_an_extra_queue_that_does_not_answer_is_shown() -> None:
+def test_an_extra_queue_that_does_not_respond_is_shown() -> None:
     async def scenario(pair: FakePair) -> None:
         pair.backlog.is_down = True
         (extra,) = (await pair.pairing.status()).extra_backlog_queues
@@ -59,7 +59,7 @@ def test_an_extra_queue_that_does_not_answer_is_shown() -> None:
     run_scenario(scenario, backlog=FakeBacklog(queues={QUEUE_7: []}))
 
 
-def test_a_pair_whose_factories_are_closed_can_be_looked_at() -> None:
+def test_status_works_after_the_factories_are_closed() -> None:
     async def scenario(pair: FakePair) -> None:
         await pair.pairing.close()
         assert (await pair.pairing.status()).backlog_queues[0].path == QUEUE_0

@@ -1,4 +1,4 @@
-"""What `status()` tells of messages that were really parked, in a real server, is what is there."""
+"""`status()` reports the messages that were parked in a real server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class ServerManager:
-    """What a pairing needs of a NamespaceManager, over the server's HTTP."""
+    """The part of a NamespaceManager that a pairing needs, over the server's HTTP API."""
 
     def __init__(self, server: InProcessServer) -> None:
         self.where = ConnectionString(host=server.host)
@@ -43,8 +43,8 @@ class ServerManager:
         )
 
 
-async def paired(server: InProcessServer, **options: Any) -> Pairing:  # noqa: ANN401
-    """With a primary that is down."""
+async def pair_with_primary_down(server: InProcessServer, **options: Any) -> Pairing:  # noqa: ANN401
+    """Pair with a primary that is down."""
     with socket.socket() as unused:
         unused.bind((server.host, 0))
         port = unused.getsockname()[1]
@@ -62,7 +62,7 @@ async def paired(server: InProcessServer, **options: Any) -> Pairing:  # noqa: A
 
 def test_parked_messages_are_counted_by_entity(tmp_path: Path) -> None:
     async def scenario(server: InProcessServer) -> None:
-        async with await paired(server, backlog_queue_count=1) as pairing:
+        async with await pair_with_primary_down(server, backlog_queue_count=1) as pairing:
             orders = pairing.primary.create_queue_client("orders")
             news = pairing.primary.create_topic_client("news")
             await orders.send_batch([BrokeredMessage(f"order {number}", session_id="s") for number in range(3)])

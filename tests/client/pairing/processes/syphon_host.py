@@ -1,9 +1,9 @@
-"""A program that hosts the syphon of a pair, with short times: what a test stops and continues.
+"""A process that hosts the syphon of a pair with short intervals, for tests that stop and resume it.
 
     python -m tests.client.pairing.processes.syphon_host BACKLOG_QUEUES SILENCE_LIMIT_S STANDBY_S
 
-It reads three connection strings, one a line: the primary's, the secondary's, and the one for the secondary's
-management. It runs until it is killed.
+The process reads three connection strings from standard input, one per line: of the primary, of the secondary, and
+for the management of the secondary. It runs until it is killed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from twinbus.client.pairing.syphon import pump
 
 
 async def main(backlog_queues: int) -> None:
-    """Pair, and stay."""
+    """Pair, and wait forever."""
     primary, secondary, management = sys.stdin.read().split()
     async with NamespaceManager.from_connection_string(management) as manager:
         options = SendAvailabilityPairedNamespaceOptions(

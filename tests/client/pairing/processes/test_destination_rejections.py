@@ -1,6 +1,6 @@
-"""Q19 on real servers: parked messages wait for a destination that refuses them, and come back when it does not.
+"""Q19 on real servers: parked messages wait while their destination refuses them, and come back afterwards.
 
-One primary and one secondary serve all tests of this file; each has a queue of its own.
+One primary and one secondary serve all tests of this file; each test has its own queue.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ _numbers: Final = itertools.count()
 
 
 class MovableClock(SystemClock):
-    """The machine's clock, wrong by so many seconds."""
+    """The machine's clock, off by a number of seconds that tests set."""
 
     off_s = 0.0
 
-    def wall_ms(self) -> int:  # type: ignore[override]  # it is not the same for all
+    def wall_ms(self) -> int:  # type: ignore[override]  # depends on the instance
         return round(1000 * (time.time() + self.off_s))
 
 
@@ -86,18 +86,18 @@ async def parked(
     servers: tuple[ServerProcess, ServerProcess],
     *texts: str,
     path: str = "orders",
-    **sent: Any,  # noqa: ANN401
+    **message_options: Any,  # noqa: ANN401
 ) -> AsyncIterator[str]:
-    """Messages of a program that cannot reach its primary; the name that its backlog queues have."""
+    """Park messages of an application that cannot reach its primary; yield the name of the pair."""
     primary, secondary = servers
     name = f"pair{next(_numbers)}"
-    nowhere = MessagingFactory.from_connection_string(
+    unreachable = MessagingFactory.from_connection_string(
         connection_string(primary, port=1), operation_timeout=OPERATION_TIMEOUT_S
     )
-    async with paired_application(primary, secondary, factory=nowhere, primary_namespace_name=name) as program:
-        queue = program.factory.create_queue_client(path)
+    async with paired_application(primary, secondary, factory=unreachable, primary_namespace_name=name) as app:
+        queue = app.factory.create_queue_client(path)
         for text in texts:
-            await queue.send(BrokeredMessage(text, message_id=text, **sent))
+            await queue.send(BrokeredMessage(text, message_id=text, **message_options))
     yield name
 
 
@@ -105,19 +105,21 @@ async def parked(
 async def draining(
     servers: tuple[ServerProcess, ServerProcess], name: str, factory: MessagingFactory | None = None
 ) -> AsyncIterator[Application]:
-    """A program that runs a syphon."""
-    program = paired_application(*servers, factory=factory, primary_namespace_name=name, enable_syphon=True)
-    async with program as app:
+    """An application that runs a syphon."""
+    application = paired_application(*servers, factory=factory, primary_namespace_name=name, enable_syphon=True)
+    async with application as app:
         yield app
 
 
-async def back_after(app: Application, cause: Callable[[], object], path: str, seconds: float) -> None:
-    """See that nothing is dead-lettered while the cause lasts, and that all comes back when it is removed."""
+async def check_messages_come_back(
+    app: Application, remove_cause: Callable[[], object], path: str, seconds: float
+) -> None:
+    """Check that no message is dead-lettered while the cause lasts, and that all come back when it is removed."""
     await app.wait_for_event(EventKind.DESTINATION_REFUSES)
     await asyncio.sleep(seconds)
     assert app.events_of(EventKind.DEAD_LETTERED, EventKind.MOVED) == []
     assert AlarmKind.DESTINATION_REFUSES in {alarm.kind for alarm in app.pairing.observers.alarms.raised}
-    await asyncio.to_thread(cause)
+    await asyncio.to_thread(remove_cause)
     await app.wait_for_event(EventKind.MOVED, len(TEXTS))
     assert {message.text for message in await receive_all(app.primary, len(TEXTS), path)} == set(TEXTS)
     assert app.events_of(EventKind.DEAD_LETTERED) == []
@@ -132,7 +134,7 @@ async def test_q19_nothing_is_dead_lettered_while_the_queue_is_disabled(
     await create_queue(primary, "disabled")
     await asyncio.to_thread(primary.update_queue, "disabled", Status="SendDisabled")
     async with parked(servers, *TEXTS, path="disabled") as name, draining(servers, name) as app:
-        await back_after(app, lambda: primary.update_queue("disabled", Status="Active"), "disabled", 0.5)
+        await check_messages_come_back(app, lambda: primary.update_queue("disabled", Status="Active"), "disabled", 0.5)
 
 
 async def test_q19_nothing_is_dead_lettered_while_the_key_of_the_primary_is_rotated(
@@ -151,7 +153,7 @@ async def test_q19_nothing_is_dead_lettered_while_the_key_of_the_primary_is_rota
     factory = MessagingFactory.from_connection_string(string, operation_timeout=OPERATION_TIMEOUT_S)
     put(other)
     async with parked(servers, *TEXTS, path="keyed") as name, draining(servers, name, factory) as app:
-        await back_after(app, lambda: put(ours), "keyed", 0.5)
+        await check_messages_come_back(app, lambda: put(ours), "keyed", 0.5)
 
 
 async def test_q19_nothing_is_dead_lettered_while_tokens_seem_to_have_expired(
@@ -163,12 +165,12 @@ async def test_q19_nothing_is_dead_lettered_while_tokens_seem_to_have_expired(
         clock.off_s = TWO_HOURS_S
         try:
             async with draining(servers, name) as app:
-                await back_after(app, lambda: setattr(clock, "off_s", 0.0), "timely", 0.5)
+                await check_messages_come_back(app, lambda: setattr(clock, "off_s", 0.0), "timely", 0.5)
         finally:
             clock.off_s = 0.0
 
 
-async def test_q09_the_parked_time_is_measured_by_the_secondarys_clock_also_where_the_programs_is_wrong(
+async def test_q09_the_parked_time_is_measured_by_the_secondarys_clock_despite_a_wrong_local_clock(
     servers: tuple[ServerProcess, ServerProcess],
 ) -> None:
     primary, _ = servers
@@ -205,64 +207,67 @@ def normalise_whitespace(text: str) -> str:
     return " ".join(text.split())
 
 
-async def test_q19_drain_by_hand_waits_says_what_waits_and_why_and_sends_dead_letters_again(
+async def test_q19_drain_reports_which_messages_wait_and_why_and_sends_dead_letters_again(
     servers: tuple[ServerProcess, ServerProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dead_letter_resend, "EMPTY_AFTER_S", 0.2)
     primary, secondary = servers
     async with parked(servers, *TEXTS[:3], path="missing") as name:
-        left = await drain(servers, name, "--wait", "0.5")
-        assert left.exit_code == 2
-        assert "3 messages are left: nothing has moved for 0.5 s (--wait)." in normalise_whitespace(left.stderr)
+        waiting = await drain(servers, name, "--wait", "0.5")
+        assert waiting.exit_code == 2
+        assert "3 messages are left: nothing has moved for 0.5 s (--wait)." in normalise_whitespace(waiting.stderr)
         assert "3 for 'missing': The messaging entity 'missing' could not be found." in normalise_whitespace(
-            left.stderr
+            waiting.stderr
         )
         assert sum(secondary.message_counts(f"{name}/x-servicebus-transfer/{index}")[1] for index in range(2)) == 0
 
-        dead = await drain(servers, name, "--wait", "5", "--not-found-grace", "0")
-        assert dead.exit_code == 0
-        assert "3 messages dead-lettered: `twinbus pair drain --dead-letters` sends them again" in normalise_whitespace(
-            dead.stdout
+        dead_lettered = await drain(servers, name, "--wait", "5", "--not-found-grace", "0")
+        assert dead_lettered.exit_code == 0
+        assert (
+            "3 messages dead-lettered: remove the cause, then run `twinbus pair drain --dead-letters`"
+            in normalise_whitespace(dead_lettered.stdout)
         )
         shown = await pair_status(secondary, "--primary", name)
-        assert "3 messages are dead-lettered, each with the reason." in normalise_whitespace(shown)
-        assert "`twinbus pair drain --dead-letters` sends them again." in normalise_whitespace(shown)
+        assert "3 messages are dead-lettered, each with a reason." in normalise_whitespace(shown)
+        assert "run `twinbus pair drain --dead-letters` to resend them." in normalise_whitespace(shown)
         assert max(len(line.rstrip()) for line in shown.splitlines()) <= 80
 
-        left = await drain(servers, name, "--dead-letters", "--wait", "0.5")
-        assert left.exit_code == 2
-        assert "3 messages are left: nothing has moved for 0.5 s (--wait)." in normalise_whitespace(left.stderr)
+        waiting = await drain(servers, name, "--dead-letters", "--wait", "0.5")
+        assert waiting.exit_code == 2
+        assert "3 messages are left: nothing has moved for 0.5 s (--wait)." in normalise_whitespace(waiting.stderr)
         assert "3 for 'missing': The messaging entity 'missing' could not be found." in normalise_whitespace(
-            left.stderr
+            waiting.stderr
         )
 
         await create_queue(primary, "missing")
-        done = await drain(servers, name, "--dead-letters")
-        assert (done.exit_code, done.stderr) == (0, "")
+        resent = await drain(servers, name, "--dead-letters")
+        assert (resent.exit_code, resent.stderr) == (0, "")
         assert {message.text for message in await receive_all(primary, 3, "missing")} == set(TEXTS[:3])
         assert "dead-lettered, each" not in await pair_status(secondary, "--primary", name)
-        assert "No message is dead-lettered" in (await drain(servers, name, "--dead-letters")).stdout
+        assert (
+            "The backlog queues have no dead-lettered messages" in (await drain(servers, name, "--dead-letters")).stdout
+        )
 
 
 async def spooled(servers: tuple[ServerProcess, ServerProcess], folder: Path, *texts: str, path: str) -> str:
-    """Leave messages in the spool of a program that reaches neither namespace, and ends."""
+    """Leave messages in the spool of an application that reaches neither namespace; return the name of the pair."""
     primary, secondary = servers
     name = f"pair{next(_numbers)}"
-    nowhere = connection_string(primary, port=1), connection_string(secondary, port=2)
-    one, other = (
-        MessagingFactory.from_connection_string(text, operation_timeout=OPERATION_TIMEOUT_S) for text in nowhere
+    unreachable = connection_string(primary, port=1), connection_string(secondary, port=2)
+    primary_factory, secondary_factory = (
+        MessagingFactory.from_connection_string(text, operation_timeout=OPERATION_TIMEOUT_S) for text in unreachable
     )
     async with connect_manager(secondary) as manager:
         options = SendAvailabilityPairedNamespaceOptions(
-            secondary_factory=other,
+            secondary_factory=secondary_factory,
             secondary_namespace_manager=manager,
             primary_namespace_name=name,
             backlog_queue_count=1,
             failover_interval=0,
             spool_dir=folder,
         )
-        async with await one.pair_namespace(options) as pairing:
-            queue = one.create_queue_client(path)
+        async with await primary_factory.pair_namespace(options) as pairing:
+            queue = primary_factory.create_queue_client(path)
             for text in texts:
                 await queue.send(BrokeredMessage(text, message_id=text))
             assert pairing.spool_status is not None
@@ -270,7 +275,7 @@ async def spooled(servers: tuple[ServerProcess, ServerProcess], folder: Path, *t
     return name
 
 
-async def test_x08_drain_spool_sends_what_a_program_has_left_and_what_was_refused(
+async def test_x08_drain_spool_sends_messages_that_an_application_left_and_refused_messages(
     servers: tuple[ServerProcess, ServerProcess], tmp_path: Path
 ) -> None:
     primary, secondary = servers
@@ -279,10 +284,10 @@ async def test_x08_drain_spool_sends_what_a_program_has_left_and_what_was_refuse
     options = ("--spool", str(tmp_path), "--count", "1", "--wait", "3")
     refused = await drain(servers, name, *options)
     assert refused.exit_code == 2
-    assert "4 messages are left. Remove the cause, and run it again" in refused.stderr
+    assert "4 messages are left. Remove the cause and run again" in refused.stderr
     folder = tmp_path / name / "refused"
     unbroken = "".join(refused.stderr.split("\n  "))
-    assert f"4 refused: each with the reason beside it in {folder}" in unbroken.replace("in/", "in /")
+    assert f"4 refused: each with its reason in {folder}" in unbroken.replace("in/", "in /")
     assert len(list(folder.glob("*.txt"))) == 4
     async with paired_application(primary, secondary, primary_namespace_name=name, spool_dir=tmp_path):
         async with asyncio.timeout(10):
@@ -292,8 +297,8 @@ async def test_x08_drain_spool_sends_what_a_program_has_left_and_what_was_refuse
         assert "alarm: messages were refused from the spool: 4 messages in" in normalise_whitespace(shown)
     await asyncio.to_thread(primary.delete_queue, "baskets")
     await create_queue(primary, "baskets")
-    done = await drain(servers, name, *options)
-    assert (done.exit_code, done.stderr) == (0, "")
+    completed = await drain(servers, name, *options)
+    assert (completed.exit_code, completed.stderr) == (0, "")
     assert {message.text for message in await receive_all(primary, 4, "baskets")} == set(TEXTS[:4])
     assert (await drain(servers, name, "--spool", str(tmp_path / "none"))).exit_code == 1
     assert secondary.message_counts(f"{name}/x-servicebus-transfer/0") == (0, 0)

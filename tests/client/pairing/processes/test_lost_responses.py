@@ -1,4 +1,4 @@
-"""Responses that a real network loses: the copies are marked, and the errors say that the message may be there."""
+"""If a real network loses responses, copies are marked, and errors say that the message may have been stored."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
     from tests.support.server_process import ServerProcess
 
 DUPLICATE_MARK = "x-ms-possible-duplicate"
-WAY_S = 1.0
+LATENCY_S = 1.0
 COUNT = 40
 
 
-async def until_stored(server: ServerProcess, count: int) -> None:
-    """The server has the messages; their responses are still on their way."""
-    async with asyncio.timeout(2 * WAY_S):
+async def wait_until_stored(server: ServerProcess, count: int) -> None:
+    """Wait until the server has the messages; their responses are still in flight."""
+    async with asyncio.timeout(2 * LATENCY_S):
         while (await asyncio.to_thread(server.message_counts, QUEUE))[0] < count:  # noqa: ASYNC110  # another process
             await asyncio.sleep(0.01)
 
 
 async def stored(server: ServerProcess, count: int, texts: set[str]) -> list[tuple[str, object]]:
     """All copies of some messages, in the order of their arrival, each with its mark."""
-    found = [(message.text, message.properties.get(DUPLICATE_MARK)) for message in await receive_all(server, count)]
-    return [one for one in found if one[0] in texts]
+    copies = [(message.text, message.properties.get(DUPLICATE_MARK)) for message in await receive_all(server, count)]
+    return [copy for copy in copies if copy[0] in texts]
 
 
-async def test_q03_q04_sends_whose_responses_are_lost_are_repeated_with_a_mark_and_uncertain_when_closed(
+async def test_q03_q04_sends_without_a_response_are_repeated_with_a_mark_and_uncertain_on_close(
     tmp_path: Path,
 ) -> None:
     texts = [str(number) for number in range(COUNT)]
@@ -45,23 +45,23 @@ async def test_q03_q04_sends_whose_responses_are_lost_are_repeated_with_a_mark_a
         paired_application(primary, secondary, port=relay.port, failover_interval=60) as app,
     ):
         await app.send("before")
-        relay.delay(WAY_S)
+        relay.delay(LATENCY_S)
         sends = [asyncio.ensure_future(app.send(text)) for text in texts]
-        await until_stored(primary, COUNT + 1)
+        await wait_until_stored(primary, COUNT + 1)
         relay.reset()
         await relay.restore()
         await asyncio.gather(*sends)
-        found = await stored(primary, 2 * COUNT + 1, set(texts))
-        assert sorted(found, key=lambda one: (int(one[0]), bool(one[1]))) == [
+        copies = await stored(primary, 2 * COUNT + 1, set(texts))
+        assert sorted(copies, key=lambda copy: (int(copy[0]), bool(copy[1]))) == [
             (text, mark) for text in texts for mark in (None, True)
         ]
-        relay.delay(WAY_S)
+        relay.delay(LATENCY_S)
         sends = [asyncio.ensure_future(app.send(text)) for text in texts]
-        await until_stored(primary, COUNT)
+        await wait_until_stored(primary, COUNT)
         await app.pairing.close()
         errors = await asyncio.gather(*sends, return_exceptions=True)
         assert len(await stored(primary, COUNT, set(texts))) == COUNT
         assert all(isinstance(error, ServiceBusError) and error.may_have_happened for error in errors)
-        with pytest.raises(ServiceBusError) as sure:
+        with pytest.raises(ServiceBusError) as certain:
             await app.queue.send(BrokeredMessage("after"))
-        assert not sure.value.may_have_happened
+        assert not certain.value.may_have_happened

@@ -1,4 +1,4 @@
-"""`twinbus pair status` on a real pair: healthy, in an outage of the primary, and after the programs have ended."""
+"""`twinbus pair status` on a real pair: healthy, in an outage of the primary, and with all applications closed."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 PING_S: Final = 60.0
 ORDERS, NEWS = 30, 8
 SHOP: Final = "shop"
-"""The client id of two programs: they are two senders all the same."""
+"""The client id of two applications, which are shown as two senders."""
 OTHER: Final = "stock"
 
 
 @dataclass
 class Screens:
-    """What was printed, one moment after the other, and what the programs themselves knew then."""
+    """The output of the command at several moments, and the status that an application returned itself."""
 
     healthy: str = ""
     outage: str = ""
     wide: str = ""
     as_json: dict[str, Any] = field(default_factory=dict)
-    inside: PairingStatus | None = None
+    own_status: PairingStatus | None = None
     oldest: dt.datetime | None = None
     one_ended: str = ""
     all_ended: str = ""
@@ -51,8 +51,8 @@ def factory(primary: ServerProcess, client_id: str) -> MessagingFactory:
     )
 
 
-async def play(primary: ServerProcess, secondary: ServerProcess) -> Screens:
-    """Three programs on a pair, and the death of its primary: one parks, one is suspect, one does not send."""
+async def run_scenario(primary: ServerProcess, secondary: ServerProcess) -> Screens:
+    """Run three applications and kill the primary: one parks, one becomes suspect, one does not send."""
     screens = Screens()
     await create_queue(primary, "orders")
     options: dict[str, Any] = {"ping_primary_interval": PING_S}
@@ -61,14 +61,14 @@ async def play(primary: ServerProcess, secondary: ServerProcess) -> Screens:
         stock = paired_application(primary, secondary, factory=factory(primary, OTHER), failover_interval=60, **options)
         async with idle, stock as other:
             await shop.send("before")
-            await until_shown(secondary, 3)
+            await wait_until_shown(secondary, 3)
             screens.healthy = await pair_status(secondary)
             primary.kill()
             await park(shop)
             with pytest.raises(ConnectionFailed):
                 await other.send("not parked: the failover interval has only begun")
-            await asyncio.sleep(1.2)  # so that ages and reports are not those of one moment
-            screens.inside = await shop.pairing.status()
+            await asyncio.sleep(1.2)  # so that ages are at least a second
+            screens.own_status = await shop.pairing.status()
             screens.oldest = min(message.enqueued_time_utc for message in await shop.parked_messages())
             screens.outage = await pair_status(secondary)
             screens.wide = await pair_status(secondary, columns=200)
@@ -78,14 +78,14 @@ async def play(primary: ServerProcess, secondary: ServerProcess) -> Screens:
     return screens
 
 
-async def until_shown(secondary: ServerProcess, count: int) -> None:
+async def wait_until_shown(secondary: ServerProcess, count: int) -> None:
     async with asyncio.timeout(10):
-        while f": {count} sender" not in await pair_status(secondary):  # noqa: ASYNC110  # another thread's affair
+        while f": {count} sender" not in await pair_status(secondary):  # noqa: ASYNC110  # another thread reports
             await asyncio.sleep(0.05)
 
 
 async def park(shop: Application) -> None:
-    """Messages for two entities, from several clients: each has a backlog queue of its own choice."""
+    """Park messages for two entities from several clients, each of which chooses its own backlog queue."""
     topics = [shop.factory.create_topic_client("news") for _ in range(NEWS)]
     for number in range(ORDERS):
         await shop.send(f"order {number}")
@@ -102,44 +102,48 @@ def screens(tmp_path_factory: pytest.TempPathFactory) -> Screens:
     primary.start()
     try:
         with run_server_in_process(folder / "secondary") as secondary:
-            return asyncio.run(play(primary, secondary))
+            return asyncio.run(run_scenario(primary, secondary))
     finally:
         primary.kill()
 
 
-def words(text: str) -> str:
-    """Without the ends of lines: a narrow terminal has them anywhere."""
+def on_one_line(text: str) -> str:
+    """Join the lines, which a narrow terminal breaks anywhere."""
     return " ".join(text.split())
 
 
-def test_every_live_sender_is_shown_while_all_is_healthy(screens: Screens) -> None:
+def test_every_live_sender_is_shown_while_all_entities_are_healthy(screens: Screens) -> None:
     assert screens.healthy.startswith("contoso: 3 senders, no message parked\n")
     sender = re.compile(r"^  (shop|stock)  1 entity healthy, host \S+, pid \d+, reported \d+ s ago$", re.MULTILINE)
     assert sender.findall(screens.healthy) == ["shop", "shop", "stock"]
 
 
-def test_x02_each_entity_is_shown_with_its_state_why_since_when_and_the_next_ping(screens: Screens) -> None:
-    assert screens.inside is not None
+def test_x02_each_entity_is_shown_with_its_state_reason_start_and_next_ping(screens: Screens) -> None:
+    assert screens.own_status is not None
     assert screens.outage.startswith("contoso: 3 senders (1 failed over), 38 messages parked, the oldest for ")
-    for entity in screens.inside.entities:
+    for entity in screens.own_status.entities:
         shown = re.search(
             rf"{entity.path} failed over for (\d+) s, since ([-\d]+ [:\d]+) UTC, next ping in (\d+) s (.*?)(?:  |$)",
-            words(screens.outage),
+            on_one_line(screens.outage),
         )
         assert shown is not None
         since = dt.datetime.fromisoformat(f"{shown[2]}+00:00")
         assert abs((since - entity.since).total_seconds()) < 1.1
         assert 1 <= int(shown[1]) <= 10
         assert entity.next_ping is not None
-        left_s = (entity.next_ping - screens.inside.at).total_seconds()
+        left_s = (entity.next_ping - screens.own_status.at).total_seconds()
         assert left_s - 10 < int(shown[3]) <= left_s < PING_S
         assert entity.why is not None
-        assert words(shown[4]).startswith(entity.why)
-    assert re.search(r"stock .* orders suspect for \d+ s, since [^,]* UTC \S+ cannot be reached", words(screens.outage))
-    assert len(re.findall(r"shop  1 entity healthy", screens.outage)) == 1, "it has not sent, and has not noticed"
+        assert on_one_line(shown[4]).startswith(entity.why)
+    assert re.search(
+        r"stock .* orders suspect for \d+ s, since [^,]* UTC \S+ cannot be reached", on_one_line(screens.outage)
+    )
+    assert len(re.findall(r"shop  1 entity healthy", screens.outage)) == 1, (
+        "this sender has not sent, and knows of no outage"
+    )
 
 
-def test_x03_the_backlog_is_shown_from_outside_how_many_for_whom_and_how_old(screens: Screens) -> None:
+def test_x03_the_backlog_is_shown_with_counts_by_entity_and_ages(screens: Screens) -> None:
     for screen in (screens.outage, screens.wide, screens.one_ended, screens.all_ended):
         assert "38 messages parked, the oldest for " in screen.splitlines()[0]
         assert re.search(rf"^ orders +{ORDERS} +[1-9][0-9]* s $", screen, re.MULTILINE)
@@ -148,26 +152,26 @@ def test_x03_the_backlog_is_shown_from_outside_how_many_for_whom_and_how_old(scr
     assert sum(queue["parked"] for queue in queues) == ORDERS + NEWS
     assert screens.oldest is not None
     oldest = min(dt.datetime.fromisoformat(queue["oldest"]) for queue in queues if queue["oldest"])
-    assert oldest == screens.oldest, "as the message itself says, in its queue"
+    assert oldest == screens.oldest, "the enqueued time of the oldest message in its queue"
     for queue in queues:
         if queue["parked"]:
             row = rf"^ {queue['path']} +{queue['parked']} +0 +[1-9][0-9]* s $"
             assert re.search(row, screens.outage, re.MULTILINE)
 
 
-def test_a_sender_that_has_ended_is_not_shown(screens: Screens) -> None:
+def test_a_sender_that_has_closed_is_not_shown(screens: Screens) -> None:
     assert screens.one_ended.startswith("contoso: 1 sender (1 failed over), ")
     assert OTHER not in screens.one_ended
     assert screens.all_ended.startswith("contoso: no live sender, ")
 
 
-def test_80_columns_are_enough_and_more_are_used(screens: Screens) -> None:
+def test_the_output_fits_in_80_columns_and_uses_more_if_there_are_more(screens: Screens) -> None:
     for screen in (screens.healthy, screens.outage, screens.all_ended):
         assert max(len(line.rstrip()) for line in screen.splitlines()) <= 80
     assert len(screens.wide.splitlines()) < len(screens.outage.splitlines())
 
 
-def test_json_is_the_reports_of_the_senders_and_the_backlog_queues(screens: Screens) -> None:
+def test_the_json_output_has_the_reports_of_senders_and_the_backlog_queues(screens: Screens) -> None:
     assert set(screens.as_json) == {"now", "senders", "backlog_queues"}
     states = {
         (sender["client"], entity["path"]): entity["state"]

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ATTEMPT_S = OPERATION_TIMEOUT_S / 2
-"""What a silent primary gets of an operation's time."""
+"""The part of an operation's timeout that an attempt at a silent primary gets."""
 
 
-async def test_x01_killed_the_very_send_that_finds_out_is_parked_and_all_comes_back_by_itself(tmp_path: Path) -> None:
+async def test_x01_after_a_kill_the_first_failed_send_is_parked_and_all_messages_come_back(tmp_path: Path) -> None:
     async with (
         run_server_pair(tmp_path) as (primary, secondary),
         paired_application(primary, secondary, enable_syphon=True) as app,
@@ -48,7 +48,7 @@ async def test_x01_killed_the_very_send_that_finds_out_is_parked_and_all_comes_b
         assert await app.parked_texts() == []
 
 
-async def test_x04_killed_under_load_nothing_that_was_reported_sent_is_lost_and_sessions_keep_their_order(
+async def test_x04_a_kill_under_load_loses_no_successful_send_and_sessions_keep_their_order(
     tmp_path: Path,
 ) -> None:
     async with (
@@ -75,13 +75,13 @@ async def test_x04_killed_under_load_nothing_that_was_reported_sent_is_lost_and_
         messages = await receive_all(primary, len(sent))
         assert sent <= {message.text for message in messages}
         for name in sessions:
-            # A send that was under way when the primary was killed may be there twice: the first one counts.
+            # A send that was in flight when the primary was killed may be stored twice: the first copy counts.
             order = list(dict.fromkeys(message.text for message in messages if message.session_id == name))
             assert order == [f"{name} {number}" for number in range(100)]
 
 
-async def test_a_send_that_was_under_way_when_the_primary_died_may_be_a_duplicate_and_says_so(tmp_path: Path) -> None:
-    """The link is lost before the answer, and then nobody answers at all: the first is what counts."""
+async def test_a_send_in_flight_when_the_primary_dies_is_marked_as_a_possible_duplicate(tmp_path: Path) -> None:
+    """The link is lost before the response, and no later attempt connects: the lost response is what counts."""
     async with (
         run_server_pair(tmp_path) as (primary, secondary),
         Relay(primary.host, primary.amqp_port) as relay,
@@ -101,7 +101,7 @@ async def test_a_send_that_was_under_way_when_the_primary_died_may_be_a_duplicat
         assert "x-ms-possible-duplicate" not in later[0].properties
 
 
-async def test_stopped_the_first_sends_wait_for_their_share_and_the_next_ones_not_at_all(tmp_path: Path) -> None:
+async def test_the_first_send_to_a_stopped_primary_waits_half_its_timeout_and_the_next_does_not(tmp_path: Path) -> None:
     async with (
         run_server_pair(tmp_path) as (primary, secondary),
         paired_application(primary, secondary, enable_syphon=True) as app,
@@ -115,12 +115,12 @@ async def test_stopped_the_first_sends_wait_for_their_share_and_the_next_ones_no
         primary.resume()
         await app.wait_for_event(EventKind.RESTORED)
         await app.wait_for_event(EventKind.MOVED, 2)
-        found = await receive_all_texts(primary, 3)
-        assert set(found) == {"before", "first", "second"}
-        assert found.count("before") == found.count("second") == 1
+        received = await receive_all_texts(primary, 3)
+        assert set(received) == {"before", "first", "second"}
+        assert received.count("before") == received.count("second") == 1
 
 
-async def test_a_silent_network_is_as_good_as_a_stopped_primary(tmp_path: Path) -> None:
+async def test_a_silent_network_is_handled_like_a_stopped_primary(tmp_path: Path) -> None:
     async with (
         run_server_pair(tmp_path) as (primary, secondary),
         Relay(primary.host, primary.amqp_port) as relay,
@@ -136,12 +136,12 @@ async def test_a_silent_network_is_as_good_as_a_stopped_primary(tmp_path: Path) 
         pings = len(app.events_of(EventKind.PINGED))
         await relay.restore()
         await app.wait_for_event(EventKind.RESTORED)
-        assert len(app.events_of(EventKind.PINGED)) <= pings + 2, "one may have been under way"
+        assert len(app.events_of(EventKind.PINGED)) <= pings + 2, "one ping may have been in flight"
         await app.wait_for_event(EventKind.MOVED, 2)
         assert set(await receive_all_texts(primary, 3)) == {"before", "first", "second"}
 
 
-async def test_a_network_that_is_cut_is_noticed_at_once(tmp_path: Path) -> None:
+async def test_a_cut_network_is_detected_at_once(tmp_path: Path) -> None:
     async with (
         run_server_pair(tmp_path) as (primary, secondary),
         Relay(primary.host, primary.amqp_port) as relay,
@@ -157,24 +157,24 @@ async def test_a_network_that_is_cut_is_noticed_at_once(tmp_path: Path) -> None:
         assert await receive_all_texts(primary, 2) == ["after", "before"]
 
 
-async def test_answers_that_come_after_their_time_are_no_answers(tmp_path: Path) -> None:
+async def test_a_response_that_comes_too_late_counts_as_no_response(tmp_path: Path) -> None:
     async with (
         run_server_pair(tmp_path) as (primary, secondary),
         Relay(primary.host, primary.amqp_port) as relay,
         paired_application(primary, secondary, port=relay.port) as app,
     ):
         await app.send("before")
-        relay.delay(ATTEMPT_S)  # there, and back again
+        relay.delay(ATTEMPT_S)  # in each direction
         assert await app.seconds_to_send("late") < OPERATION_TIMEOUT_S
         assert app.is_in(EntityState.FAILED_OVER)
         (parked,) = await app.parked_messages()
         assert (parked.text, parked.properties["x-ms-possible-duplicate"]) == ("late", True)
         assert set(await receive_all_texts(primary, 2)) == {"before", "late"}, (
-            "that is what it says: a possible duplicate"
+            "the mark is right: the message is a duplicate"
         )
 
 
-async def test_within_the_interval_the_caller_has_the_error_and_a_return_in_time_prevents_failover(
+async def test_within_the_interval_the_caller_gets_the_error_and_a_success_prevents_failover(
     tmp_path: Path,
 ) -> None:
     async with (
@@ -192,7 +192,7 @@ async def test_within_the_interval_the_caller_has_the_error_and_a_return_in_time
         assert await receive_all_texts(primary, 1) == ["pears"]
 
 
-async def test_a_program_that_starts_while_the_primary_is_down_sends_all_the_same(tmp_path: Path) -> None:
+async def test_an_application_that_starts_while_the_primary_is_down_can_send(tmp_path: Path) -> None:
     async with run_server_pair(tmp_path) as (primary, secondary):
         primary.kill()
         async with paired_application(primary, secondary, enable_syphon=True) as app:
@@ -235,7 +235,7 @@ async def test_r031_as_documented_disabled_and_deleted_entities_fail_over_and_by
         assert not documented.events_of(EventKind.DEAD_LETTERED)
 
 
-async def test_q14_an_entity_deleted_during_an_outage_makes_sends_fail_until_it_is_there_again(tmp_path: Path) -> None:
+async def test_q14_sends_to_an_entity_deleted_in_an_outage_fail_until_it_is_created_again(tmp_path: Path) -> None:
     async with (
         run_server_pair(tmp_path) as (primary, secondary),
         Relay(primary.host, primary.amqp_port) as relay,

@@ -1,4 +1,4 @@
-"""The primary is there and takes nothing, or not all: an untrusted certificate, a full disk, a busy server."""
+"""The primary runs and refuses some or all sends: an untrusted certificate, a full disk, a busy server."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def factory_with_tls(primary: ServerProcess, *, ca_file: str, port: int = AMQPS_
     )
 
 
-async def test_a_certificate_that_nobody_vouches_for_is_an_outage_and_says_so(tmp_path: Path) -> None:
+async def test_an_untrusted_certificate_is_an_outage_and_the_reason_says_so(tmp_path: Path) -> None:
     async with run_server_pair(tmp_path) as (primary, secondary):
         factory = factory_with_tls(primary, ca_file=secondary.ca_file)
         async with paired_application(primary, secondary, factory=factory) as app:
@@ -53,7 +53,7 @@ async def test_a_certificate_that_nobody_vouches_for_is_an_outage_and_says_so(tm
             assert await app.parked_texts() == ["apples"]
 
 
-async def test_a_connection_reset_in_the_handshake_of_tls_is_an_outage(tmp_path: Path) -> None:
+async def test_a_connection_reset_in_the_tls_handshake_is_an_outage(tmp_path: Path) -> None:
     async with run_server_pair(tmp_path) as (primary, secondary), Relay(primary.host, AMQPS_PORT) as relay:
         factory = factory_with_tls(primary, ca_file=primary.ca_file, port=relay.port)
         relay.reset_first_bytes()
@@ -68,14 +68,14 @@ async def test_a_connection_reset_in_the_handshake_of_tls_is_an_outage(tmp_path:
         assert await receive_all_texts(primary, 2) == ["apples", "pears"]
 
 
-async def test_a_full_disk_is_an_outage_until_pings_find_that_it_is_not_full_any_more(tmp_path: Path) -> None:
+async def test_a_full_disk_is_an_outage_until_a_ping_finds_space_again(tmp_path: Path) -> None:
     async with run_server_pair(tmp_path, primary_options=["--min-free=1000000GiB"]) as (primary, secondary):
         async with paired_application(primary, secondary, enable_syphon=True) as app:
             await app.send("apples")
             assert app.is_in(EntityState.FAILED_OVER)
             assert "its disk is full" in app.unhealthy_reason
             await app.wait_for_event(EventKind.PINGED, 2)
-            assert app.is_in(EntityState.FAILED_OVER), "a ping needs the disk, too"
+            assert app.is_in(EntityState.FAILED_OVER), "a ping needs space on the disk, too"
             assert not app.events_of(EventKind.MOVED)
             primary.kill()
             primary.options = ["contoso"]
@@ -85,7 +85,7 @@ async def test_a_full_disk_is_an_outage_until_pings_find_that_it_is_not_full_any
         assert await receive_all_texts(primary, 1) == ["apples"]
 
 
-async def test_a_busy_server_is_no_outage_and_is_asked_again(tmp_path: Path) -> None:
+async def test_a_busy_server_is_no_outage_and_is_retried(tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "other").mkdir()
     with (
@@ -121,7 +121,7 @@ async def test_x07_a_keyed_send_whose_fragment_is_down_is_parked_and_all_others_
 ) -> None:
     monkeypatch.setattr(
         rocksdb_backend, "CHECK_INTERVAL_S", 3_600
-    )  # a look at the disks would find that store 1 has space
+    )  # a check of the disks would find that store 1 has space
     (tmp_path / "one").mkdir()
     (tmp_path / "other").mkdir()
     with (
@@ -149,4 +149,4 @@ async def test_x07_a_keyed_send_whose_fragment_is_down_is_parked_and_all_others_
             store.disk_full_reason = None
             await app.wait_until(lambda: len(app.events_of(EventKind.FRAGMENT_BACK)) == 4)
             await app.wait_until(lambda: len(app.events_of(EventKind.MOVED)) == 5)
-            assert await receive_all_texts(primary, 5) == sorted(str(one) for one in parked)
+            assert await receive_all_texts(primary, 5) == sorted(str(message_id) for message_id in parked)

@@ -1,4 +1,4 @@
-"""X06: an outage that is rehearsed with real senders, by the commands on the page about rehearsals."""
+"""X06: an outage is rehearsed with real senders, by the commands of docs/rehearsing.md."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ LONG_S: Final = 600.0
 
 
 def commands(primary: ServerProcess, secondary: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """As the page has them, with a shorter outage and the servers' own certificates."""
+    """The commands of the page, with a shorter outage and the servers' own certificates."""
     monkeypatch.setenv("PRIMARY", primary.admin_connection_string)
     monkeypatch.setenv("SECONDARY", secondary.admin_connection_string)
     (example,) = re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    given = {"60": str(OUTAGE_S), "primary-ca.pem": primary.ca_file, "secondary-ca.pem": secondary.ca_file}
+    replacements = {"60": str(OUTAGE_S), "primary-ca.pem": primary.ca_file, "secondary-ca.pem": secondary.ca_file}
     lines = [shlex.split(os.path.expandvars(line)) for line in example.splitlines()]
-    return [[given.get(word, word) for word in line[1:]] for line in lines]
+    return [[replacements.get(word, word) for word in line[1:]] for line in lines]
 
 
 @contextlib.asynccontextmanager
 async def sending(app: Application) -> AsyncIterator[None]:
-    """A message ten times a second, whatever becomes of it."""
+    """Send a message ten times a second, and ignore errors."""
 
     async def send() -> None:
         while True:
@@ -57,7 +57,7 @@ async def sending(app: Application) -> AsyncIterator[None]:
         task.cancel()
 
 
-async def test_x06_a_rehearsal_tells_who_failed_over_who_came_back_and_who_did_not(
+async def test_x06_a_rehearsal_reports_which_senders_failed_over_and_which_recovered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("primary", "secondary"):
@@ -82,24 +82,26 @@ async def test_x06_a_rehearsal_tells_who_failed_over_who_came_back_and_who_did_n
         ):
             async with sending(shop), sending(patient), sending(ending):
                 loop = asyncio.get_running_loop()
-                begun_s, rehearsing = loop.time(), asyncio.ensure_future(run_twinbus_process(*rehearse))
+                started_s, rehearsing = loop.time(), asyncio.ensure_future(run_twinbus_process(*rehearse))
                 await ending.wait_for_event(EventKind.FAILED_OVER)
-                await asyncio.sleep(1.5)  # so that a look finds it
+                await asyncio.sleep(1.5)  # so that the command sees the failover
                 await ending.pairing.close()
-                told = await rehearsing
-                took_s = loop.time() - begun_s
+                output = await rehearsing
+                took_s = loop.time() - started_s
             shown = await run_twinbus_process(*status)
-    lines = [line.rstrip() for line in told.splitlines()]
+    lines = [line.rstrip() for line in output.splitlines()]
     assert "4 senders reported: 2 failed over, 1 became suspect and did not fail over, 1" in lines[0]
-    courses = {
+    histories = {
         client: lines[number + 1] for number, client in enumerate(line.strip() for line in lines) if " " not in client
     }
-    assert set(courses) == {"shop", "patient", "ending"}
-    failed, back = map(int, re.findall(r"failed over after (\d+) s, healthy again after (\d+) s", courses["shop"])[0])
+    assert set(histories) == {"shop", "patient", "ending"}
+    failed, back = map(int, re.findall(r"failed over after (\d+) s, healthy again after (\d+) s", histories["shop"])[0])
     assert failed < OUTAGE_S <= back
-    assert re.search(r"orders  suspect after \d s, did not fail over, healthy again after \d+ s", courses["patient"])
-    assert re.search(r"orders  failed over after \d s, the sender ended after \d s", courses["ending"])
-    assert took_s < OUTAGE_S + 30, "nobody waits for a sender that has ended, nor for one that is only suspect"
-    assert "an outage is rehearsed until" in " ".join(told.split())
+    assert re.search(r"orders  suspect after \d s, did not fail over, healthy again after \d+ s", histories["patient"])
+    assert re.search(r"orders  failed over after \d s, the sender ended after \d s", histories["ending"])
+    assert took_s < OUTAGE_S + 30, (
+        "the command does not wait for a sender that has closed, nor for one that is only suspect"
+    )
+    assert "an outage is rehearsed until" in " ".join(output.split())
     assert "contoso: 3 senders, " in shown
     assert max(map(len, lines)) <= 80

@@ -1,4 +1,4 @@
-"""The secondary, or a backlog queue of it, is not there when it is needed: the caller knows what became of his send."""
+"""If the secondary or a backlog queue is unavailable when it is needed, the caller learns the outcome of the send."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MEGABYTE = 1_048_576
 SIZE = 250_000
 
 
-async def test_with_both_down_the_error_says_that_it_was_not_sent_and_why(tmp_path: Path) -> None:
+async def test_with_both_namespaces_down_the_error_says_that_the_message_was_not_sent_and_why(tmp_path: Path) -> None:
     both = run_server_pair(tmp_path)
     async with both as (primary, secondary), paired_application(primary, secondary, backlog_queue_count=3) as app:
         await app.send("before")
@@ -47,7 +47,7 @@ async def test_with_both_down_the_error_says_that_it_was_not_sent_and_why(tmp_pa
             await app.send("apples")
         text = str(raised.value)
         assert text.startswith("the message for 'orders' was not sent. the primary: ")
-        assert text.count("cannot be reached") == 2, "the same reason of all backlog queues is said once"
+        assert text.count("cannot be reached") == 2, "a reason that all backlog queues share appears once"
         queues = {f"contoso/x-servicebus-transfer/{index}" for index in range(3)}
         assert set(text.rsplit("; ", maxsplit=1)[-1].partition(": ")[0].split(", ")) == queues
         assert raised.value.backlog.keys() == queues
@@ -57,12 +57,12 @@ async def test_with_both_down_the_error_says_that_it_was_not_sent_and_why(tmp_pa
         assert len(app.events_of(EventKind.QUEUE_OUT)) == 3
         async with asyncio.timeout(10):
             # A report from before the send to the restarted secondary still names all three.
-            while "does not use 2 of its 3 backlog queues: 127." not in (shown := await _status_words(secondary)):  # noqa: ASYNC110  # another process
+            while "does not use 2 of its 3 backlog queues: 127." not in (shown := await _status_on_one_line(secondary)):  # noqa: ASYNC110  # another process
                 await asyncio.sleep(0.1)
         assert shown.count("does not use") == 1, "the same reason is shown once"
 
 
-async def test_x08_with_both_down_and_a_spool_sends_are_accepted_to_disk_and_all_arrive(tmp_path: Path) -> None:
+async def test_x08_with_both_namespaces_down_and_a_spool_sends_are_spooled_and_all_arrive(tmp_path: Path) -> None:
     names = [f"{number:02}" for number in range(40)]
     async with run_server_pair(tmp_path) as (primary, secondary):
         spool_dir = tmp_path / "spool"
@@ -75,9 +75,11 @@ async def test_x08_with_both_down_and_a_spool_sends_are_accepted_to_disk_and_all
             assert [event.message_id for event in app.events_of(EventKind.SPOOLED)] == names[:30]
             assert app.pairing.spool_status is not None
             assert app.pairing.spool_status.count == 30
-        # The program ends while both are down; the next one finds what it has left, and adds to it.
-        again = paired_application(primary, secondary, spool_dir=spool_dir, enable_syphon=True, require_secondary=False)
-        async with again as app:
+        # The application closes while both are down; the next one finds its spooled messages, and adds to them.
+        restarted = paired_application(
+            primary, secondary, spool_dir=spool_dir, enable_syphon=True, require_secondary=False
+        )
+        async with restarted as app:
             for name in names[30:]:
                 await app.queue.send(BrokeredMessage(name, message_id=name, session_id="apples"))
             await asyncio.gather(*[asyncio.to_thread(server.start) for server in (primary, secondary)])
@@ -87,7 +89,7 @@ async def test_x08_with_both_down_and_a_spool_sends_are_accepted_to_disk_and_all
             assert set(await receive_all_texts(primary, len(names) + 1)) == {"before", *names}
 
 
-async def test_with_both_silent_the_error_comes_within_the_operations_time(tmp_path: Path) -> None:
+async def test_with_both_namespaces_silent_a_send_fails_within_the_operation_timeout(tmp_path: Path) -> None:
     async with run_server_pair(tmp_path) as (primary, secondary), paired_application(primary, secondary) as app:
         await app.send("before")
         primary.pause()
@@ -99,7 +101,7 @@ async def test_with_both_silent_the_error_comes_within_the_operations_time(tmp_p
         secondary.resume()
 
 
-async def test_the_secondary_alone_is_not_missed_while_the_primary_serves(tmp_path: Path) -> None:
+async def test_an_outage_of_the_secondary_alone_affects_no_send(tmp_path: Path) -> None:
     async with (
         run_server_pair(tmp_path) as (primary, secondary),
         paired_application(primary, secondary, enable_syphon=True) as app,
@@ -115,18 +117,18 @@ async def test_the_secondary_alone_is_not_missed_while_the_primary_serves(tmp_pa
         assert await receive_all_texts(primary, 2) == ["apples", "pears"]
 
 
-async def test_a_program_that_starts_while_the_secondary_is_down_is_told_so_and_may_repeat_it(tmp_path: Path) -> None:
+async def test_pairing_while_the_secondary_is_down_fails_and_can_be_repeated(tmp_path: Path) -> None:
     async with run_server_pair(tmp_path) as (primary, secondary):
         secondary.kill()
         with pytest.raises(PairingFailed, match=r"backlog queues of the secondary cannot be listed: .*cannot be"):
             async with paired_application(primary, secondary):
-                pytest.fail("it was not paired")
+                pytest.fail("the pairing did not fail")
         await asyncio.to_thread(secondary.start)
         async with paired_application(primary, secondary) as app:
             assert app.pairing.is_protected
 
 
-async def test_a_program_may_start_unprotected_and_is_protected_when_the_secondary_is_there(
+async def test_an_application_can_start_unprotected_and_is_protected_with_the_secondary_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(preparation, "RETRY_S", 0.3)
@@ -145,7 +147,7 @@ async def test_a_program_may_start_unprotected_and_is_protected_when_the_seconda
             assert await app.parked_texts() == ["plums"]
 
 
-async def test_backlog_queues_that_are_deleted_are_made_again(tmp_path: Path) -> None:
+async def test_backlog_queues_that_are_deleted_are_created_again(tmp_path: Path) -> None:
     async with (
         run_server_pair(tmp_path) as (primary, secondary),
         paired_application(primary, secondary, enable_syphon=True) as app,
@@ -155,7 +157,7 @@ async def test_backlog_queues_that_are_deleted_are_made_again(tmp_path: Path) ->
         async with connect_manager(secondary) as manager:
             for queue in app.pairing.rotation.queues:
                 await manager.delete_queue(queue.path)
-        with contextlib.suppress(NotSent):  # unless one of them was mended before the other was tried
+        with contextlib.suppress(NotSent):  # unless one queue was created again before the other was tried
             await app.send("pears")
         await app.wait_for_event(EventKind.QUEUE_BACK)
         await app.send("plums")
@@ -167,7 +169,7 @@ async def test_backlog_queues_that_are_deleted_are_made_again(tmp_path: Path) ->
 
 @contextlib.asynccontextmanager
 async def with_small_backlog_queues(folder: Path) -> AsyncIterator[tuple[str, InProcessServer]]:
-    """A primary's connection string that nobody answers at, and a secondary whose backlog queues take a megabyte."""
+    """The connection string of an unreachable primary, and a secondary with backlog queues of one megabyte."""
     (folder / "one").mkdir()
     (folder / "other").mkdir()
     with run_server(folder / "one") as primary, run_server_in_process(folder / "other") as secondary:
@@ -180,8 +182,8 @@ async def with_small_backlog_queues(folder: Path) -> AsyncIterator[tuple[str, In
 
 
 async def test_q11_a_full_backlog_queue_counts_as_failed_and_another_is_used_until_all_are_full(tmp_path: Path) -> None:
-    async with with_small_backlog_queues(tmp_path) as (nowhere, secondary):
-        factory = MessagingFactory.from_connection_string(nowhere, operation_timeout=OPERATION_TIMEOUT_S)
+    async with with_small_backlog_queues(tmp_path) as (unreachable, secondary):
+        factory = MessagingFactory.from_connection_string(unreachable, operation_timeout=OPERATION_TIMEOUT_S)
         async with paired_application(secondary, secondary, factory=factory) as app:
             sent = 2 * (MEGABYTE // SIZE)
             for _ in range(sent):
@@ -194,6 +196,6 @@ async def test_q11_a_full_backlog_queue_counts_as_failed_and_another_is_used_unt
             assert len(app.events_of(EventKind.PARKED)) == sent
 
 
-async def _status_words(secondary: ServerProcess) -> str:
-    """What `twinbus pair status` prints, on one line."""
+async def _status_on_one_line(secondary: ServerProcess) -> str:
+    """The output of `twinbus pair status`, on one line."""
     return " ".join((await pair_status(secondary)).split())

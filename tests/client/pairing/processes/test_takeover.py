@@ -1,4 +1,4 @@
-"""A process that hosts the syphon is stopped: another takes over, and the first does not disturb it when it goes on."""
+"""If a process that hosts the syphon is stopped, another takes over, and is not displaced when the first resumes."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ if TYPE_CHECKING:
 
 SILENCE_LIMIT_S = 1.5
 STANDBY_S = 0.3
-WITHIN_S = 10.0
+TAKEOVER_LIMIT_S = 10.0
 
 
 @contextlib.contextmanager
 def syphon_host(primary: ServerProcess, secondary: ServerProcess) -> Iterator[subprocess.Popen[bytes]]:
-    """Another process on the pair."""
-    words = [str(number) for number in (BACKLOG_QUEUES, SILENCE_LIMIT_S, STANDBY_S)]
-    command = [sys.executable, "-m", "tests.client.pairing.processes.syphon_host", *words]
+    """Another process that hosts the syphon of the pair."""
+    arguments = [str(number) for number in (BACKLOG_QUEUES, SILENCE_LIMIT_S, STANDBY_S)]
+    command = [sys.executable, "-m", "tests.client.pairing.processes.syphon_host", *arguments]
     host = subprocess.Popen(command, stdin=subprocess.PIPE)
     try:
         assert host.stdin is not None
         strings = connection_string(primary), connection_string(secondary)
-        with host.stdin as told:
-            told.write("\n".join((*strings, connection_string(secondary, port=secondary.http_port))).encode())
+        with host.stdin as stdin:
+            stdin.write("\n".join((*strings, connection_string(secondary, port=secondary.http_port))).encode())
         yield host
     finally:
         host.kill()
@@ -56,14 +56,14 @@ def syphon_host(primary: ServerProcess, secondary: ServerProcess) -> Iterator[su
 
 
 async def put_in_backlog(app: Application, *texts: str) -> None:
-    """Messages as paired senders park them, one for each backlog queue."""
+    """Put one message into each backlog queue, as paired senders park them."""
     for index, text in enumerate(texts):
         sender = app.pairing.secondary.create_message_sender(rotation.backlog_queue_path("contoso", index))
         payload = BrokeredMessage(text, message_id=text).encode(int(time.time() * 1000))
         await sender.deliver(park(payload, 0, QUEUE, is_possible_duplicate=False))
 
 
-async def test_q17_a_stopped_host_is_replaced_within_seconds_and_sends_nothing_when_it_goes_on(
+async def test_q17_a_stopped_host_is_replaced_within_seconds_and_sends_nothing_when_it_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pump, "SILENCE_LIMIT_S", SILENCE_LIMIT_S)
@@ -74,10 +74,10 @@ async def test_q17_a_stopped_host_is_replaced_within_seconds_and_sends_nothing_w
             await app.wait_for_event(EventKind.PUMP_DISPLACED, BACKLOG_QUEUES)
             host.send_signal(signal.SIGSTOP)
             stopped_s = time.monotonic()
-            await put_in_backlog(app, "apples", "pears")  # the stopped host has them under locks
+            await put_in_backlog(app, "apples", "pears")  # the stopped host holds their locks
             await app.wait_for_event(EventKind.MOVED, 2)
-            assert time.monotonic() - stopped_s < WITHIN_S
+            assert time.monotonic() - stopped_s < TAKEOVER_LIMIT_S
             host.send_signal(signal.SIGCONT)
             await asyncio.sleep(1)
-            assert len(app.events_of(EventKind.PUMP_DISPLACED)) == BACKLOG_QUEUES, "the host that is back stands by"
+            assert len(app.events_of(EventKind.PUMP_DISPLACED)) == BACKLOG_QUEUES, "the host that resumes stands by"
             assert await receive_all_texts(primary, 2) == ["apples", "pears"]

@@ -1,6 +1,6 @@
-"""Two namespaces that are nowhere but in this process: what they take is a list, and an outage is a word in a set.
+"""Two fake namespaces in the test process: stored messages are a list, and an outage is a name in a set.
 
-Senders are the real ones, down to the call that would put bytes on a link.
+Senders are real, except for the call that would put bytes on a link.
 """
 
 from __future__ import annotations
@@ -44,23 +44,23 @@ class StoredMessage(NamedTuple):
 
 
 class FakeNamespaces:
-    """What the namespaces do, and what has arrived."""
+    """The simulated failures of the namespaces, and the messages that have arrived."""
 
     def __init__(self) -> None:
         self.down_namespaces: set[str] = set()
         self.errors: dict[tuple[str, str], ServiceBusError] = {}
-        """What an entity of a namespace answers instead of taking a message."""
+        """The error with which an entity of a namespace refuses messages."""
         self.silent_namespaces: set[str] = set()
-        """Namespaces that answer nothing."""
-        self.delayed_answers: dict[object, asyncio.Event] = {}
-        """Messages whose answer comes when their event is set."""
+        """Namespaces that do not respond."""
+        self.delayed_responses: dict[object, asyncio.Event] = {}
+        """Messages whose response is sent when their event is set."""
         self.stored: list[StoredMessage] = []
         self.events: list[PairingEvent] = []
         self.request_count = 0
         self._changed = asyncio.Event()
 
     def end_outage(self, pairing: Pairing, *paths: str) -> None:
-        """The primary is back, and is known to be; the secondary stays away, so that nothing can be parked there."""
+        """Restore the primary, and mark it healthy; the secondary stays down, so that nothing can be parked."""
         self.down_namespaces = {SECONDARY}
         for path in paths or ("orders",):
             pairing.mark_path_healthy(path)
@@ -68,7 +68,9 @@ class FakeNamespaces:
     def stored_ids(self, namespace: str | None = None, path: str | None = None) -> list[object]:
         """The ids of messages that have arrived, in order."""
         return [
-            one.name for one in self.stored if namespace in (None, one.namespace) and (path is None or path == one.path)
+            item.name
+            for item in self.stored
+            if namespace in (None, item.namespace) and (path is None or path == item.path)
         ]
 
     def event_message_ids(self, kind: EventKind) -> list[object]:
@@ -79,7 +81,7 @@ class FakeNamespaces:
         self._changed.set()
 
     async def wait_until(self, condition: Callable[[], bool]) -> None:
-        """Something that is about to happen has happened."""
+        """Wait until a condition is true, and check it after each request and event."""
         async with asyncio.timeout(LIMIT_S):
             while not condition():
                 self._changed.clear()
@@ -88,7 +90,7 @@ class FakeNamespaces:
     async def deliver(
         self, sender: MessageSender, payload: bytes, message_format: int, timeout_s: float | None
     ) -> None:
-        """Instead of the link."""
+        """Store a message, or fail, in place of the link."""
         await asyncio.sleep(0)
         namespace = sender.factory.where.host
         self.request_count += 1
@@ -104,10 +106,10 @@ class FakeNamespaces:
         if error is not None:
             raise error
         payloads = Message(payload).data if message_format == BATCH_FORMAT else [payload]
-        messages = [BrokeredMessage.decode(one) for one in payloads]
+        messages = [BrokeredMessage.decode(item) for item in payloads]
         for message in messages:
-            if message.message_id in self.delayed_answers:
-                await self.delayed_answers[message.message_id].wait()
+            if message.message_id in self.delayed_responses:
+                await self.delayed_responses[message.message_id].wait()
         self.stored += [
             StoredMessage(namespace, sender.path, message)
             for message in messages
@@ -116,7 +118,7 @@ class FakeNamespaces:
 
 
 class FakeManager:
-    """Of the secondary; down when that is."""
+    """A manager of the secondary, which fails while the secondary is down."""
 
     def __init__(self, namespaces: FakeNamespaces) -> None:
         self.where = ConnectionString(host=SECONDARY)
@@ -125,16 +127,16 @@ class FakeManager:
     async def get_queues(self, _prefix: str) -> AsyncIterator[str]:
         if SECONDARY in self._namespaces.down_namespaces:
             raise ConnectionFailed(f"{SECONDARY} is down")
-        nothing: tuple[str, ...] = ()
-        for path in nothing:
+        no_queues: tuple[str, ...] = ()
+        for path in no_queues:
             yield path
 
     async def create_queue(self, _path: str, _description: object) -> None: ...
 
 
 def make_fake_namespaces(monkeypatch: pytest.MonkeyPatch) -> FakeNamespaces:
-    """A world in which pauses are short."""
-    world = FakeNamespaces()
+    """Fake namespaces, with short pauses between attempts."""
+    namespaces = FakeNamespaces()
 
     async def deliver(
         sender: MessageSender,
@@ -144,14 +146,14 @@ def make_fake_namespaces(monkeypatch: pytest.MonkeyPatch) -> FakeNamespaces:
         timeout_s: float | None = None,
         policy: RetryPolicy | None = None,
     ) -> None:
-        assert timeout_s is None or timeout_s > 0, "no time was left for it"
+        assert timeout_s is None or timeout_s > 0, "no time was left for the attempt"
         del policy
-        await world.deliver(sender, payload, message_format, timeout_s)
+        await namespaces.deliver(sender, payload, message_format, timeout_s)
 
     monkeypatch.setattr(MessageSender, "deliver", deliver)
     monkeypatch.setattr(spool_sender, "FIRST_PAUSE_S", 0.001)
     monkeypatch.setattr(spool_sender, "MAX_PAUSE_S", 0.01)
-    return world
+    return namespaces
 
 
 def make_factory(host: str) -> MessagingFactory:
@@ -161,7 +163,7 @@ def make_factory(host: str) -> MessagingFactory:
 
 @contextlib.asynccontextmanager
 async def pair_namespaces(namespaces: FakeNamespaces, folder: Path | None, **options: Any) -> AsyncIterator[Pairing]:  # noqa: ANN401
-    """An application, from its start to its end."""
+    """An application with a pair, from its start to its end."""
     primary = make_factory(PRIMARY)
     pairing = await primary.pair_namespace(
         SendAvailabilityPairedNamespaceOptions(

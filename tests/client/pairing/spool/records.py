@@ -1,4 +1,4 @@
-"""Records to spool, and what is found of them again."""
+"""Helpers that make spool records, spool them, and read them back."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def make_record(
 
 
 def spool_all(folder: Path, records: list[SpoolRecord]) -> list[int]:
-    """Spool them as one process does, which then ends; their positions."""
+    """Spool records as a process does that then ends; return their positions."""
     files = SpoolFiles(folder)
     files.open(lambda _position, _record: None)
     positions = []
-    for one in records:
-        (outcome,) = files.append([encode_record(one)])
+    for record in records:
+        (outcome,) = files.append([encode_record(record)])
         assert isinstance(outcome, int), outcome
         positions.append(outcome)
     files.close()
@@ -41,25 +41,25 @@ def spool_all(folder: Path, records: list[SpoolRecord]) -> list[int]:
 
 
 def read_spool(folder: Path) -> list[SpoolRecord]:
-    """What the next process finds."""
-    found: list[SpoolRecord] = []
+    """The records that the next process finds."""
+    records: list[SpoolRecord] = []
     files = SpoolFiles(folder)
-    files.open(lambda _position, one: found.append(one))
+    files.open(lambda _position, record: records.append(record))
     files.close()
-    return found
+    return records
 
 
 def segment_file(folder: Path) -> Path:
-    """The one file of records."""
+    """The only segment file of a spool."""
     (file,) = folder.glob("*.spool")
     return file
 
 
 def names_in(folder: Path) -> set[str]:
-    """The files there."""
+    """The names of the files in a folder."""
     return {file.name for file in folder.iterdir()}
 
 
 def bytes_in(folder: Path) -> int:
-    """What the records there take, with all that is around them."""
+    """The size of all segment files in a folder."""
     return sum(file.stat().st_size for file in folder.glob("*.spool"))

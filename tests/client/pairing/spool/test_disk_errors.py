@@ -1,4 +1,4 @@
-"""A disk that is full, or fails, fails the sends it did not take, and no others."""
+"""If the disk is full or fails, only the sends that it did not store fail."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def fail(_descriptor: int) -> None:
     raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
-async def test_a_full_disk_fails_the_message_that_does_not_fit_and_takes_the_one_that_does(
+async def test_a_full_disk_fails_the_message_that_does_not_fit_and_stores_those_that_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spool = Spool(tmp_path)
@@ -36,7 +36,7 @@ async def test_a_full_disk_fails_the_message_that_does_not_fit_and_takes_the_one
             return real_write(descriptor, content, offset)
         if len(content) == LARGE + 1:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return real_write(descriptor, content[: len(content) - LARGE - 1], offset)  # half of it, as a full disk does
+        return real_write(descriptor, content[: len(content) - LARGE - 1], offset)  # a partial write, as on a full disk
 
     monkeypatch.setattr(os, "pwrite", pwrite)
     outcomes = await asyncio.gather(
@@ -52,70 +52,70 @@ async def test_a_full_disk_fails_the_message_that_does_not_fit_and_takes_the_one
     await spool.append(make_record("small 3"))
     assert spool.status.count == 3
     await spool.close()
-    assert [one.message_ids[0] for one in read_spool(tmp_path)] == ["small 1", "small 2", "small 3"]
+    assert [record.message_ids[0] for record in read_spool(tmp_path)] == ["small 1", "small 2", "small 3"]
     assert names_in(tmp_path / "damaged") == set()
 
 
-async def test_a_failed_fsync_is_not_believed_the_second_time_either(
+async def test_after_a_failed_fsync_the_next_record_goes_to_another_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spool = Spool(tmp_path)
     await spool.open()
     await spool.append(make_record("before"))
-    before = names_in(tmp_path)
+    files_before = names_in(tmp_path)
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", fail)
         with pytest.raises(SpoolFailed, match="Input/output error"):
             await spool.append(make_record("lost"))
     await spool.append(make_record("after"))
-    assert len(names_in(tmp_path) - before) == 1, "it goes to another file"
+    assert len(names_in(tmp_path) - files_before) == 1, "the next record goes to another file"
     await spool.close()
-    assert [one.message_ids[0] for one in read_spool(tmp_path)] == ["before", "after"]
+    assert [record.message_ids[0] for record in read_spool(tmp_path)] == ["before", "after"]
 
 
-async def test_above_its_limit_a_spool_takes_nothing_until_something_has_gone(tmp_path: Path) -> None:
-    one, another = make_record("one"), make_record("another")
-    size = frame_size(encode_record(one))
+async def test_a_full_spool_refuses_messages_until_one_is_removed(tmp_path: Path) -> None:
+    first, second = make_record("one"), make_record("another")
+    size = frame_size(encode_record(first))
     spool = Spool(tmp_path, max_bytes=8 + size + size // 2)
     await spool.open()
-    await spool.append(one)
+    await spool.append(first)
     with pytest.raises(SpoolFull, match="spool_max_bytes"):
-        await spool.append(another)
-    (pile,) = spool.entity_queues
-    position = pile.take()
+        await spool.append(second)
+    (queue,) = spool.entity_queues
+    position = queue.take()
     assert position is not None
-    await spool.remove(position, one)
+    await spool.remove(position, first)
     assert spool.status.bytes == 0
-    await spool.append(another)
+    await spool.append(second)
     await spool.close()
-    assert read_spool(tmp_path) == [another]
+    assert read_spool(tmp_path) == [second]
 
 
-async def test_many_that_wait_together_cannot_pass_the_limit_together(tmp_path: Path) -> None:
-    one = make_record("one")
-    spool = Spool(tmp_path, max_bytes=8 + 3 * frame_size(encode_record(one)))
+async def test_concurrent_appends_cannot_exceed_the_limit_together(tmp_path: Path) -> None:
+    record = make_record("one")
+    spool = Spool(tmp_path, max_bytes=8 + 3 * frame_size(encode_record(record)))
     await spool.open()
-    outcomes = await asyncio.gather(*[spool.append(one) for _ in range(10)], return_exceptions=True)
+    outcomes = await asyncio.gather(*[spool.append(record) for _ in range(10)], return_exceptions=True)
     assert sum(outcome is None for outcome in outcomes) == 3
     assert spool.status.bytes <= spool.max_bytes
     await spool.close()
 
 
-async def test_a_mark_that_the_disk_does_not_take_only_means_that_a_message_may_go_twice(
+async def test_if_a_done_mark_cannot_be_written_the_message_may_be_sent_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     spool = Spool(tmp_path)
     await spool.open()
-    one, another = make_record("one"), make_record("another")
-    await spool.append(one)
-    await spool.append(another)
-    (pile,) = spool.entity_queues
-    position = pile.take()
+    first, second = make_record("one"), make_record("another")
+    await spool.append(first)
+    await spool.append(second)
+    (queue,) = spool.entity_queues
+    position = queue.take()
     assert position is not None
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", fail)
-        await spool.remove(position, one)
+        await spool.remove(position, first)
     assert "may be sent again" in caplog.text
     assert spool.status.count == 1
     await spool.close()
-    assert read_spool(tmp_path) == [one, another]
+    assert read_spool(tmp_path) == [first, second]

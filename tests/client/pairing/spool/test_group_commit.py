@@ -1,4 +1,4 @@
-"""An append returns after an fsync, which it shares with those of the same moment; the loop does not wait for it."""
+"""An append returns after an fsync, which concurrent appends share; the event loop does not wait for the fsync."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ async def test_appends_wait_for_the_disk_and_the_loop_does_not(tmp_path: Path, m
     may_sync.set()
     async with asyncio.timeout(LIMIT_S):
         await asyncio.gather(held, *behind)
-    assert syncs == 2, "one for the first, one for all that came meanwhile"
+    assert syncs == 2, "one for the held append, one for all that came meanwhile"
     await spool.close()
     assert len(read_spool(tmp_path)) == 102
 
 
-async def test_an_append_that_is_given_up_while_it_waits_is_not_written(
+async def test_an_append_that_is_cancelled_while_it_waits_is_not_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spool = Spool(tmp_path)
@@ -67,18 +67,16 @@ async def test_an_append_that_is_given_up_while_it_waits_is_not_written(
     held = asyncio.ensure_future(spool.append(make_record("held")))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    given_up = asyncio.ensure_future(spool.append(make_record("given up")))
+    cancelled = asyncio.ensure_future(spool.append(make_record("given up")))
     await asyncio.sleep(0)
-    given_up.cancel()
+    cancelled.cancel()
     may_sync.set()
     await held
     await spool.close()
-    assert [one.message_ids[0] for one in read_spool(tmp_path)] == ["held"]
+    assert [record.message_ids[0] for record in read_spool(tmp_path)] == ["held"]
 
 
-async def test_a_new_file_is_in_its_folder_also_after_a_power_cut(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_folder_of_a_new_file_is_synced_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spool = Spool(tmp_path)
     await spool.open()
     synced: list[int] = []
@@ -92,5 +90,5 @@ async def test_a_new_file_is_in_its_folder_also_after_a_power_cut(
     await spool.append(make_record("first"))
     assert synced == [inode(tmp_path), inode(segment_file(tmp_path))]
     await spool.append(make_record("second"))
-    assert len(synced) == 3, "the folder once"
+    assert len(synced) == 3, "the folder is synced only once"
     await spool.close()

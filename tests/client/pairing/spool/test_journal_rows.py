@@ -1,4 +1,4 @@
-"""What goes on from the spool is told apart, in the journal, from what an application sends: it was sent once."""
+"""The journal distinguishes sends from the spool from sends of the application, which sent the message once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from twinbus.model.message import BrokeredMessage
 if TYPE_CHECKING:
     from pathlib import Path
 
-LIVES = dt.timedelta(hours=1)
+TIME_TO_LIVE = dt.timedelta(hours=1)
 
 
 @pytest.fixture
@@ -34,18 +34,20 @@ def sends_in(folder: Path) -> list[tuple[str, str, int]]:
     return [(row["outcome"], row["reason"], row["time_to_live"]) for row in rows]
 
 
-@pytest.mark.parametrize("back", [PRIMARY, SECONDARY])
-async def test_a_message_that_was_spooled_is_written_as_such_when_it_goes_on(
-    namespaces: FakeNamespaces, tmp_path: Path, back: str
+@pytest.mark.parametrize("restored", [PRIMARY, SECONDARY])
+async def test_a_spooled_message_is_written_as_from_the_spool_when_it_is_sent(
+    namespaces: FakeNamespaces, tmp_path: Path, restored: str
 ) -> None:
     async with pair_namespaces(namespaces, tmp_path / "spool", journal_dir=tmp_path / "journal") as pairing:
         namespaces.down_namespaces = {PRIMARY, SECONDARY}
-        await pairing.primary.create_message_sender("orders").send(BrokeredMessage(message_id="1", time_to_live=LIVES))
-        if back == PRIMARY:
+        await pairing.primary.create_message_sender("orders").send(
+            BrokeredMessage(message_id="1", time_to_live=TIME_TO_LIVE)
+        )
+        if restored == PRIMARY:
             namespaces.end_outage(pairing)
         else:
             namespaces.down_namespaces = {PRIMARY}
         await namespaces.wait_until(lambda: namespaces.event_message_ids(EventKind.UNSPOOLED) == ["1"])
-    spooled, gone_on = sends_in(tmp_path / "journal")
+    spooled, from_spool = sends_in(tmp_path / "journal")
     assert (spooled[0], spooled[2]) == ("spooled", 3_600_000)
-    assert gone_on == ("sent" if back == PRIMARY else "parked", "from the spool", 3_600_000)
+    assert from_spool == ("sent" if restored == PRIMARY else "parked", "from the spool", 3_600_000)

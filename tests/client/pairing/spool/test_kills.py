@@ -1,4 +1,4 @@
-"""A process that is killed while it spools leaves all that it was told is safe."""
+"""A process that is killed while it spools loses no message whose append was acknowledged."""
 
 from __future__ import annotations
 
@@ -45,24 +45,24 @@ async def main():
 
 asyncio.run(main())
 """
-LIVES = 5
-LIFE_S = (0.4, 1.0)
+RUNS = 5
+RUN_S = (0.4, 1.0)
 
 
-def live(folder: Path, life: int, life_s: float) -> list[str]:
-    """Spool until it is killed; what it was told, line by line."""
+def run_until_killed(folder: Path, run: int, run_s: float) -> list[str]:
+    """Run a process that spools until it is killed, and return the lines that it printed."""
     root = Path(__file__).parents[4]
     process = subprocess.Popen(
-        [sys.executable, "-u", "-c", PROGRAM, str(folder), str(life)],
+        [sys.executable, "-u", "-c", PROGRAM, str(folder), str(run)],
         env=os.environ | {"PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}"},
         stdout=subprocess.PIPE,
         text=True,
     )
-    killing = threading.Timer(life_s, process.send_signal, [signal.SIGKILL])
+    killing = threading.Timer(run_s, process.send_signal, [signal.SIGKILL])
     assert process.stdout is not None
     lines: list[str] = []
     with contextlib.closing(process.stdout) as output:
-        for line in output:  # its life is counted from its first word: what is to be killed is the spooling
+        for line in output:  # the timer starts at the first line, so that the kill hits the spooling
             if not lines:
                 killing.start()
             lines.append(line)
@@ -70,17 +70,17 @@ def live(folder: Path, life: int, life_s: float) -> list[str]:
     return [line.strip() for line in lines if line.endswith("\n")]
 
 
-def test_what_a_killed_process_was_told_is_safe_is_found_again(tmp_path: Path) -> None:
-    chance = random.Random(4)
-    told: dict[str, set[str]] = {"+": set(), "-": set(), "=": set()}
-    for life in range(LIVES):
-        for line in live(tmp_path, life, chance.uniform(*LIFE_S)):
-            told[line[0]].add(line[1:])
-    acknowledged, taken, removed = told.values()
-    found = [one.message_ids[0] for one in read_spool(tmp_path)]
-    assert len(acknowledged) > 100 * LIVES
-    assert len(taken) > 10 * LIVES
-    assert len(found) == len(set(found)), "none is there twice"
-    assert acknowledged - taken <= set(found), "none that was acknowledged is lost"
-    assert not removed & set(found), "none that was removed comes back"
+def test_messages_that_a_killed_process_had_spooled_are_found_again(tmp_path: Path) -> None:
+    rng = random.Random(4)
+    printed: dict[str, set[str]] = {"+": set(), "-": set(), "=": set()}
+    for run in range(RUNS):
+        for line in run_until_killed(tmp_path, run, rng.uniform(*RUN_S)):
+            printed[line[0]].add(line[1:])
+    acknowledged, taken, removed = printed.values()
+    remaining = [record.message_ids[0] for record in read_spool(tmp_path)]
+    assert len(acknowledged) > 100 * RUNS
+    assert len(taken) > 10 * RUNS
+    assert len(remaining) == len(set(remaining)), "no message is spooled twice"
+    assert acknowledged - taken <= set(remaining), "no acknowledged message is lost"
+    assert not removed & set(remaining), "no removed message comes back"
     assert not list((tmp_path / "damaged").iterdir())

@@ -1,4 +1,4 @@
-"""A send while both namespaces are down succeeds once the local disk has it, and goes on when one of them is back."""
+"""A send while both namespaces are down succeeds once it is on disk, and is delivered when one of them is back."""
 
 from __future__ import annotations
 
@@ -86,10 +86,10 @@ async def test_a_spooled_message_is_parked_when_only_the_secondary_is_back(
         assert parked.namespace == SECONDARY
         assert parked.message.properties["x-ms-path"] == "orders"
         assert parked.message.properties["x-ms-sessionid"] == "apples"
-        assert POSSIBLE_DUPLICATE not in parked.message.properties, "no attempt was left without an answer"
+        assert POSSIBLE_DUPLICATE not in parked.message.properties, "every attempt got a response"
 
 
-async def test_what_may_have_arrived_says_so_when_it_is_parked_from_the_spool(
+async def test_a_message_that_may_have_arrived_is_marked_when_it_is_parked_from_the_spool(
     namespaces: FakeNamespaces, tmp_path: Path
 ) -> None:
     async with pair_namespaces(namespaces, tmp_path) as pairing:
@@ -104,7 +104,9 @@ async def test_what_may_have_arrived_says_so_when_it_is_parked_from_the_spool(
         assert parked.message.properties[POSSIBLE_DUPLICATE] is True
 
 
-async def test_what_a_backlog_queue_may_have_taken_says_so_too(namespaces: FakeNamespaces, tmp_path: Path) -> None:
+async def test_a_message_that_a_backlog_queue_may_have_stored_is_marked_too(
+    namespaces: FakeNamespaces, tmp_path: Path
+) -> None:
     async with pair_namespaces(namespaces, tmp_path) as pairing:
         sender = pairing.primary.create_message_sender("orders")
         namespaces.down_namespaces, namespaces.silent_namespaces = {PRIMARY}, {SECONDARY}
@@ -121,14 +123,14 @@ async def test_a_batch_is_spooled_and_sent_whole(namespaces: FakeNamespaces, tmp
         await sender.send_batch([message("1"), message("2"), message("3")])
         assert pairing.spool_status is not None
         assert pairing.spool_status.count == 3
-        asked = namespaces.request_count
+        requests_before = namespaces.request_count
         namespaces.end_outage(pairing)
         await namespaces.wait_until(lambda: namespaces.event_message_ids(EventKind.UNSPOOLED) == ["1", "2", "3"])
         assert namespaces.stored_ids(PRIMARY) == ["1", "2", "3"]
-        assert namespaces.request_count > asked
+        assert namespaces.request_count > requests_before
 
 
-async def test_after_a_restart_the_next_application_goes_on_with_what_was_left(
+async def test_after_a_restart_the_next_application_sends_the_spooled_messages(
     namespaces: FakeNamespaces, tmp_path: Path
 ) -> None:
     async with pair_namespaces(namespaces, tmp_path) as pairing:
@@ -140,11 +142,11 @@ async def test_after_a_restart_the_next_application_goes_on_with_what_was_left(
     async with pair_namespaces(namespaces, tmp_path) as pairing:
         await namespaces.wait_until(lambda: len(namespaces.event_message_ids(EventKind.UNSPOOLED)) == 3)
         assert sorted(map(str, namespaces.stored_ids(SECONDARY))) == ["1", "2", "3"]
-        flags = {one.message.properties.get(POSSIBLE_DUPLICATE) for one in namespaces.stored}
-        assert flags == {True}, "the one before may have sent them just before it ended"
+        flags = {item.message.properties.get(POSSIBLE_DUPLICATE) for item in namespaces.stored}
+        assert flags == {True}, "the earlier application may have sent them just before it ended"
 
 
-async def test_what_is_spooled_in_the_moment_in_which_the_last_one_leaves_goes_on_too(
+async def test_a_message_that_is_spooled_while_the_last_one_is_removed_is_sent_too(
     namespaces: FakeNamespaces, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with pair_namespaces(namespaces, tmp_path) as pairing:
@@ -155,10 +157,12 @@ async def test_what_is_spooled_in_the_moment_in_which_the_last_one_leaves_goes_o
             if event.kind is EventKind.UNSPOOLED and event.message_id == "1":
                 following.add(asyncio.ensure_future(spool.append(make_record("2"))))
 
-        async def at_once(_spool: Spool, work: Callable[..., object], *arguments: object) -> object:
+        async def run_at_once(_spool: Spool, work: Callable[..., object], *arguments: object) -> object:
             return work(*arguments)
 
-        monkeypatch.setattr(Spool, "_on_thread", at_once)  # the disk is fast enough to hit that moment
+        monkeypatch.setattr(
+            Spool, "_on_thread", run_at_once
+        )  # the disk is fast enough to hit the moment of the removal
         pairing.on_event(spool_another)
         await spool.append(make_record("1"))
         await namespaces.wait_until(lambda: namespaces.event_message_ids(EventKind.UNSPOOLED) == ["1", "2"])
@@ -176,9 +180,7 @@ async def test_an_unprotected_pairing_spools_too(namespaces: FakeNamespaces, tmp
         await namespaces.wait_until(lambda: namespaces.stored_ids(PRIMARY) == ["1"])
 
 
-async def test_a_spool_that_is_full_fails_the_send_with_every_reason(
-    namespaces: FakeNamespaces, tmp_path: Path
-) -> None:
+async def test_with_a_full_spool_a_send_fails_with_all_reasons(namespaces: FakeNamespaces, tmp_path: Path) -> None:
     async with pair_namespaces(namespaces, tmp_path, spool_max_bytes=10) as pairing:
         sender = pairing.primary.create_message_sender("orders")
         namespaces.down_namespaces = {PRIMARY, SECONDARY}
@@ -189,7 +191,7 @@ async def test_a_spool_that_is_full_fails_the_send_with_every_reason(
         assert namespaces.stored_ids(SECONDARY) == ["2"]
 
 
-async def test_time_is_kept_for_the_spool_when_both_namespaces_are_silent(
+async def test_a_send_leaves_time_for_the_spool_when_both_namespaces_are_silent(
     namespaces: FakeNamespaces, tmp_path: Path
 ) -> None:
     async with pair_namespaces(namespaces, tmp_path) as pairing:
@@ -204,7 +206,7 @@ async def test_time_is_kept_for_the_spool_when_both_namespaces_are_silent(
         assert namespaces.stored[0].message.properties[POSSIBLE_DUPLICATE] is True
 
 
-async def test_a_disk_that_does_not_answer_fails_the_send_in_time(
+async def test_a_hanging_disk_fails_the_send_within_its_timeout(
     namespaces: FakeNamespaces, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with pair_namespaces(namespaces, tmp_path) as pairing:
@@ -218,13 +220,13 @@ async def test_a_disk_that_does_not_answer_fails_the_send_in_time(
             real_sync(descriptor)
 
         monkeypatch.setattr(os, "fsync", fsync)
-        with pytest.raises(NotSent, match="the disk gave no answer") as failed:
+        with pytest.raises(NotSent, match="the disk did not answer") as failed:
             await sender.send(message("1"), timeout=0.1)
         assert failed.value.may_have_arrived
         may_sync.set()
 
 
-async def test_two_pairs_share_a_spool_dir_and_never_each_others_messages(
+async def test_two_pairs_that_share_a_spool_dir_have_separate_spools(
     namespaces: FakeNamespaces, tmp_path: Path
 ) -> None:
     async with pair_namespaces(namespaces, tmp_path, primary_namespace_name="fabrikam") as pairing:
@@ -237,20 +239,18 @@ async def test_two_pairs_share_a_spool_dir_and_never_each_others_messages(
             assert other.spool_status.count == 0
 
 
-async def test_a_pairing_that_failed_gives_the_spool_back(namespaces: FakeNamespaces, tmp_path: Path) -> None:
+async def test_a_pairing_that_failed_releases_the_spool(namespaces: FakeNamespaces, tmp_path: Path) -> None:
     namespaces.down_namespaces = {SECONDARY}
     with pytest.raises(PairingFailed, match="cannot be listed"):
         async with pair_namespaces(namespaces, tmp_path):
-            pytest.fail("there is no secondary")
+            pytest.fail("the pairing did not fail")
     namespaces.down_namespaces = set()
     async with pair_namespaces(namespaces, tmp_path) as pairing:
         assert pairing.spool_status is not None
 
 
-async def test_a_second_process_on_the_same_spool_is_told_when_it_pairs(
-    namespaces: FakeNamespaces, tmp_path: Path
-) -> None:
+async def test_pairing_with_a_spool_that_is_in_use_fails(namespaces: FakeNamespaces, tmp_path: Path) -> None:
     async with pair_namespaces(namespaces, tmp_path):
         with pytest.raises(PairingFailed, match="spool_dir of its own"):
             async with pair_namespaces(namespaces, tmp_path):
-                pytest.fail("both have it")
+                pytest.fail("both use the spool")

@@ -1,4 +1,4 @@
-"""Within a session what was spooled first goes first; everything else may go at once."""
+"""Spooled messages of a session are sent in order; all other messages can be sent at the same time."""
 
 from __future__ import annotations
 
@@ -14,52 +14,52 @@ def add(index: SpoolIndex, position: int, *sessions: str, path: str = "orders") 
     index.add(position, path, sessions, messages=1, spooled_at_ms=position * 1000)
 
 
-def test_what_has_no_session_goes_in_order_without_waiting() -> None:
+def test_messages_without_a_session_are_taken_in_order_without_waiting() -> None:
     index = SpoolIndex()
     for position in (1, 2, 3):
         add(index, position)
-    (pile,) = index.entity_queues.values()
-    assert [pile.take() for _ in range(4)] == [1, 2, 3, None]
+    (queue,) = index.entity_queues.values()
+    assert [queue.take() for _ in range(4)] == [1, 2, 3, None]
 
 
-def test_a_message_of_a_session_waits_until_the_one_before_it_has_gone() -> None:
+def test_a_message_of_a_session_waits_until_the_previous_one_is_removed() -> None:
     index = SpoolIndex()
     add(index, 1, "a")
     add(index, 2, "a")
     add(index, 3, "b")
-    (pile,) = index.entity_queues.values()
-    assert [pile.take() for _ in range(3)] == [1, 3, None]
-    pile.put_back(1)
-    assert [pile.take() for _ in range(2)] == [1, None]
+    (queue,) = index.entity_queues.values()
+    assert [queue.take() for _ in range(3)] == [1, 3, None]
+    queue.put_back(1)
+    assert [queue.take() for _ in range(2)] == [1, None]
     index.remove(1, "orders", ["a"], messages=1)
-    assert [pile.take() for _ in range(2)] == [2, None]
+    assert [queue.take() for _ in range(2)] == [2, None]
 
 
-def test_a_batch_of_several_sessions_goes_when_it_is_first_in_each() -> None:
+def test_a_batch_of_several_sessions_is_taken_when_it_is_first_in_each() -> None:
     index = SpoolIndex()
     add(index, 1, "a")
     add(index, 2, "b")
     add(index, 3, "a", "b")
     add(index, 4, "b")
-    (pile,) = index.entity_queues.values()
-    assert [pile.take() for _ in range(3)] == [1, 2, None]
+    (queue,) = index.entity_queues.values()
+    assert [queue.take() for _ in range(3)] == [1, 2, None]
     index.remove(1, "orders", ["a"], messages=1)
-    assert pile.take() is None
+    assert queue.take() is None
     index.remove(2, "orders", ["b"], messages=1)
-    assert [pile.take() for _ in range(2)] == [3, None]
+    assert [queue.take() for _ in range(2)] == [3, None]
     index.remove(3, "orders", ["a", "b"], messages=1)
-    assert pile.take() == 4
+    assert queue.take() == 4
 
 
-def test_an_entity_holds_a_session_however_its_path_is_spelled_until_the_last_has_gone() -> None:
+def test_a_session_is_held_until_its_last_message_is_removed_in_any_case_of_the_path() -> None:
     index = SpoolIndex()
     add(index, 1, "a", path="Orders")
     assert index.holds_sessions("orders", ["a"])
     assert not index.holds_sessions("orders", ["b"])
     assert not index.holds_sessions("invoices", ["a"])
-    (pile,) = index.entity_queues.values()
-    pile.take()
-    assert index.holds_sessions("ORDERS", ["b", "a"]), "it is on its way, and has not arrived"
+    (queue,) = index.entity_queues.values()
+    queue.take()
+    assert index.holds_sessions("ORDERS", ["b", "a"]), "the message is in flight, and has not arrived"
     index.remove(1, "orders", ["a"], messages=1)
     assert not index.holds_sessions("orders", ["a"])
     assert not index.entity_queues
@@ -67,27 +67,27 @@ def test_an_entity_holds_a_session_however_its_path_is_spelled_until_the_last_ha
 
 @given(records=st.lists(SESSIONS, max_size=12), choices=st.data())
 @settings(deadline=None)
-def test_in_any_order_of_answers_no_session_is_overtaken_and_all_go(
+def test_in_any_order_of_responses_all_messages_are_sent_and_sessions_keep_their_order(
     records: list[list[str]], choices: st.DataObject
 ) -> None:
     index = SpoolIndex()
     for position, sessions in enumerate(records):
         add(index, position, *sessions)
-    pile = index.entity_queues.get("orders")
-    on_way: list[int] = []
+    queue = index.entity_queues.get("orders")
+    in_flight: list[int] = []
     arrived: list[int] = []
-    while pile:
-        while (taken := pile.take()) is not None:
-            assert not any(set(records[taken]) & set(records[other]) for other in on_way)
-            on_way.append(taken)
-        position = on_way.pop(choices.draw(st.integers(0, len(on_way) - 1)))
+    while queue:
+        while (taken := queue.take()) is not None:
+            assert not any(set(records[taken]) & set(records[other]) for other in in_flight)
+            in_flight.append(taken)
+        position = in_flight.pop(choices.draw(st.integers(0, len(in_flight) - 1)))
         if choices.draw(st.booleans()):
-            pile.put_back(position)
+            queue.put_back(position)
         else:
             index.remove(position, "orders", records[position], messages=1)
             arrived.append(position)
-            left = sorted(set(range(len(records))) - set(arrived))
-            assert index.oldest_ms == (left[0] * 1000 if left else None)
+            remaining = sorted(set(range(len(records))) - set(arrived))
+            assert index.oldest_ms == (remaining[0] * 1000 if remaining else None)
     assert sorted(arrived) == list(range(len(records)))
     for session in "abc":
         of_session = [position for position in arrived if session in records[position]]
@@ -95,10 +95,10 @@ def test_in_any_order_of_answers_no_session_is_overtaken_and_all_go(
     assert (index.messages, index.entity_queues) == (0, {})
 
 
-def test_a_long_line_gives_back_the_memory_of_those_that_have_gone() -> None:
-    line = PositionQueue()
+def test_a_long_queue_frees_the_memory_of_removed_positions() -> None:
+    positions = PositionQueue()
     for number in range(10_000):
-        line.append(number)
-    assert [line.pop() for _ in range(9_990)] == list(range(9_990))
-    assert (len(line), line.first) == (10, 9_990)
-    assert len(line._positions) < 2_048  # noqa: SLF001  # what it is about
+        positions.append(number)
+    assert [positions.pop() for _ in range(9_990)] == list(range(9_990))
+    assert (len(positions), positions.first) == (10, 9_990)
+    assert len(positions._positions) < 2_048  # noqa: SLF001  # the memory that is freed

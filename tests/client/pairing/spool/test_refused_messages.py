@@ -1,4 +1,4 @@
-"""A spooled message with a fault of its own is put aside with the reason, is counted, and can be sent again."""
+"""A spooled message that is refused for good is moved aside with the reason, is counted, and can be sent again."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def message(name: str, session_id: str | None = None) -> BrokeredMessage:
     return BrokeredMessage(name, message_id=name, session_id=session_id)
 
 
-async def test_a_refused_message_is_kept_with_the_reason_and_what_is_behind_it_goes_on(
+async def test_a_refused_message_is_kept_with_the_reason_and_later_messages_are_sent(
     namespaces: FakeNamespaces, tmp_path: Path
 ) -> None:
     names = [f"refused {number}" for number in range(12)]
@@ -65,7 +65,7 @@ async def test_a_refused_message_is_kept_with_the_reason_and_what_is_behind_it_g
     assert namespaces.stored_ids(PRIMARY, "gone") == names
 
 
-async def test_a_refused_message_that_cannot_be_put_aside_stays_in_the_spool(
+async def test_a_refused_message_that_cannot_be_moved_aside_stays_in_the_spool(
     namespaces: FakeNamespaces, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with pair_namespaces(namespaces, tmp_path) as pairing:
@@ -74,29 +74,29 @@ async def test_a_refused_message_that_cannot_be_put_aside_stays_in_the_spool(
         await orders.send(message("order"))
         namespaces.errors[PRIMARY, "orders"] = InvalidArgument("a bad argument")
         with monkeypatch.context() as patched:
-            patched.setattr(os, "fsync", full)
+            patched.setattr(os, "fsync", fail_with_full_disk)
             namespaces.end_outage(pairing)
-            asked = namespaces.request_count
-            await namespaces.wait_until(lambda: namespaces.request_count > asked + 3)
+            requests_before = namespaces.request_count
+            await namespaces.wait_until(lambda: namespaces.request_count > requests_before + 3)
             assert namespaces.event_message_ids(EventKind.SPOOL_REFUSED) == []
         assert pairing.spool_status is not None
         assert pairing.spool_status.count == 1
         await namespaces.wait_until(lambda: namespaces.event_message_ids(EventKind.SPOOL_REFUSED) == ["order"])
 
 
-def full(_descriptor: int) -> None:
+def fail_with_full_disk(_descriptor: int) -> None:
     raise OSError(28, "No space left on device")
 
 
-async def test_a_closed_factory_refuses_nothing(namespaces: FakeNamespaces, tmp_path: Path) -> None:
+async def test_closing_the_factory_refuses_no_spooled_message(namespaces: FakeNamespaces, tmp_path: Path) -> None:
     async with pair_namespaces(namespaces, tmp_path) as pairing:
         orders = pairing.primary.create_message_sender("orders")
         namespaces.down_namespaces = {PRIMARY, SECONDARY}
         await orders.send(message("order"))
         await pairing.primary.close()
-        asked = namespaces.request_count
+        requests_before = namespaces.request_count
         namespaces.end_outage(pairing)
-        await namespaces.wait_until(lambda: namespaces.request_count > asked)
+        await namespaces.wait_until(lambda: namespaces.request_count > requests_before)
     assert not list((tmp_path / "contoso" / "refused").iterdir())
     namespaces.down_namespaces = set()
     async with pair_namespaces(namespaces, tmp_path):
@@ -131,13 +131,13 @@ async def test_x08_refused_messages_are_counted_also_after_a_restart_and_raise_a
         await refuse(namespaces, pairing, "one", "two")
         assert (status_of(pairing).refused, status_of(pairing).refused_bytes) == (2, bytes_of(tmp_path))
         assert (await pairing.status()).spool == status_of(pairing)
-        (alarm,) = [one for one in pairing.observers.alarms.raised if one.kind is AlarmKind.SPOOL_REFUSED]
+        (alarm,) = [item for item in pairing.observers.alarms.raised if item.kind is AlarmKind.SPOOL_REFUSED]
         assert alarm.reason.startswith(f"2 messages in {tmp_path / 'contoso' / 'refused'}, ")
         assert "`pairing.resend_refused()`" in alarm.reason
     namespaces.down_namespaces = set()
     async with pair_namespaces(namespaces, tmp_path) as pairing:
         assert (status_of(pairing).refused, status_of(pairing).refused_bytes) == (2, bytes_of(tmp_path))
-        assert [one.kind for one in pairing.observers.alarms.raised] == [AlarmKind.SPOOL_REFUSED]
+        assert [item.kind for item in pairing.observers.alarms.raised] == [AlarmKind.SPOOL_REFUSED]
 
 
 async def test_x08_refused_messages_are_sent_again_by_a_running_application(
@@ -166,7 +166,7 @@ async def test_x08_refused_messages_are_sent_again_by_a_running_application(
     assert list((tmp_path / "contoso" / "refused").iterdir()) == []
 
 
-async def test_q04_x08_a_refused_message_that_may_have_arrived_says_so_when_it_is_sent_again(
+async def test_q04_x08_a_refused_message_that_may_have_arrived_is_marked_when_it_is_sent_again(
     namespaces: FakeNamespaces, tmp_path: Path
 ) -> None:
     async with pair_namespaces(namespaces, tmp_path) as pairing:
@@ -183,17 +183,17 @@ async def test_q04_x08_a_refused_message_that_may_have_arrived_says_so_when_it_i
         assert namespaces.stored[-1].message.properties["x-ms-possible-duplicate"] is True
 
 
-def test_x08_a_refusal_that_was_cut_off_by_a_crash_leaves_one_message_not_two(tmp_path: Path) -> None:
+def test_x08_a_refusal_that_was_interrupted_by_a_crash_leaves_one_message_not_two(tmp_path: Path) -> None:
     (position,) = spool_all(tmp_path, [make_record("order")])
     files = SpoolFiles(tmp_path)
     files.open(lambda _position, _record: None)
     files.refuse(position, make_record("order"), "why")
-    files.close()  # and the record was not removed
-    assert [one.message_ids for one in read_spool(tmp_path)] == [["order"]]
+    files.close()  # the process crashed before it removed the record
+    assert [record.message_ids for record in read_spool(tmp_path)] == [["order"]]
     assert names_in(tmp_path / "refused") == set()
 
 
-async def test_without_a_spool_there_is_nothing_to_send_again(namespaces: FakeNamespaces) -> None:
+async def test_without_a_spool_resend_refused_is_an_error(namespaces: FakeNamespaces) -> None:
     async with pair_namespaces(namespaces, None) as pairing:
-        with pytest.raises(InvalidOperation, match="say spool_dir"):
+        with pytest.raises(InvalidOperation, match="set spool_dir"):
             await pairing.resend_refused()

@@ -1,4 +1,4 @@
-"""Inside a session nothing overtakes what is spooled; other messages need not wait for it."""
+"""No message overtakes a spooled message of its session; other messages do not wait for spooled messages."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def message(name: str, session_id: str | None = None) -> BrokeredMessage:
     return BrokeredMessage(name, message_id=name, session_id=session_id)
 
 
-async def test_a_session_with_spooled_messages_is_spooled_behind_them_and_others_go_directly(
+async def test_messages_of_a_spooled_session_are_spooled_and_others_are_sent_directly(
     namespaces: FakeNamespaces, tmp_path: Path
 ) -> None:
     async with pair_namespaces(namespaces, tmp_path) as pairing:
@@ -39,7 +39,7 @@ async def test_a_session_with_spooled_messages_is_spooled_behind_them_and_others
         other = pairing.primary.create_message_sender("Orders")
         namespaces.down_namespaces = {PRIMARY, SECONDARY}
         await sender.send(message("a1", "a"))
-        answer = namespaces.delayed_answers["a1"] = asyncio.Event()
+        response = namespaces.delayed_responses["a1"] = asyncio.Event()
         namespaces.end_outage(pairing)
         await other.send(message("a2", "a"))
         await sender.send(message("b1", "b"))
@@ -49,14 +49,16 @@ async def test_a_session_with_spooled_messages_is_spooled_behind_them_and_others
         with pytest.raises(FailedOver, match="has messages in the spool"):
             async with pairing.primary.transaction() as transaction:
                 await sender.send(message("a3", "a"), transaction=transaction)
-        answer.set()
+        response.set()
         await namespaces.wait_until(lambda: namespaces.event_message_ids(EventKind.UNSPOOLED) == ["a1", "a2"])
         assert namespaces.stored_ids(PRIMARY) == ["b1", "1", "a1", "a2"]
         await sender.send(message("a4", "a"))
-        assert namespaces.event_message_ids(EventKind.SPOOLED) == ["a1", "a2"], "nothing is in its way any more"
+        assert namespaces.event_message_ids(EventKind.SPOOLED) == ["a1", "a2"], (
+            "no message of its session is in the spool any more"
+        )
 
 
-async def test_many_sessions_come_out_each_in_its_order(namespaces: FakeNamespaces, tmp_path: Path) -> None:
+async def test_each_of_many_sessions_leaves_the_spool_in_order(namespaces: FakeNamespaces, tmp_path: Path) -> None:
     async with pair_namespaces(namespaces, tmp_path) as pairing:
         sender = pairing.primary.create_message_sender("orders")
         namespaces.down_namespaces = {PRIMARY, SECONDARY}
@@ -73,7 +75,7 @@ async def test_many_sessions_come_out_each_in_its_order(namespaces: FakeNamespac
             assert of_session == [f"{session}{number:02d}" for number in range(20)]
 
 
-async def test_an_entity_that_takes_nothing_does_not_hold_up_another(
+async def test_an_entity_that_accepts_nothing_does_not_hold_up_another(
     namespaces: FakeNamespaces, tmp_path: Path
 ) -> None:
     async with pair_namespaces(namespaces, tmp_path) as pairing:
@@ -85,8 +87,8 @@ async def test_an_entity_that_takes_nothing_does_not_hold_up_another(
         namespaces.errors[PRIMARY, "orders"] = QuotaExceeded("it is full")
         namespaces.end_outage(pairing, "orders", "invoices")
         await namespaces.wait_until(lambda: namespaces.event_message_ids(EventKind.UNSPOOLED) == ["invoice"])
-        asked = namespaces.request_count
-        await namespaces.wait_until(lambda: namespaces.request_count > asked + 3)  # it goes on asking
+        requests_before = namespaces.request_count
+        await namespaces.wait_until(lambda: namespaces.request_count > requests_before + 3)  # the spool keeps trying
         assert pairing.spool_status is not None
         assert pairing.spool_status.count == 1
         del namespaces.errors[PRIMARY, "orders"]

@@ -1,4 +1,4 @@
-"""Dead letters of backlog queues are sent again when their cause is removed (Q19)."""
+"""Q19: an operator sends the dead letters of backlog queues again after removing their cause."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ DUPLICATE_MARK: Final = "x-ms-possible-duplicate"
 
 
 @contextlib.asynccontextmanager
-async def with_dead_letters(*texts: str, sessions: Any = None, **sent: Any) -> AsyncIterator[Application]:  # noqa: ANN401  # of messages
-    """A program whose messages for `orders` were dead-lettered: the queue was missing for too long."""
+async def with_dead_letters(*texts: str, sessions: Any = None, **message_options: Any) -> AsyncIterator[Application]:  # noqa: ANN401  # options of all messages
+    """An application whose messages for `orders` were dead-lettered: the queue was missing for too long."""
     async with InMemoryPair() as namespaces, paired_application(namespaces, **OUTAGE) as app:
         namespaces.primary.outage.stop()
         for text in texts:
-            await app.queue_client().send(BrokeredMessage(text, **sent | (sessions or {}).get(text, {})))
+            await app.queue_client().send(BrokeredMessage(text, **message_options | (sessions or {}).get(text, {})))
         namespaces.primary.outage.restore()
         await asyncio.sleep(120)
         assert len(await dead_letters(app)) == len(texts)
@@ -47,12 +47,12 @@ async def with_dead_letters(*texts: str, sessions: Any = None, **sent: Any) -> A
 
 
 async def send_again(app: Application, wait_s: float = 10, **options: Any) -> DeadLetterResend:  # noqa: ANN401
-    """As an operator does, beside the program and its syphon."""
+    """Send dead letters again as an operator does, while the application and its syphon run."""
     primary, secondary = app.namespaces.factories()
     async with primary, secondary:
-        found = DeadLetterResend(primary, secondary, {app.backlog_path(0): DEFAULT_LOCK_MS}, **options)
-        await found.run(wait_s)
-    return found
+        resend = DeadLetterResend(primary, secondary, {app.backlog_path(0): DEFAULT_LOCK_MS}, **options)
+        await resend.run(wait_s)
+    return resend
 
 
 @in_virtual_time
@@ -60,14 +60,14 @@ async def test_q19_dead_letters_arrive_as_they_were_sent_when_the_cause_is_remov
     sent = {"session_id": "7", "label": "fruit", "time_to_live": dt.timedelta(days=60), "properties": {"pounds": 2}}
     async with with_dead_letters(*[f"{number:03}" for number in range(250)], **sent) as app:
         await app.namespaces.primary.create_queue("orders", requires_session=True)
-        done = await send_again(app)
-        assert (done.moved, done.remaining) == (250, 0)
+        resend = await send_again(app)
+        assert (resend.moved, resend.remaining) == (250, 0)
         messages = await app.namespaces.primary.messages("orders")
         assert [message.text for message in messages] == [f"{number:03}" for number in range(250)]
         for message in messages:
             assert (message.session_id, message.label, message.time_to_live) == ("7", "fruit", sent["time_to_live"])
             own = {name: value for name, value in message.properties.items() if not name.startswith("x-ms-parked-")}
-            assert own == {"pounds": 2}, "no reason of the dead-letter queue, and no mark"
+            assert own == {"pounds": 2}, "no dead-letter reason, and no mark"
         assert await dead_letters(app) == []
         assert AlarmKind.DEAD_LETTERED in {alarm.kind for alarm in app.pairing.observers.alarms.raised}
         await asyncio.sleep(900)
@@ -75,30 +75,35 @@ async def test_q19_dead_letters_arrive_as_they_were_sent_when_the_cause_is_remov
 
 
 @in_virtual_time
-async def test_q19_a_message_that_fails_again_by_its_own_fault_stays_with_its_reason_and_stops_no_other() -> None:
+async def test_q19_a_message_that_is_refused_again_keeps_its_reason_and_stops_no_other() -> None:
     async with with_dead_letters("1", "2", "good", "3", sessions={"good": {"session_id": "7"}}) as app:
         backlog = app.pairing.secondary.create_message_sender(app.backlog_path(0))
         await backlog.deliver(poisoned({"x-ms-path": 17}))
         await asyncio.sleep(60)
         await app.namespaces.primary.create_queue("orders", requires_session=True)
-        done = await send_again(app)
+        resend = await send_again(app)
         assert await app.arrived_bodies() == ["good"]
-        assert done.moved == 1
-        assert sorted(done.rejected.values()) == [1, 3]
+        assert resend.moved == 1
+        assert sorted(resend.rejected.values()) == [1, 3]
         malformed = "its property x-ms-path is 17, not the path of an entity"
-        assert done.rejected[None, malformed] == 1
-        assert any(path == "orders" and "requires sessions" in why for path, why in done.rejected)
-        left = await dead_letters(app)
-        assert [one.dead_letter_reason for one in left] == [*["EntityNotFound"] * 3, "ParkedMessageMalformed"]
-        assert [one.delivery_count for one in left] == [0] * 4, "none is taken for a possible duplicate later"
+        assert resend.rejected[None, malformed] == 1
+        assert any(path == "orders" and "requires sessions" in why for path, why in resend.rejected)
+        remaining = await dead_letters(app)
+        assert [message.dead_letter_reason for message in remaining] == [
+            *["EntityNotFound"] * 3,
+            "ParkedMessageMalformed",
+        ]
+        assert [message.delivery_count for message in remaining] == [0] * 4, (
+            "no message will be marked as a possible duplicate"
+        )
 
 
 @in_virtual_time
 async def test_q19_dead_letters_wait_for_their_destination_and_the_report_says_why() -> None:
     async with with_dead_letters("1", "2") as app:
-        done = await send_again(app, wait_s=5)
-        assert done.moved == 0
-        assert done.waiting == {"orders": (2, "The messaging entity 'orders' could not be found.")}
+        resend = await send_again(app, wait_s=5)
+        assert resend.moved == 0
+        assert resend.waiting == {"orders": (2, "The messaging entity 'orders' could not be found.")}
         sending = asyncio.ensure_future(send_again(app, wait_s=30))
         await asyncio.sleep(5)
         await app.namespaces.primary.create_queue("orders")
@@ -117,9 +122,9 @@ async def test_q04_a_dead_letter_whose_response_was_lost_is_marked_when_it_is_se
         await app.namespaces.primary.create_queue("orders")
         deliver, lost = MessageSender.deliver, 0
 
-        async def lose_response(sender: MessageSender, *given: Any, **options: Any) -> None:  # noqa: ANN401
+        async def lose_response(sender: MessageSender, *arguments: Any, **options: Any) -> None:  # noqa: ANN401
             nonlocal lost
-            await deliver(sender, *given, **options)
+            await deliver(sender, *arguments, **options)
             if lost < 2:
                 lost += 1
                 raise ConnectionLost("the response was lost")
@@ -133,7 +138,7 @@ async def test_q04_a_dead_letter_whose_response_was_lost_is_marked_when_it_is_se
 
 @pytest.mark.interpreted
 @in_virtual_time
-async def test_q04_a_dead_letter_that_was_on_its_way_when_the_operator_gave_up_is_marked_later() -> None:
+async def test_q04_a_dead_letter_in_flight_when_the_operator_gives_up_is_marked_later() -> None:
     async with with_dead_letters("1") as app:
         await app.namespaces.primary.create_queue("orders")
         app.namespaces.primary.outage.slow(5)
@@ -170,7 +175,7 @@ async def test_q17_a_dead_letter_that_could_not_be_completed_is_not_sent_again(m
 
 
 @in_virtual_time
-async def test_q17_a_running_syphon_goes_on_while_dead_letters_are_sent_again() -> None:
+async def test_q17_sending_dead_letters_again_does_not_displace_a_running_syphon() -> None:
     async with with_dead_letters("dead") as app:
         await app.namespaces.primary.create_queue("orders")
         started = len(app.events_of(EventKind.PUMP_STARTED))
@@ -188,10 +193,10 @@ async def test_q17_a_running_syphon_goes_on_while_dead_letters_are_sent_again() 
 async def test_q04_two_operators_send_no_dead_letter_twice_without_a_mark() -> None:
     async with with_dead_letters(*[str(number) for number in range(300)]) as app:
         await app.namespaces.primary.create_queue("orders")
-        one = asyncio.ensure_future(send_again(app))
+        first = asyncio.ensure_future(send_again(app))
         await asyncio.sleep(0.01)
-        other = asyncio.ensure_future(send_again(app))
-        await asyncio.wait([one, other])
+        second = asyncio.ensure_future(send_again(app))
+        await asyncio.wait([first, second])
         messages = await app.namespaces.primary.messages("orders")
         assert {message.text for message in messages} == {str(number) for number in range(300)}
         unmarked = [message.text for message in messages if DUPLICATE_MARK not in message.properties]
@@ -199,13 +204,13 @@ async def test_q04_two_operators_send_no_dead_letter_twice_without_a_mark() -> N
 
 
 @in_virtual_time
-async def test_q19_a_dead_letter_that_another_program_has_locked_is_waited_for_and_counted() -> None:
+async def test_q19_a_dead_letter_locked_by_another_receiver_is_counted_and_waited_for() -> None:
     async with with_dead_letters("1", "2", "3") as app:
         path = app.backlog_path(0)
         async with app.pairing.secondary.create_message_receiver(f"{path}/$deadletterqueue", prefetch=0) as other:
-            assert await other.receive() is not None  # and is not settled: the lock lasts a minute
+            assert await other.receive() is not None  # not settled: the lock lasts a minute
         await app.namespaces.primary.create_queue("orders")
-        done = await send_again(app, counts={path: 3})
-        assert (done.moved, done.not_received) == (2, 1)
-        done = await send_again(app, wait_s=100, counts={path: 1})
-        assert (done.moved, done.not_received) == (1, 0)
+        resend = await send_again(app, counts={path: 3})
+        assert (resend.moved, resend.not_received) == (2, 1)
+        resend = await send_again(app, wait_s=100, counts={path: 1})
+        assert (resend.moved, resend.not_received) == (1, 0)

@@ -1,4 +1,4 @@
-"""Q19: deferred messages return as soon as their destination answers, in order, and about as fast as others."""
+"""Q19: waiting messages come back in order soon after their destination accepts messages, and as fast as others."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ async def park(app: Application, count: int, path: str = "orders", *, session_id
 
 async def seconds_until_arrived(app: Application, count: int, path: str = "orders") -> float:
     loop = asyncio.get_running_loop()
-    since_s = loop.time()
-    while len(await app.arrived_bodies(path)) < count:  # noqa: ASYNC110  # nobody tells
+    start_s = loop.time()
+    while len(await app.arrived_bodies(path)) < count:  # noqa: ASYNC110  # no event announces it
         await asyncio.sleep(0.05)
-    return loop.time() - since_s
+    return loop.time() - start_s
 
 
 @in_virtual_time
@@ -44,21 +44,21 @@ async def test_q19_a_destination_that_was_busy_for_long_gets_its_messages_within
 
 
 @in_virtual_time
-async def test_q19_c01_a_destination_that_was_disabled_gets_them_within_a_second_and_is_probed_for_nothing() -> None:
+async def test_q19_c01_a_destination_that_was_disabled_gets_its_messages_soon_and_is_not_probed() -> None:
     async with in_memory_pair_application(**SYPHON) as app:
         await park(app, 10)
         queue = app.namespaces.primary.broker.find_sendable("orders")
         queue.set_status("Disabled")
         app.namespaces.primary.outage.restore()
         await asyncio.sleep(LONG_S)
-        assert len(app.events_of(EventKind.DEFERRED)) == 10, "none was received again"
+        assert len(app.events_of(EventKind.DEFERRED)) == 10, "no message was received again"
         queue.set_status("Active")
         assert await seconds_until_arrived(app, 10) < 1.5
 
 
 @pytest.mark.parametrize("how", ["ping", "send", "mark_path_healthy"])
 @in_virtual_time
-async def test_q19_what_answers_anybody_of_the_program_gets_its_deferred_messages_at_once(how: str) -> None:
+async def test_q19_a_destination_known_to_be_available_gets_its_waiting_messages_at_once(how: str) -> None:
     async with InMemoryPair() as namespaces:
         await namespaces.primary.create_queue("orders")
         async with paired_application(namespaces, **SYPHON | {"enable_syphon": False}) as sender:
@@ -82,7 +82,7 @@ async def test_q19_what_answers_anybody_of_the_program_gets_its_deferred_message
 
 
 @in_virtual_time
-async def test_q19_a_pump_that_waits_for_the_primary_goes_on_within_seconds() -> None:
+async def test_q19_a_pump_that_waits_for_the_primary_resumes_within_seconds() -> None:
     async with InMemoryPair() as namespaces:
         await namespaces.primary.create_queue("orders")
         options = SYPHON | {"enable_syphon": False}
@@ -95,7 +95,7 @@ async def test_q19_a_pump_that_waits_for_the_primary_goes_on_within_seconds() ->
 
 
 @in_virtual_time
-async def test_q18_q19_deferred_messages_take_about_as_long_as_others_and_keep_their_order(waiting_state: str) -> None:
+async def test_q18_q19_waiting_messages_take_about_as_long_as_others_and_keep_their_order(waiting_state: str) -> None:
     async with InMemoryPair() as namespaces:
         for path in ("orders", "baskets"):
             await namespaces.primary.create_queue(path, requires_session=True)
@@ -113,14 +113,14 @@ async def test_q18_q19_deferred_messages_take_about_as_long_as_others_and_keep_t
             assert {message.state for message in await app.parked_messages()} == {waiting_state}
             queue.set_status("Active")
             deferred_s = await seconds_until_arrived(app, 2_000, "baskets")
-            assert deferred_s < others_s + 2, "one second until it is noticed, and some requests more"
+            assert deferred_s < others_s + 2, "one second until the syphon detects it, and some more requests"
             for session in range(20):
-                found = [one for one in await namespaces.primary.messages("baskets") if one.session_id == str(session)]
-                assert [one.text for one in found] == [str(number) for number in range(100)]
+                messages = [m for m in await namespaces.primary.messages("baskets") if m.session_id == str(session)]
+                assert [m.text for m in messages] == [str(number) for number in range(100)]
 
 
 @in_virtual_time
-async def test_q18_q19_what_is_behind_deferred_messages_waits_and_is_not_deferred_too(
+async def test_q18_q19_messages_behind_deferred_messages_wait_and_are_not_deferred(
     cannot_withhold: None,  # noqa: ARG001
 ) -> None:
     async with InMemoryPair() as namespaces:

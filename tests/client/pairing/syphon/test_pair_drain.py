@@ -1,4 +1,4 @@
-"""`twinbus pair drain`: parked messages are brought back without the application."""
+"""`twinbus pair drain` brings parked messages back without the application."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ def drain(primary: ServerProcess, secondary: ServerProcess, *options: str) -> Re
 
 
 async def park(primary: ServerProcess, secondary: ServerProcess, count: int) -> list[int]:
-    """Messages of a program that has two backlog queues, in an outage: how many are in each of them."""
+    """Park messages in two backlog queues during an outage, and return the number of messages in each."""
     paths = [f"contoso/x-servicebus-transfer/{index}" for index in range(2)]
     async with paired_application(primary, secondary, backlog_queue_count=2) as program:
         await create_queue(primary, "orders")
         primary.kill()
         for number in range(count):
-            client = program.factory.create_queue_client("orders")  # each chooses a queue of its own
+            client = program.factory.create_queue_client("orders")  # each client chooses its own backlog queue
             await client.send(BrokeredMessage(f"order {number}"))
     return [secondary.message_counts(path)[0] for path in paths]
 
 
 def drain_while_parking(primary: ServerProcess, secondary: ServerProcess, *options: str) -> tuple[Result, int]:
-    """Drain while a program goes on parking; and how many messages it has parked."""
+    """Drain while an application parks more messages; return the result and the number of those messages."""
     ended = threading.Event()
 
-    async def go_on_parking() -> int:
+    async def keep_parking() -> int:
         async with paired_application(primary, secondary, backlog_queue_count=1) as program:
             for number in range(20):
                 if ended.is_set():
@@ -54,13 +54,13 @@ def drain_while_parking(primary: ServerProcess, secondary: ServerProcess, *optio
         raise AssertionError("the drain has not ended: it takes newly parked messages for progress")
 
     with ThreadPoolExecutor(1) as pool:
-        parking = pool.submit(asyncio.run, go_on_parking())
-        done = drain(primary, secondary, *options)
+        parking = pool.submit(asyncio.run, keep_parking())
+        result = drain(primary, secondary, *options)
         ended.set()
-        return done, parking.result()
+        return result, parking.result()
 
 
-def test_q20_drain_extra_moves_what_is_at_or_above_the_count_and_says_what_is_left(tmp_path: Path) -> None:
+def test_q20_drain_extra_moves_the_queues_from_the_count_on_and_drain_reports_what_is_left(tmp_path: Path) -> None:
     for name in ("primary", "secondary"):
         (tmp_path / name).mkdir()
     primary = ServerProcess(tmp_path / "primary")
@@ -71,16 +71,16 @@ def test_q20_drain_extra_moves_what_is_at_or_above_the_count_and_says_what_is_le
             assert usual > 0
             assert extra > 0
             assert usual + extra == 24
-            assert drain(primary, secondary).exit_code == 1, "the host does not tell the name"
-            named = ("--primary-name", "contoso")
-            done, more = drain_while_parking(primary, secondary, *named, "--wait", "1")
-            assert done.exit_code == 2
-            assert re.search(r"\d\d messages are left: nothing has moved for 1 s", done.stderr)
+            assert drain(primary, secondary).exit_code == 1, "the host is an address, which contains no namespace name"
+            name_option = ("--primary-name", "contoso")
+            result, more = drain_while_parking(primary, secondary, *name_option, "--wait", "1")
+            assert result.exit_code == 2
+            assert re.search(r"\d\d messages are left: nothing has moved for 1 s", result.stderr)
             primary.start()
-            done = drain(primary, secondary, *named, "--extra", "--count", "1")
-            assert done.exit_code == 0, done.stderr
+            result = drain(primary, secondary, *name_option, "--extra", "--count", "1")
+            assert result.exit_code == 0, result.stderr
             assert primary.message_counts("orders") == (extra, 0)
-            assert drain(primary, secondary, *named).exit_code == 0
+            assert drain(primary, secondary, *name_option).exit_code == 0
             assert primary.message_counts("orders") == (24 + more, 0)
     finally:
         primary.kill()

@@ -1,4 +1,4 @@
-"""R069 to R074 and Q17 to Q19: how parked messages come back."""
+"""R069 to R074 and Q17 to Q19: the syphon moves parked messages to the primary."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ OUTAGE: Final[dict[str, Any]] = {"failover_interval": 0, "enable_syphon": True}
 
 
 async def park(app: Application, *texts: str, path: str = "orders", session_id: str | None = None) -> None:
-    """Send while the primary is gone."""
+    """Send while the primary is down."""
     app.namespaces.primary.outage.stop()
     client = app.queue_client(path)
     for text in texts:
         await client.send(BrokeredMessage(text, session_id=session_id))
 
 
-async def drained(app: Application, seconds: float = 120) -> None:
+async def drain(app: Application, seconds: float = 120) -> None:
     app.namespaces.primary.outage.restore()
     await asyncio.sleep(seconds)
 
 
 @in_virtual_time
-async def test_r069_r070_all_backlog_queues_are_drained_each_message_to_its_entity() -> None:
+async def test_r069_r070_all_backlog_queues_are_drained_and_each_message_reaches_its_entity() -> None:
     async with in_memory_pair_application(("orders", "invoices"), **OUTAGE) as app:
         for number in range(30):
             await park(app, f"order {number}")
             await park(app, f"invoice {number}", path="invoices")
         assert len({event.backlog_queue for event in app.events_of(EventKind.PARKED)}) == 3
-        await drained(app)
+        await drain(app)
         assert sorted(await app.arrived_bodies("orders")) == sorted(f"order {number}" for number in range(30))
         assert sorted(await app.arrived_bodies("invoices")) == sorted(f"invoice {number}" for number in range(30))
         assert await app.parked_messages() == []
@@ -54,7 +54,7 @@ def test_r071_r072_r083_ten_idle_queues_make_forty_receive_calls_an_hour(hours: 
 async def test_r074_new_messages_may_arrive_before_older_ones() -> None:
     async with in_memory_pair_application(failover_interval=0) as app:
         await park(app, "old")
-        await drained(app)
+        await drain(app)
         await app.queue_client().send(BrokeredMessage("new"))
         assert await app.arrived_bodies() == ["new"]
         assert [message.text for message in await app.parked_messages()] == ["old"]
@@ -64,19 +64,19 @@ async def test_r074_new_messages_may_arrive_before_older_ones() -> None:
 async def test_q17_one_pump_is_active_across_hosts_and_the_newer_displaces_the_older() -> None:
     async with InMemoryPair() as namespaces:
         await namespaces.primary.create_queue("orders")
-        async with paired_application(namespaces, **OUTAGE) as one:
+        async with paired_application(namespaces, **OUTAGE) as older:
             await asyncio.sleep(10)
-            async with paired_application(namespaces, **OUTAGE) as other:
+            async with paired_application(namespaces, **OUTAGE) as newer:
                 await asyncio.sleep(10)
-                assert len(one.events_of(EventKind.PUMP_DISPLACED)) == 3
-                assert not other.events_of(EventKind.PUMP_DISPLACED)
-                await park(other, "apples")
-                await drained(other)
-                assert not one.events_of(EventKind.MOVED)
-                assert len(other.events_of(EventKind.MOVED)) == 1
-            await park(one, "pears")
-            await drained(one)
-            assert len(one.events_of(EventKind.MOVED)) == 1
+                assert len(older.events_of(EventKind.PUMP_DISPLACED)) == 3
+                assert not newer.events_of(EventKind.PUMP_DISPLACED)
+                await park(newer, "apples")
+                await drain(newer)
+                assert not older.events_of(EventKind.MOVED)
+                assert len(newer.events_of(EventKind.MOVED)) == 1
+            await park(older, "pears")
+            await drain(older)
+            assert len(older.events_of(EventKind.MOVED)) == 1
 
 
 @in_virtual_time
@@ -108,7 +108,7 @@ async def test_q17_locks_are_renewed_while_a_send_is_pending() -> None:
 
 
 @in_virtual_time
-async def test_q17_so_are_those_of_messages_that_were_deferred_before() -> None:
+async def test_q17_locks_of_messages_that_were_deferred_before_are_renewed_too() -> None:
     async with in_memory_pair_application(operation_timeout=600, backlog_queue_count=1, **OUTAGE) as app:
         await park(app, "apples", "pears")
         outage = app.namespaces.primary.outage
@@ -133,40 +133,40 @@ async def test_q18_the_order_within_a_session_is_kept() -> None:
             client = app.queue_client("baskets")
             for number in range(100):
                 await client.send(BrokeredMessage(str(number), session_id=f"basket {number % 5}"))
-            await drained(app)
+            await drain(app)
             messages = await namespaces.primary.messages("baskets")
             assert len(messages) == 100
             for basket in range(5):
-                texts = [int(one.text) for one in messages if one.session_id == f"basket {basket}"]
+                texts = [int(message.text) for message in messages if message.session_id == f"basket {basket}"]
                 assert texts == sorted(texts)
 
 
 @pytest.mark.interpreted
 @in_virtual_time
-async def test_q18_no_two_sends_of_a_session_are_on_their_way_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_q18_at_most_one_send_of_a_session_is_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
     async with InMemoryPair() as namespaces:
         await namespaces.primary.create_queue("baskets", requires_session=True)
         async with paired_application(namespaces, **OUTAGE) as app:
             await park(app, *[str(number) for number in range(20)], path="baskets", session_id="7")
-            most = 0
+            most_in_flight = 0
             link = MessageSender.link
 
-            async def watched(sender: MessageSender, *arguments: object) -> object:
-                found = await link(sender, *arguments)  # type: ignore[arg-type]
-                send = found.send
+            async def link_with_counter(sender: MessageSender, *arguments: object) -> object:
+                attached = await link(sender, *arguments)  # type: ignore[arg-type]
+                send = attached.send
 
-                def count(*parts: object) -> object:
-                    nonlocal most
+                def count_in_flight(*parts: object) -> object:
+                    nonlocal most_in_flight
                     future = send(*parts)  # type: ignore[arg-type]
-                    most = max(most, len(found._pending) + len(found._waiting_for_credit))  # noqa: SLF001
+                    most_in_flight = max(most_in_flight, len(attached._pending) + len(attached._waiting_for_credit))  # noqa: SLF001
                     return future
 
-                monkeypatch.setattr(found, "send", count)
-                return found
+                monkeypatch.setattr(attached, "send", count_in_flight)
+                return attached
 
-            monkeypatch.setattr(MessageSender, "link", watched)
-            await drained(app)
-            assert most == 1
+            monkeypatch.setattr(MessageSender, "link", link_with_counter)
+            await drain(app)
+            assert most_in_flight == 1
             assert await app.arrived_bodies("baskets") == [str(number) for number in range(20)]
 
 
@@ -177,17 +177,17 @@ def poisoned(aliases: dict[str, object] | None) -> bytes:
 @pytest.mark.parametrize(
     ("aliases", "description"),
     [
-        (None, "it has no property x-ms-path: nobody knows where it belongs"),
-        ({}, "it has no property x-ms-path: nobody knows where it belongs"),
+        (None, "it has no property x-ms-path: its destination is unknown"),
+        ({}, "it has no property x-ms-path: its destination is unknown"),
         ({"x-ms-path": 17}, "its property x-ms-path is 17, not the path of an entity"),
         (
             {"x-ms-path": Timestamp(1_700_000_000_000)},
             "its property x-ms-path is Timestamp(1700000000000), not the path of an entity",
         ),
-        ({"x-ms-path": "orders", "x-ms-sessionid": 1}, "its property x-ms-sessionid is 1, not a text"),
+        ({"x-ms-path": "orders", "x-ms-sessionid": 1}, "its property x-ms-sessionid is 1, not a string"),
     ],
 )
-def test_q05_q19_a_poisoned_message_is_dead_lettered_and_the_others_go_on(
+def test_q05_q19_a_malformed_message_is_dead_lettered_and_the_others_are_moved(
     aliases: dict[str, object] | None, description: str
 ) -> None:
     async def poison() -> None:
@@ -195,7 +195,7 @@ def test_q05_q19_a_poisoned_message_is_dead_lettered_and_the_others_go_on(
             backlog = app.pairing.secondary.create_message_sender(app.backlog_path(0))
             await backlog.deliver(poisoned(aliases))
             await park(app, "apples")
-            await drained(app)
+            await drain(app)
             assert await app.arrived_bodies() == ["apples"]
             (dead,) = await app.namespaces.secondary.messages(f"{app.backlog_path(0)}/$DeadLetterQueue")
             assert dead.dead_letter_reason == "ParkedMessageMalformed"
@@ -210,14 +210,14 @@ async def dead_letters(app: Application) -> list[BrokeredMessage]:
 
 
 @in_virtual_time
-async def test_q19_messages_for_an_entity_that_does_not_exist_are_dead_lettered_after_a_time_that_can_be_set() -> None:
+async def test_q19_messages_for_a_missing_entity_are_dead_lettered_after_a_configured_time() -> None:
     async with in_memory_pair_application(
         ("orders", "invoices"), backlog_queue_count=1, not_found_grace=600, **OUTAGE
     ) as app:
         await park(app, "apples")
         await park(app, "a bill", "another bill", path="invoices")
         await app.namespaces.primary.entities.delete("invoices")
-        await drained(app, 590)
+        await drain(app, 590)
         assert await app.arrived_bodies() == ["apples"]
         assert [message.text for message in await app.parked_messages()] == ["a bill", "another bill"]
         assert [alarm.kind for alarm in app.pairing.observers.alarms.raised] == [AlarmKind.DESTINATION_REFUSES]
@@ -234,11 +234,11 @@ async def test_q19_messages_for_an_entity_that_does_not_exist_are_dead_lettered_
 
 
 @in_virtual_time
-async def test_q19_an_entity_that_is_made_again_in_time_gets_its_messages() -> None:
+async def test_q19_an_entity_that_is_created_again_in_time_gets_its_messages() -> None:
     async with in_memory_pair_application(backlog_queue_count=1, **OUTAGE) as app:
         await park(app, "apples", "pears")
         await app.namespaces.primary.entities.delete("orders")
-        await drained(app, 1800)
+        await drain(app, 1800)
         await app.namespaces.primary.create_queue("orders")
         await asyncio.sleep(120)
         assert await app.arrived_bodies() == ["apples", "pears"]
@@ -246,12 +246,12 @@ async def test_q19_an_entity_that_is_made_again_in_time_gets_its_messages() -> N
 
 
 @in_virtual_time
-async def test_q19_only_the_time_for_which_an_entity_is_missing_without_a_break_counts() -> None:
+async def test_q19_the_grace_period_of_a_missing_entity_starts_again_after_each_interruption() -> None:
     async with in_memory_pair_application(backlog_queue_count=1, not_found_grace=600, **OUTAGE) as app:
         primary = app.namespaces.primary
         await park(app, "apples")
         await primary.entities.delete("orders")
-        await drained(app, 300)
+        await drain(app, 300)
         await primary.create_queue("orders")
         primary.broker.find_sendable("orders").set_status("SendDisabled")
         await asyncio.sleep(600)
@@ -263,16 +263,16 @@ async def test_q19_only_the_time_for_which_an_entity_is_missing_without_a_break_
 
 
 @in_virtual_time
-async def test_q19_a_disabled_destination_is_waited_for_and_raises_an_alarm() -> None:
+async def test_q19_messages_for_a_disabled_destination_wait_and_raise_an_alarm() -> None:
     async with in_memory_pair_application(
         ("orders", "invoices"), backlog_queue_count=1, not_found_grace=0, **OUTAGE
     ) as app:
         await park(app, "apples", "pears", session_id="7")
         await park(app, "a bill", path="invoices")
         app.namespaces.primary.broker.find_sendable("orders").set_status("SendDisabled")
-        await drained(app, 1200)
+        await drain(app, 1200)
         assert await app.arrived_bodies("invoices") == ["a bill"]
-        (alarm,) = [one for one in app.pairing.observers.alarms.raised if one.kind is AlarmKind.DESTINATION_REFUSES]
+        (alarm,) = [item for item in app.pairing.observers.alarms.raised if item.kind is AlarmKind.DESTINATION_REFUSES]
         assert "messages for 'orders' stay in 'contoso/x-servicebus-transfer/0': " in alarm.reason
         app.namespaces.primary.broker.find_sendable("orders").set_status("Active")
         await asyncio.sleep(120)
@@ -283,7 +283,7 @@ async def test_q19_a_disabled_destination_is_waited_for_and_raises_an_alarm() ->
 
 
 @in_virtual_time
-async def test_q19_a_key_that_is_not_accepted_is_waited_for_and_raises_an_alarm() -> None:
+async def test_q19_messages_wait_and_raise_an_alarm_while_the_primary_refuses_the_key() -> None:
     async with InMemoryPair() as namespaces:
         await namespaces.primary.create_queue("orders")
         async with paired_application(namespaces, failover_interval=0) as app:
@@ -292,8 +292,8 @@ async def test_q19_a_key_that_is_not_accepted_is_waited_for_and_raises_an_alarm(
             options = app.pairing.options
             options.secondary_factory, options.enable_syphon = namespaces.secondary.factory(), True
             string = namespaces.primary.connection_string.replace("SharedAccessKey=", "SharedAccessKey=no")
-            stranger = MessagingFactory.from_connection_string(string, clock=namespaces.clock)
-            async with await stranger.pair_namespace(options) as pairing:
+            unauthorised = MessagingFactory.from_connection_string(string, clock=namespaces.clock)
+            async with await unauthorised.pair_namespace(options) as pairing:
                 await asyncio.sleep(600)
                 assert [alarm.kind for alarm in pairing.observers.alarms.raised] == [AlarmKind.DESTINATION_REFUSES]
                 assert [message.text for message in await app.parked_messages()] == ["apples"]
@@ -327,7 +327,7 @@ async def test_q19_a_busy_destination_does_not_hold_up_the_others_and_gets_its_m
 
 
 @in_virtual_time
-async def test_q19_a_starting_pump_finds_what_an_earlier_one_has_deferred(waiting_state: str) -> None:
+async def test_q19_a_new_pump_moves_messages_that_an_earlier_pump_deferred(waiting_state: str) -> None:
     async with InMemoryPair() as namespaces:
         await namespaces.primary.create_queue("baskets", requires_session=True)
         async with paired_application(namespaces, backlog_queue_count=1, **OUTAGE) as app:
@@ -343,7 +343,7 @@ async def test_q19_a_starting_pump_finds_what_an_earlier_one_has_deferred(waitin
 
 
 @in_virtual_time
-async def test_a_syphon_that_starts_later_drains_what_was_parked_before() -> None:
+async def test_a_syphon_drains_messages_that_were_parked_before_it_started() -> None:
     async with InMemoryPair() as namespaces:
         await namespaces.primary.create_queue("orders")
         async with paired_application(namespaces, failover_interval=0) as app:
@@ -355,26 +355,26 @@ async def test_a_syphon_that_starts_later_drains_what_was_parked_before() -> Non
 
 
 @in_virtual_time
-async def test_a_restart_of_the_secondary_loses_nothing_that_was_parked() -> None:
+async def test_a_restart_of_the_secondary_loses_no_parked_message() -> None:
     async with in_memory_pair_application(**OUTAGE) as app:
         await park(app, *[str(number) for number in range(100)])
         app.namespaces.secondary.kill()
         await asyncio.sleep(1)
         await app.namespaces.secondary.start()
-        await drained(app)
+        await drain(app)
         assert sorted(await app.arrived_bodies(), key=int) == [str(number) for number in range(100)]
 
 
 @in_virtual_time
-async def test_a_syphon_that_is_closed_in_the_middle_of_draining_doubles_nothing() -> None:
+async def test_closing_a_syphon_while_it_drains_duplicates_no_message() -> None:
     async with InMemoryPair() as namespaces:
         await namespaces.primary.create_queue("orders")
         async with paired_application(namespaces, failover_interval=0) as app:
             await park(app, *[str(number) for number in range(1_200)])
         namespaces.primary.outage.restore()
         namespaces.primary.outage.slow(0.02)
-        left, loop = 1_200, asyncio.get_running_loop()
-        while left:
+        remaining, loop = 1_200, asyncio.get_running_loop()
+        while remaining:
             async with paired_application(namespaces, **OUTAGE) as app:
                 async for event in app.pairing.events():
                     if event.kind is EventKind.MOVED:
@@ -382,28 +382,28 @@ async def test_a_syphon_that_is_closed_in_the_middle_of_draining_doubles_nothing
                 await asyncio.sleep(0.01)
                 before_s = loop.time()
             assert loop.time() - before_s < 1
-            left = len(await app.parked_messages())
+            remaining = len(await app.parked_messages())
         texts = [message.text for message in await namespaces.primary.messages("orders")]
         assert sorted(texts, key=int) == [str(number) for number in range(1_200)]
 
 
 @in_virtual_time
-async def test_a_listener_hears_of_the_kinds_it_asked_for_and_of_nothing_after_its_end() -> None:
+async def test_a_listener_gets_events_of_its_kinds_until_it_is_removed() -> None:
     async with in_memory_pair_application(failover_interval=0, enable_syphon=True) as app:
-        heard: list[EventKind] = []
-        end = app.pairing.on_event(lambda event: heard.append(event.kind), {EventKind.MOVED})
+        kinds: list[EventKind] = []
+        stop_listening = app.pairing.on_event(lambda event: kinds.append(event.kind), {EventKind.MOVED})
         await park(app, "order 1", "order 2")
-        await drained(app)
-        assert heard == [EventKind.MOVED] * 2
-        end()
+        await drain(app)
+        assert kinds == [EventKind.MOVED] * 2
+        stop_listening()
         await park(app, "order 3")
-        await drained(app)
+        await drain(app)
         assert len(app.events_of(EventKind.MOVED)) == 3
-        assert heard == [EventKind.MOVED] * 2
+        assert kinds == [EventKind.MOVED] * 2
 
 
 @in_virtual_time
-async def test_q19_one_bad_message_harms_no_other_of_its_batch() -> None:
+async def test_q19_a_refused_message_does_not_affect_the_others_of_its_batch() -> None:
     async with InMemoryPair() as namespaces:
         await namespaces.primary.create_queue("baskets", requires_session=True)
         async with paired_application(namespaces, backlog_queue_count=1, **OUTAGE) as app:
@@ -412,21 +412,21 @@ async def test_q19_one_bad_message_harms_no_other_of_its_batch() -> None:
             for number in range(30):
                 session_id = None if number in (7, 8, 21) else f"basket {number % 3}"
                 await client.send(BrokeredMessage(str(number), session_id=session_id))
-            await drained(app)
+            await drain(app)
             messages = await namespaces.primary.messages("baskets")
-            assert sorted(int(one.text) for one in messages) == [one for one in range(30) if one not in (7, 8, 21)]
+            assert sorted(int(item.text) for item in messages) == [item for item in range(30) if item not in (7, 8, 21)]
             for basket in range(3):
-                texts = [int(one.text) for one in messages if one.session_id == f"basket {basket}"]
+                texts = [int(item.text) for item in messages if item.session_id == f"basket {basket}"]
                 assert texts == sorted(texts)
             dead = await namespaces.secondary.messages(f"{app.backlog_path(0)}/$DeadLetterQueue")
-            assert [one.text for one in dead] == ["7", "8", "21"]
-            assert all("session" in str(one.dead_letter_error_description).lower() for one in dead)
+            assert [item.text for item in dead] == ["7", "8", "21"]
+            assert all("session" in str(item.dead_letter_error_description).lower() for item in dead)
             assert await app.parked_messages() == []
 
 
 @pytest.mark.interpreted
 @in_virtual_time
-async def test_q18_messages_that_wait_go_together(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_q18_waiting_messages_are_sent_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     async with InMemoryPair() as namespaces:
         await namespaces.primary.create_queue("baskets", requires_session=True)
         async with paired_application(namespaces, backlog_queue_count=1, **OUTAGE) as app:
@@ -437,19 +437,19 @@ async def test_q18_messages_that_wait_go_together(monkeypatch: pytest.MonkeyPatc
             sends = 0
             link = MessageSender.link
 
-            async def counted(sender: MessageSender, *arguments: object) -> object:
-                found = await link(sender, *arguments)  # type: ignore[arg-type]
-                send = found.send
+            async def link_with_counter(sender: MessageSender, *arguments: object) -> object:
+                attached = await link(sender, *arguments)  # type: ignore[arg-type]
+                send = attached.send
 
-                def count(*parts: object) -> object:
+                def count_send(*parts: object) -> object:
                     nonlocal sends
                     sends += 1
                     return send(*parts)  # type: ignore[arg-type]
 
-                monkeypatch.setattr(found, "send", count)
-                return found
+                monkeypatch.setattr(attached, "send", count_send)
+                return attached
 
-            monkeypatch.setattr(MessageSender, "link", counted)
-            await drained(app)
+            monkeypatch.setattr(MessageSender, "link", link_with_counter)
+            await drain(app)
             assert len(await namespaces.primary.messages("baskets")) == 300
             assert sends < 60

@@ -28,7 +28,7 @@ COUNT: Final = 300
 
 
 async def park(app: Application, count: int = COUNT, path: str = "orders") -> None:
-    """Have messages parked that were never sent to the primary."""
+    """Park messages that were never sent to the primary."""
     app.namespaces.primary.outage.stop()
     client = app.queue_client(path)
     for number in range(count):
@@ -36,28 +36,28 @@ async def park(app: Application, count: int = COUNT, path: str = "orders") -> No
     app.namespaces.primary.outage.restore()
 
 
-async def lose_answers(namespaces: InMemoryPair, path: str = "orders") -> None:
-    """Let the primary have some messages, and its answers not arrive."""
+async def lose_responses(namespaces: InMemoryPair, path: str = "orders") -> None:
+    """Let some messages reach the primary, and lose its responses."""
     namespaces.primary.outage.slow(1)
-    while not await namespaces.primary.messages(path):  # noqa: ASYNC110  # nobody tells
+    while not await namespaces.primary.messages(path):  # noqa: ASYNC110  # no event announces it
         await asyncio.sleep(0.1)
     namespaces.primary.outage.hang()
 
 
 async def copies(namespaces: InMemoryPair, path: str = "orders", count: int = COUNT) -> tuple[int, int]:
-    """How many copies are too many, and how many of these are not marked; all messages are there."""
-    found = await namespaces.primary.messages(path)
-    texts = Counter(message.text for message in found)
-    assert set(texts) == {str(number) for number in range(count)}, "none is lost"
-    unmarked = Counter(message.text for message in found if DUPLICATE_MARK not in message.properties)
-    return len(found) - count, sum(number - 1 for number in unmarked.values() if number > 1)
+    """Count the surplus copies, and those without a mark; check that no message is lost."""
+    stored = await namespaces.primary.messages(path)
+    texts = Counter(message.text for message in stored)
+    assert set(texts) == {str(number) for number in range(count)}, "no message is lost"
+    unmarked = Counter(message.text for message in stored if DUPLICATE_MARK not in message.properties)
+    return len(stored) - count, sum(number - 1 for number in unmarked.values() if number > 1)
 
 
 @in_virtual_time
-async def test_q04_what_was_on_its_way_when_the_primary_was_lost_comes_again_with_a_mark() -> None:
+async def test_q04_messages_in_flight_when_the_primary_is_lost_are_sent_again_with_a_mark() -> None:
     async with in_memory_pair_application(**SYPHON) as app:
         await park(app)
-        await lose_answers(app.namespaces)
+        await lose_responses(app.namespaces)
         app.namespaces.primary.outage.cut()
         app.namespaces.primary.outage.restore()
         await asyncio.sleep(120)
@@ -67,13 +67,13 @@ async def test_q04_what_was_on_its_way_when_the_primary_was_lost_comes_again_wit
 
 @pytest.mark.parametrize("how", ["connection lost", "killed", "displaced", "closed"])
 @in_virtual_time
-async def test_q17_what_was_on_its_way_when_the_backlog_queue_was_lost_comes_again_with_a_mark(how: str) -> None:
+async def test_q17_messages_in_flight_when_the_backlog_queue_is_lost_are_sent_again_with_a_mark(how: str) -> None:
     async with InMemoryPair() as namespaces:
         await namespaces.primary.create_queue("orders")
         async with paired_application(namespaces, **OPTIONS) as sender:
             await park(sender)
         async with paired_application(namespaces, **SYPHON):
-            await lose_answers(namespaces)
+            await lose_responses(namespaces)
             if how == "connection lost":
                 namespaces.secondary.outage.cut()
             elif how == "killed":
@@ -92,23 +92,23 @@ async def test_q17_what_was_on_its_way_when_the_backlog_queue_was_lost_comes_aga
 
 
 @in_virtual_time
-async def test_q04_what_was_never_sent_is_given_back_without_a_mark() -> None:
+async def test_q04_messages_that_were_never_sent_come_back_without_a_mark() -> None:
     async with in_memory_pair_application(**SYPHON) as app:
         for _ in range(3):
             await park(app, 100)
             await asyncio.sleep(60)
-        found = await app.namespaces.primary.messages("orders")
-        assert len(found) == 300
-        assert not [message.text for message in found if DUPLICATE_MARK in message.properties]
+        stored = await app.namespaces.primary.messages("orders")
+        assert len(stored) == 300
+        assert not [message.text for message in stored if DUPLICATE_MARK in message.properties]
 
 
 @in_virtual_time
-async def test_q04_q19_a_message_without_an_answer_is_deferred_and_comes_back_with_a_mark(
+async def test_q04_q19_a_message_without_a_response_is_deferred_and_comes_back_with_a_mark(
     cannot_withhold: None,  # noqa: ARG001
 ) -> None:
     async with in_memory_pair_application(operation_timeout=20, **SYPHON) as app:
         await park(app, 10)
-        app.namespaces.primary.outage.hang_store()  # it will have them, and does not say so
+        app.namespaces.primary.outage.hang_store()  # the store will write them, but does not respond
         await asyncio.sleep(60)
         assert app.events_of(EventKind.DEFERRED)
         parked = await app.parked_messages()
@@ -121,11 +121,11 @@ async def test_q04_q19_a_message_without_an_answer_is_deferred_and_comes_back_wi
 
 
 @in_virtual_time
-async def test_q04_q19_what_was_on_its_way_when_its_queue_was_disabled_comes_back_with_a_mark() -> None:
+async def test_q04_q19_messages_in_flight_when_their_queue_is_disabled_come_back_with_a_mark() -> None:
     async with in_memory_pair_application(**SYPHON) as app:
         await park(app, 10)
         outage, queue = app.namespaces.primary.outage, app.namespaces.primary.broker.find_sendable("orders")
-        outage.hang_store()  # it will have them
+        outage.hang_store()  # the store will write them
         await asyncio.sleep(2)
         queue.set_status("Disabled")
         outage.restore()
@@ -170,7 +170,7 @@ async def _drain_on_spark(namespaces: InMemoryPair, path: str, meanwhile: Callab
 
 @pytest.mark.parametrize("drain", [_drain_by_hand, _drain_on_spark])
 @in_virtual_time
-async def test_q17_drain_and_the_pipelines_syphon_mark_what_a_host_before_them_may_have_sent(drain: Any) -> None:  # noqa: ANN401
+async def test_q17_drain_and_the_pipelines_syphon_mark_messages_that_an_earlier_host_may_have_sent(drain: Any) -> None:  # noqa: ANN401
     async with InMemoryPair() as namespaces:
         await namespaces.primary.create_queue("orders")
         async with paired_application(namespaces, **OPTIONS) as sender:
@@ -178,7 +178,7 @@ async def test_q17_drain_and_the_pipelines_syphon_mark_what_a_host_before_them_m
             path = sender.backlog_path(0)
 
         async def die() -> None:
-            await lose_answers(namespaces)
+            await lose_responses(namespaces)
             namespaces.secondary.outage.stop()
             await asyncio.sleep(1)
 

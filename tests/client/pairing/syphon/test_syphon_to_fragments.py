@@ -1,4 +1,4 @@
-"""The syphon brings messages to partitioned entities, past fragments that are down or full."""
+"""The syphon moves messages to partitioned entities; fragments that are down or full do not hold up others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OF_STORE_1: Final = {SESSIONS[number] for number in (1, 5, 9, 13)}
 
 
 async def park(app: Application, messages: Iterable[BrokeredMessage]) -> None:
-    """Send while all of the primary is gone."""
+    """Send while the whole primary is down."""
     app.namespaces.primary.outage.stop()
     client = app.queue_client()
     for message in messages:
@@ -33,35 +33,35 @@ async def park(app: Application, messages: Iterable[BrokeredMessage]) -> None:
 
 
 def rounds(count: int, keys: Sequence[str] = SESSIONS) -> list[BrokeredMessage]:
-    """So many messages of each session, in turn."""
+    """Return `count` messages of each session, in turn."""
     return [BrokeredMessage(f"{number}", session_id=key) for number in range(count) for key in keys]
 
 
 async def arrived(primary: InMemoryNamespace) -> dict[str, list[int]]:
-    """What is there of each session, in order; of the fragments that answer."""
-    found: dict[str, list[int]] = {}
+    """The messages of each session in order, from the fragments that respond."""
+    by_session: dict[str, list[int]] = {}
     for message in await primary.factory().create_queue_client("orders").peek_batch(10_000):
-        found.setdefault(str(message.session_id), []).append(int(message.text))
-    return found
+        by_session.setdefault(str(message.session_id), []).append(int(message.text))
+    return by_session
 
 
 @in_virtual_time
-async def test_q17_q18_parked_messages_come_to_their_fragments_in_order() -> None:
+async def test_q17_q18_parked_messages_reach_their_fragments_in_order() -> None:
     async with InMemoryPair(stores=4) as namespaces:
         await namespaces.primary.create_queue("orders", enable_partitioning=True, requires_session=True)
         async with paired_application(namespaces, **SYPHON) as app:
             await park(app, rounds(20))
             namespaces.primary.outage.restore()
             await asyncio.sleep(60)
-            found = await namespaces.primary.messages("orders")
-            assert {SESSIONS.index(str(message.session_id)) - fragment_of_message(message) for message in found} == {0}
+            stored = await namespaces.primary.messages("orders")
+            assert {SESSIONS.index(str(message.session_id)) - fragment_of_message(message) for message in stored} == {0}
             assert await arrived(namespaces.primary) == {key: list(range(20)) for key in SESSIONS}
             assert await app.parked_messages() == []
 
 
 @in_virtual_time
 @pytest.mark.parametrize("kind", ["fails", "hangs"])
-async def test_q18_q19_what_leads_to_a_fragment_that_is_down_waits_and_the_rest_goes_on(kind: str) -> None:
+async def test_q18_q19_only_messages_whose_fragment_is_down_wait(kind: str) -> None:
     async with InMemoryPair(stores=4) as namespaces:
         await namespaces.primary.create_queue("orders", enable_partitioning=True, requires_session=True)
         async with paired_application(namespaces, **SYPHON) as app:
@@ -70,23 +70,25 @@ async def test_q18_q19_what_leads_to_a_fragment_that_is_down_waits_and_the_rest_
             outage.restore()
             (outage.fail_store if kind == "fails" else outage.hang_store)(1)
             await asyncio.sleep(45)
-            there = await arrived(namespaces.primary)
-            assert there == {key: list(range(20)) for key in SESSIONS if key not in OF_STORE_1}, "and nothing twice"
-            left = await app.parked_messages()
-            assert {message.properties["x-ms-sessionid"] for message in left} == OF_STORE_1
-            assert {message.state for message in left} == {"deferred"}
+            moved = await arrived(namespaces.primary)
+            assert moved == {key: list(range(20)) for key in SESSIONS if key not in OF_STORE_1}, "and no message twice"
+            remaining = await app.parked_messages()
+            assert {message.properties["x-ms-sessionid"] for message in remaining} == OF_STORE_1
+            assert {message.state for message in remaining} == {"deferred"}
             outage.restore()
             await asyncio.sleep(180)
             assert await app.parked_messages() == []
             for key, numbers in (await arrived(namespaces.primary)).items():
-                once = list(dict.fromkeys(numbers))
-                assert once == list(range(20)), f"{key}: {numbers}"
-                assert len(numbers) == 20 or key in OF_STORE_1, "what the store failed with may be there twice"
+                distinct = list(dict.fromkeys(numbers))
+                assert distinct == list(range(20)), f"{key}: {numbers}"
+                assert len(numbers) == 20 or key in OF_STORE_1, (
+                    "messages in flight when the store failed may be stored twice"
+                )
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_q18_the_order_of_sessions_holds_while_fragments_come_and_go(seed: int) -> None:
-    async def come_and_go() -> None:
+def test_q18_sessions_keep_their_order_while_fragments_fail_and_recover(seed: int) -> None:
+    async def fail_and_restore_stores() -> None:
         rng = random.Random(seed)
         async with InMemoryPair(stores=4, store_timeout_s=rng.choice([0.2, 2.0])) as namespaces:
             await namespaces.primary.create_queue("orders", enable_partitioning=True, requires_session=True)
@@ -104,17 +106,17 @@ def test_q18_the_order_of_sessions_holds_while_fragments_come_and_go(seed: int) 
                 outage.restore()
                 await asyncio.sleep(400)
                 assert await app.parked_messages() == []
-                found: dict[str, list[int]] = {}
+                by_session: dict[str, list[int]] = {}
                 for message in await namespaces.primary.messages("orders"):
-                    found.setdefault(str(message.session_id), []).append(int(message.text))
-                for key, numbers in found.items():
+                    by_session.setdefault(str(message.session_id), []).append(int(message.text))
+                for key, numbers in by_session.items():
                     assert list(dict.fromkeys(numbers)) == list(range(150)), f"{key}: {numbers}"
 
-    run(come_and_go())
+    run(fail_and_restore_stores())
 
 
 @in_virtual_time
-async def test_q19_messages_that_come_later_for_such_a_fragment_are_deferred_behind_the_others() -> None:
+async def test_q19_later_messages_whose_fragment_is_down_are_deferred_behind_earlier_ones() -> None:
     async with InMemoryPair(stores=4) as namespaces:
         await namespaces.primary.create_queue("orders", enable_partitioning=True, requires_session=True)
         async with paired_application(namespaces, park_on_fragment_outage=True, **SYPHON) as app:
@@ -134,12 +136,12 @@ async def test_q19_messages_that_come_later_for_such_a_fragment_are_deferred_beh
             outage.restore()
             await asyncio.sleep(180)
             assert await app.parked_messages() == []
-            found = await arrived(namespaces.primary)
-            assert [list(dict.fromkeys(found[SESSIONS[number]])) for number in (1, 5)] == [list(range(40))] * 2
+            by_session = await arrived(namespaces.primary)
+            assert [list(dict.fromkeys(by_session[SESSIONS[number]])) for number in (1, 5)] == [list(range(40))] * 2
 
 
 @in_virtual_time
-async def test_q19_a_starting_pump_goes_past_what_an_earlier_one_has_deferred_for_a_fragment() -> None:
+async def test_q19_messages_deferred_by_an_earlier_pump_hold_up_no_other_fragment() -> None:
     async with InMemoryPair(stores=4) as namespaces:
         await namespaces.primary.create_queue("orders", enable_partitioning=True, requires_session=True)
         async with paired_application(namespaces, **SYPHON) as app:
@@ -165,26 +167,28 @@ async def test_q19_a_starting_pump_goes_past_what_an_earlier_one_has_deferred_fo
 
 
 @in_virtual_time
-async def test_q19_a_full_fragment_holds_up_nobody_else() -> None:
+async def test_q19_a_full_fragment_holds_up_no_other_fragment() -> None:
     async with InMemoryPair(stores=4) as namespaces:
         await namespaces.primary.create_queue("orders", enable_partitioning=True)
         async with paired_application(namespaces, **SYPHON) as app:
             await park(app, rounds(10))
             namespaces.primary.outage.restore()
-            full = namespaces.primary.broker.find_sendable("orders").parts[6].main.local.message_table
-            full.active_bytes += 2**30
+            full_table = namespaces.primary.broker.find_sendable("orders").parts[6].main.local.message_table
+            full_table.active_bytes += 2**30
             await asyncio.sleep(30)
             assert await arrived(namespaces.primary) == {
                 key: list(range(10)) for number, key in enumerate(SESSIONS) if number != 6
             }
-            full.active_bytes -= 2**30
+            full_table.active_bytes -= 2**30
             await asyncio.sleep(120)
             assert (await arrived(namespaces.primary))[SESSIONS[6]] == list(range(10))
 
 
 @in_virtual_time
 @pytest.mark.parametrize("detects_duplicates", [True, False])
-async def test_q19_messages_with_a_partition_key_a_mere_id_or_none_go_on_too(*, detects_duplicates: bool) -> None:
+async def test_q19_messages_with_a_partition_key_or_a_message_id_are_not_held_up_either(
+    *, detects_duplicates: bool
+) -> None:
     async with InMemoryPair(stores=4) as namespaces:
         await namespaces.primary.create_queue(
             "orders", enable_partitioning=True, requires_duplicate_detection=detects_duplicates
@@ -199,10 +203,10 @@ async def test_q19_messages_with_a_partition_key_a_mere_id_or_none_go_on_too(*, 
             namespaces.primary.outage.restore()
             namespaces.primary.outage.fail_store(1)
             await asyncio.sleep(60)
-            there = {number for numbers in (await arrived(namespaces.primary)).values() for number in numbers}
-            assert {number for number in range(64) if number % 4 != 1} <= there
-            assert not {number for number in range(64) if number % 4 == 1} & there
-            assert {number for number in range(64, 128) if number % 4 != 1 or not detects_duplicates} <= there
+            moved = {number for numbers in (await arrived(namespaces.primary)).values() for number in numbers}
+            assert {number for number in range(64) if number % 4 != 1} <= moved
+            assert not {number for number in range(64) if number % 4 == 1} & moved
+            assert {number for number in range(64, 128) if number % 4 != 1 or not detects_duplicates} <= moved
             namespaces.primary.outage.restore()
             await asyncio.sleep(120)
             texts = [int(message.text) for message in await namespaces.primary.messages("orders")]
@@ -212,7 +216,7 @@ async def test_q19_messages_with_a_partition_key_a_mere_id_or_none_go_on_too(*, 
 
 
 @in_virtual_time
-async def test_what_is_stored_of_a_batch_is_not_sent_again() -> None:
+async def test_messages_of_a_batch_that_were_stored_are_not_sent_again() -> None:
     async with InMemoryPair(stores=4, store_timeout_s=5.0) as namespaces:
         await namespaces.primary.create_queue("orders", enable_partitioning=True)
         async with paired_application(namespaces, **SYPHON) as app:

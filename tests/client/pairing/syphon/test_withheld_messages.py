@@ -1,4 +1,4 @@
-"""Q19: messages for a destination that accepts nothing stay in their places, and come back in order when it does."""
+"""Q19: messages are withheld while their destination accepts none, and come back in order when it does."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ SYPHON: Final[dict[str, Any]] = {"failover_interval": 0, "backlog_queue_count": 
 DUPLICATE_MARK: Final = "x-ms-possible-duplicate"
 
 
-async def park(app: Application, count: int, path: str = "orders", **about: Any) -> None:  # noqa: ANN401
+async def park(app: Application, count: int, path: str = "orders", **message_options: Any) -> None:  # noqa: ANN401
     app.namespaces.primary.outage.stop()
     client = app.queue_client(path)
     for number in range(count):
-        await client.send(BrokeredMessage(str(number), **about))
+        await client.send(BrokeredMessage(str(number), **message_options))
 
 
 @in_virtual_time
 async def test_q19_withheld_messages_are_received_and_charged_once_however_long_they_wait() -> None:
-    """Only the oldest one is sent to the destination again and again."""
+    """Only the oldest message is sent to the destination repeatedly."""
     async with in_memory_pair_application(**SYPHON) as app:
         await park(app, 600)
         app.namespaces.primary.outage.restore()
         app.namespaces.primary.outage.busy("orders")
         await asyncio.sleep(600)
-        told = app.events_of(EventKind.DEFERRED)
-        assert len({event.message_id for event in told}) <= 500, "those that the pump had in hand"
-        assert len(told) <= 500 + 600 / 5 + 10, "of the others, one is tried every five seconds"
+        events = app.events_of(EventKind.DEFERRED)
+        assert len({event.message_id for event in events}) <= 500, "the messages that the pump had received"
+        assert len(events) <= 500 + 600 / 5 + 10, "besides these, one message is tried every five seconds"
         app.namespaces.primary.outage.restore()
         await asyncio.sleep(10)
         assert await app.arrived_bodies() == [str(number) for number in range(600)]
@@ -108,28 +108,28 @@ async def test_q19_more_destinations_than_can_be_withheld_are_deferred() -> None
 
 
 @in_virtual_time
-async def test_q04_q19_a_message_without_an_answer_comes_back_marked_after_it_was_withheld() -> None:
-    """Also if another host brings it back, which knows nothing but what the backlog queue says."""
+async def test_q04_q19_a_message_without_a_response_is_marked_after_it_was_withheld() -> None:
+    """The host that brings the messages back knows only what the backlog queue stores."""
     async with InMemoryPair() as namespaces:
         await namespaces.primary.create_queue("orders")
         async with paired_application(namespaces, operation_timeout=20, **SYPHON) as app:
             await park(app, 10)
             namespaces.primary.outage.restore()
-            namespaces.primary.outage.hang_store()  # it will have them, and does not say so
+            namespaces.primary.outage.hang_store()  # the store will write them, but does not respond
             await asyncio.sleep(60)
             assert {message.state for message in await app.parked_messages()} == {"active"}
         namespaces.primary.outage.restore()
         async with paired_application(namespaces, **SYPHON):
             await asyncio.sleep(120)
-        found = await namespaces.primary.messages("orders")
-        texts = [message.text for message in found]
+        stored = await namespaces.primary.messages("orders")
+        texts = [message.text for message in stored]
         assert sorted(set(texts), key=int) == [str(number) for number in range(10)]
-        unmarked = [message.text for message in found if DUPLICATE_MARK not in message.properties]
-        assert len(unmarked) == len(set(unmarked)), "of two copies, one at most has no mark"
+        unmarked = [message.text for message in stored if DUPLICATE_MARK not in message.properties]
+        assert len(unmarked) == len(set(unmarked)), "at most one of two copies has no mark"
 
 
 @in_virtual_time
-async def test_q09_a_withheld_message_that_expires_on_the_way_is_dead_lettered_and_holds_up_no_other() -> None:
+async def test_q09_a_withheld_message_that_expires_is_dead_lettered_and_holds_up_no_other() -> None:
     async with in_memory_pair_application(**SYPHON, deduct_parked_time=True) as app:
         await park(app, 1, time_to_live=dt.timedelta(seconds=60))
         await park(app, 3)
@@ -156,15 +156,15 @@ async def test_q18_q19_a_host_that_takes_over_gets_withheld_messages_in_order() 
         async with paired_application(namespaces, **SYPHON) as app:
             await asyncio.sleep(10)
             assert await app.arrived_bodies("baskets") == [str(number) for number in range(50)]
-            found = await namespaces.primary.messages("baskets")
-            assert not [message.text for message in found if DUPLICATE_MARK in message.properties], (
-                "none was sent before"
+            stored = await namespaces.primary.messages("baskets")
+            assert not [message.text for message in stored if DUPLICATE_MARK in message.properties], (
+                "no message was sent before"
             )
 
 
 @in_virtual_time
-async def test_q17_q19_a_lock_that_is_lost_keeps_no_other_from_being_renewed() -> None:
-    """Of each destination that accepts nothing a message is kept, for as long as that lasts."""
+async def test_q17_q19_the_loss_of_one_lock_does_not_stop_the_renewal_of_others() -> None:
+    """The pump keeps the lock of one message for each destination that accepts none."""
     async with InMemoryPair() as namespaces:
         for path in ("orders", "invoices"):
             await namespaces.primary.create_queue(path)
@@ -176,7 +176,7 @@ async def test_q17_q19_a_lock_that_is_lost_keeps_no_other_from_being_renewed() -
             await asyncio.sleep(10)
             namespaces.secondary.outage.fail_store()
             await asyncio.sleep(2)
-            namespaces.secondary.outage.restore_disks()  # all locks are void
+            namespaces.secondary.outage.restore_disks()  # all locks are lost
             await asyncio.sleep(10)
             namespaces.primary.outage.busy("invoices")
             secondary = namespaces.factories()[1]

@@ -1,4 +1,6 @@
-"""Who reads a queue as a log completes it up to a number: what is active and free up to there is gone, and no more."""
+"""`twinbus:complete-up-to` completes the free active messages of a fragment up to a sequence number.
+
+`twinbus:fragments` reports the sequence numbers that a reader of the log needs for that."""
 
 from __future__ import annotations
 
@@ -32,18 +34,18 @@ if TYPE_CHECKING:
     from tests.support.server_process import ServerProcess
 
 OPERATION = "twinbus:complete-up-to"
-MORE_THAN_AT_ONCE = 1_300
-"""Messages are deleted 500 in a turn."""
+MORE_THAN_A_BATCH = 1_300
+"""The server deletes messages in batches of 500."""
 
 
 async def complete(client: RawClient, entity: str, number: int, **others: object) -> tuple[int, int]:
-    """How many were completed, and how many skipped."""
+    """Complete messages up to `number`; return how many were completed and how many skipped."""
     answer = await request_management(client, entity, OPERATION, {"sequence-number": number, **others})
     assert answer.status == 200, answer.text
     return answer.body["completed"], answer.body["skipped"]
 
 
-async def test_messages_up_to_a_number_are_gone_and_the_others_are_not(server: ServerProcess, queue: str) -> None:
+async def test_messages_up_to_the_number_are_completed_and_later_ones_stay(server: ServerProcess, queue: str) -> None:
     async with connect_raw(server) as client:
         await send_orders(client, queue, range(1, 8))
         assert await complete(client, queue, 3) == (3, 0)
@@ -51,8 +53,8 @@ async def test_messages_up_to_a_number_are_gone_and_the_others_are_not(server: S
         assert message_ids(await client.drain(await browse(client, queue))) == order_ids(4, 5, 6, 7)
         assert await complete(client, queue, 3) == (0, 0)
         assert await complete(client, queue, 4, fragment=Int(0)) == (1, 0)
-        taken = await client.attach_receiver(queue, settled=True)
-        assert message_ids(await client.receive_all(taken, 3)) == order_ids(5, 6, 7)
+        receiver = await client.attach_receiver(queue, settled=True)
+        assert message_ids(await client.receive_all(receiver, 3)) == order_ids(5, 6, 7)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +62,9 @@ async def test_messages_up_to_a_number_are_gone_and_the_others_are_not(server: S
     [(0, 3), (1, 2), (3, 0), (4, 0), (2**63 - 1, 0), (ULong(2**64 - 1), 0)],
     ids=["none", "one", "all", "more", "a long", "a ulong"],
 )
-async def test_any_number_is_one_to_complete_up_to(server: ServerProcess, queue: str, number: int, left: int) -> None:
+async def test_every_non_negative_sequence_number_is_accepted(
+    server: ServerProcess, queue: str, number: int, left: int
+) -> None:
     async with connect_raw(server) as client:
         await send_orders(client, queue, [1, 2, 3])
         assert await complete(client, queue, number) == (3 - left, 0)
@@ -69,7 +73,7 @@ async def test_any_number_is_one_to_complete_up_to(server: ServerProcess, queue:
         assert server.message_counts(queue) == (left + 1, 0)
 
 
-async def test_what_someone_has_is_skipped_and_what_is_deferred_or_scheduled_is_left(
+async def test_locked_messages_are_skipped_and_deferred_and_scheduled_ones_stay(
     server: ServerProcess, queue: str
 ) -> None:
     async with connect_raw(server) as client:
@@ -86,17 +90,17 @@ async def test_what_someone_has_is_skipped_and_what_is_deferred_or_scheduled_is_
         assert await complete(client, queue, 5) == (2, 1)
         assert message_ids(await peek(client, queue)) == order_ids(1, 2, 4)
         assert await client.settle(receiver, second, Modified(delivery_failed=True)) is None
-        [again] = await client.receive(receiver)
-        assert message_ids([again]) == order_ids(2)
-        assert await client.settle(receiver, again, ACCEPTED) is None
-        wanted = {"sequence-numbers": [deferred], "receiver-settle-mode": Int(0)}
-        answer = await request_management(client, queue, "com.microsoft:receive-by-sequence-number", wanted)
+        [redelivered] = await client.receive(receiver)
+        assert message_ids([redelivered]) == order_ids(2)
+        assert await client.settle(receiver, redelivered, ACCEPTED) is None
+        arguments = {"sequence-numbers": [deferred], "receiver-settle-mode": Int(0)}
+        answer = await request_management(client, queue, "com.microsoft:receive-by-sequence-number", arguments)
         assert answer.status == 200
         assert message_ids(await peek(client, queue)) == order_ids(4)
 
 
-async def test_a_receiver_that_is_there_gets_only_what_is_left(server: ServerProcess, queue: str) -> None:
-    """What is next for it was read ahead: it is taken away from there, too."""
+async def test_an_attached_receiver_gets_only_the_remaining_messages(server: ServerProcess, queue: str) -> None:
+    """Completed messages are also removed from the messages that the broker has read ahead."""
     async with connect_raw(server) as client:
         await send_orders(client, queue, range(1, 11))
         receiver = await client.attach_receiver(queue)
@@ -107,20 +111,22 @@ async def test_a_receiver_that_is_there_gets_only_what_is_left(server: ServerPro
         assert server.message_counts(queue) == (2, 0)
 
 
-async def test_more_than_is_deleted_at_once_is_completed_in_one_request(server: ServerProcess, queue: str) -> None:
-    numbers = range(1, MORE_THAN_AT_ONCE + 1)
+async def test_one_request_completes_more_messages_than_one_batch_holds(server: ServerProcess, queue: str) -> None:
+    numbers = range(1, MORE_THAN_A_BATCH + 1)
     async with connect_raw(server) as client:
         batch = data(*[order_message(number) for number in numbers])
         assert await client.send(await client.attach_sender(queue), batch, message_format=BATCH_FORMAT) is None
         receiver = await client.attach_receiver(queue)
         held = await client.receive(receiver, 2)
         assert sequence_numbers(held) == [1, 2]
-        assert await complete(client, queue, MORE_THAN_AT_ONCE - 1) == (MORE_THAN_AT_ONCE - 3, 2)
-        assert message_ids(await client.drain(await browse(client, queue))) == order_ids(1, 2, MORE_THAN_AT_ONCE)
+        assert await complete(client, queue, MORE_THAN_A_BATCH - 1) == (MORE_THAN_A_BATCH - 3, 2)
+        assert message_ids(await client.drain(await browse(client, queue))) == order_ids(1, 2, MORE_THAN_A_BATCH)
         assert server.message_counts(queue) == (3, 0)
 
 
-async def test_dead_letters_are_completed_by_their_own_numbers(server: ServerProcess, queue: str) -> None:
+async def test_dead_lettered_messages_are_completed_by_their_own_sequence_numbers(
+    server: ServerProcess, queue: str
+) -> None:
     dead = f"{queue}/$DeadLetterQueue"
     async with connect_raw(server) as client:
         await send_orders(client, queue, range(1, 6))
@@ -132,7 +138,7 @@ async def test_dead_letters_are_completed_by_their_own_numbers(server: ServerPro
         assert server.message_counts(queue) == (2, 1)
 
 
-async def test_a_queue_with_sessions_is_completed_across_them(server: ServerProcess) -> None:
+async def test_a_queue_with_sessions_is_completed_across_all_sessions(server: ServerProcess) -> None:
     queue = server.create_queue(RequiresSession="true")
     async with connect_raw(server) as client:
         await send(client, queue, *[order_message(number, session=name) for number, name in enumerate("ababa", 1)])
@@ -145,7 +151,7 @@ async def test_a_queue_with_sessions_is_completed_across_them(server: ServerProc
         assert listed.body["sessions-ids"].items == ["a"]
 
 
-async def test_fragments_says_from_where_to_where_the_log_reaches(server: ServerProcess, queue: str) -> None:
+async def test_fragments_reports_the_lowest_and_the_next_sequence_number(server: ServerProcess, queue: str) -> None:
     async with connect_raw(server) as client:
         answer = await request_management(client, queue, "twinbus:fragments")
         empty = {"fragment": 0, "low-sequence-number": 1, "next-sequence-number": 1, "message-count": 0}
@@ -155,8 +161,8 @@ async def test_fragments_says_from_where_to_where_the_log_reaches(server: Server
         await send(
             client, queue, order_message(1), order_message(2), order_message(3, due_ms=FAR_FUTURE_MS), order_message(4)
         )
-        [full] = (await request_management(client, queue, "twinbus:fragments")).body["fragments"]
-        assert full == {**empty, "next-sequence-number": 5, "message-count": 3, "is-available": True}
+        [filled] = (await request_management(client, queue, "twinbus:fragments")).body["fragments"]
+        assert filled == {**empty, "next-sequence-number": 5, "message-count": 3, "is-available": True}
         assert await complete(client, queue, 2) == (2, 0)
         [later] = (await request_management(client, queue, "twinbus:fragments")).body["fragments"]
         assert (later["next-sequence-number"], later["message-count"]) == (5, 1)
@@ -165,29 +171,31 @@ async def test_fragments_says_from_where_to_where_the_log_reaches(server: Server
         assert dead == {**empty, "is-available": True}
 
 
-async def test_fragments_says_up_to_where_messages_were_purged(server: ServerProcess, queue: str) -> None:
+async def test_fragments_reports_the_last_purged_sequence_number(server: ServerProcess, queue: str) -> None:
     async with connect_raw(server) as client:
 
-        async def purged() -> int:
-            [listed] = (await request_management(client, queue, "twinbus:fragments")).body["fragments"]
-            return int(listed["purged-sequence-number"])
+        async def purged_sequence_number() -> int:
+            [fragment] = (await request_management(client, queue, "twinbus:fragments")).body["fragments"]
+            return int(fragment["purged-sequence-number"])
 
         await send_orders(client, queue, range(1, 6))
         receiver = await client.attach_receiver(queue)
         [first] = await client.receive(receiver)
         await complete(client, queue, 2)
-        assert await purged() == 0
+        assert await purged_sequence_number() == 0
         await request_management(client, queue, "twinbus:purge")
-        assert await purged() == 5
+        assert await purged_sequence_number() == 5
         assert await client.settle(receiver, first, RELEASED) is None
         await request_management(client, queue, "com.microsoft:batch-delete-messages", {"message-count": Int(10)})
-        assert await purged() == 5
+        assert await purged_sequence_number() == 5
         await send_orders(client, queue, range(6, 9))
         await request_management(client, queue, "com.microsoft:batch-delete-messages", {"message-count": Int(2)})
-        assert await purged() == 7
+        assert await purged_sequence_number() == 7
 
 
-async def test_the_next_number_never_falls_though_all_is_gone(server: ServerProcess, queue: str) -> None:
+async def test_the_next_sequence_number_never_falls_even_if_the_queue_is_empty(
+    server: ServerProcess, queue: str
+) -> None:
     async with connect_raw(server) as client:
         await send_orders(client, queue, [1, 2, 3])
         assert await complete(client, queue, 3) == (3, 0)
@@ -197,7 +205,7 @@ async def test_the_next_number_never_falls_though_all_is_gone(server: ServerProc
         assert sequence_numbers(await peek(client, queue)) == [4]
 
 
-async def test_a_queue_made_anew_under_an_old_name_has_another_id(server: ServerProcess, queue: str) -> None:
+async def test_a_recreated_queue_has_a_new_entity_id(server: ServerProcess, queue: str) -> None:
     async with connect_raw(server) as client:
         await send_orders(client, queue, [1])
         before = (await request_management(client, queue, "twinbus:fragments")).body["entity-id"]

@@ -1,8 +1,7 @@
-"""Whatever is asked of `$management` in a wrong way is answered with what is wrong, by name, and harms nobody.
+"""A `$management` request with an invalid argument gets an error response that names the argument.
 
-Each operation is asked first with all its arguments wrong in turn, and then rightly: the same link still works, what is
-in the queue is as it was, and somebody else who receives from it has noticed nothing.
-"""
+Each operation is requested first with every argument invalid in turn, and then with valid arguments: the same link
+still works, the queue is unchanged, and another client that receives from it is not disturbed."""
 
 from __future__ import annotations
 
@@ -38,8 +37,8 @@ if TYPE_CHECKING:
 
 ARGUMENT = (400, "com.microsoft:argument-error")
 MOST_ITEMS = 10_000
-LEFT_OUT = object()
-"""An argument that is not there at all."""
+MISSING = object()
+"""Leave the argument out of the request."""
 UNKNOWN_TOKEN = uuid.UUID(int=7)
 
 ODD: list[object] = [
@@ -56,14 +55,14 @@ ODD: list[object] = [
     Described(ULong(1), "x"),
     Array(int, [1]),
 ]
-"""Neither a number nor text."""
-NO_NUMBERS = [*ODD, "1", "", "x" * 60_000, Char("1")]
-NO_TEXTS = [*ODD, 1, Timestamp(1)]
-NO_BINARIES = [*[one for one in ODD if one != b"1"], 1, "x"]
-NO_MAPS = [*[one for one in ODD if not isinstance(one, dict)], 1, "x"]
+"""Values that are neither a number nor a string."""
+NOT_NUMBERS = [*ODD, "1", "", "x" * 60_000, Char("1")]
+NOT_STRINGS = [*ODD, 1, Timestamp(1)]
+NOT_BINARIES = [*[item for item in ODD if item != b"1"], 1, "x"]
+NOT_MAPS = [*[item for item in ODD if not isinstance(item, dict)], 1, "x"]
 TOO_MANY = list(range(1, MOST_ITEMS + 2))
-NO_SEQUENCE_NUMBERS: list[object] = [
-    LEFT_OUT,
+NOT_SEQUENCE_NUMBERS: list[object] = [
+    MISSING,
     None,
     1,
     "1",
@@ -91,8 +90,8 @@ NO_SEQUENCE_NUMBERS: list[object] = [
     Array(int, list(TOO_MANY)),
     Array(Int, [Int(1)] * 40_000),
 ]
-NO_TOKENS: list[object] = [
-    LEFT_OUT,
+NOT_LOCK_TOKENS: list[object] = [
+    MISSING,
     None,
     UNKNOWN_TOKEN,
     "text",
@@ -107,13 +106,13 @@ NO_TOKENS: list[object] = [
     [UNKNOWN_TOKEN, UNKNOWN_TOKEN],
     Array(uuid.UUID, [uuid.UUID(int=number) for number in TOO_MANY]),
 ]
-NO_LISTS_OF_MAPS: list[object] = [[b"x"], [None], [[]], ["x", {}], [{}] * (MOST_ITEMS + 1)]
-NO_STATUSES: list[object] = ["", "eaten", "Completed", "deferred", "x" * 50_000]
-NO_BODIES: list[object] = ["text", "", b"binary", 7, True, [], [{}], Array(int, [1]), 1.5, Described(Symbol("x"), {})]
+NOT_LISTS_OF_MAPS: list[object] = [[b"x"], [None], [[]], ["x", {}], [{}] * (MOST_ITEMS + 1)]
+NOT_STATUSES: list[object] = ["", "eaten", "Completed", "deferred", "x" * 50_000]
+NOT_BODIES: list[object] = ["text", "", b"binary", 7, True, [], [{}], Array(int, [1]), 1.5, Described(Symbol("x"), {})]
 
 
-class Wrong(NamedTuple):
-    """How one argument of an operation can be wrong."""
+class InvalidArgument(NamedTuple):
+    """An argument of an operation, and invalid values for it."""
 
     operation: str
     name: str
@@ -121,7 +120,7 @@ class Wrong(NamedTuple):
     sub_queue: str = ""
 
 
-LETTERS = "/$DeadLetterQueue"
+DEAD_LETTERS = "/$DeadLetterQueue"
 PEEK = "com.microsoft:peek-message"
 SCHEDULE = "com.microsoft:schedule-message"
 CANCEL = "com.microsoft:cancel-scheduled-message"
@@ -137,44 +136,44 @@ GET_STATE, SET_STATE = "com.microsoft:get-session-state", "com.microsoft:set-ses
 LIST_SESSIONS = "com.microsoft:get-message-sessions"
 
 PLAIN = [
-    Wrong(PEEK, "from-sequence-number", [LEFT_OUT, None, *NO_NUMBERS]),
-    Wrong(PEEK, "message-count", [LEFT_OUT, None, *NO_NUMBERS, Int(0), Int(-1), -(2**63)]),
-    Wrong(PEEK, "session-id", NO_TEXTS),
-    Wrong(SCHEDULE, "messages", [LEFT_OUT, None, *NO_MAPS, {}, *NO_LISTS_OF_MAPS]),
-    Wrong(CANCEL, "sequence-numbers", NO_SEQUENCE_NUMBERS),
-    Wrong(RENEW, "lock-tokens", NO_TOKENS),
-    Wrong(DEFERRED, "sequence-numbers", NO_SEQUENCE_NUMBERS),
-    Wrong(DEFERRED, "receiver-settle-mode", [*NO_NUMBERS, Int(2), Int(-1), ULong(2**64 - 1)]),
-    Wrong(DEFERRED, "session-id", NO_TEXTS),
-    Wrong(
-        UPDATE, "disposition-status", [LEFT_OUT, None, *NO_TEXTS, "", "eaten", "Completed", "deferred", "x" * 50_000]
+    InvalidArgument(PEEK, "from-sequence-number", [MISSING, None, *NOT_NUMBERS]),
+    InvalidArgument(PEEK, "message-count", [MISSING, None, *NOT_NUMBERS, Int(0), Int(-1), -(2**63)]),
+    InvalidArgument(PEEK, "session-id", NOT_STRINGS),
+    InvalidArgument(SCHEDULE, "messages", [MISSING, None, *NOT_MAPS, {}, *NOT_LISTS_OF_MAPS]),
+    InvalidArgument(CANCEL, "sequence-numbers", NOT_SEQUENCE_NUMBERS),
+    InvalidArgument(RENEW, "lock-tokens", NOT_LOCK_TOKENS),
+    InvalidArgument(DEFERRED, "sequence-numbers", NOT_SEQUENCE_NUMBERS),
+    InvalidArgument(DEFERRED, "receiver-settle-mode", [*NOT_NUMBERS, Int(2), Int(-1), ULong(2**64 - 1)]),
+    InvalidArgument(DEFERRED, "session-id", NOT_STRINGS),
+    InvalidArgument(
+        UPDATE, "disposition-status", [MISSING, None, *NOT_STRINGS, "", "eaten", "Completed", "deferred", "x" * 50_000]
     ),
-    Wrong(UPDATE, "lock-tokens", NO_TOKENS),
-    Wrong(UPDATE, "properties-to-modify", NO_MAPS),
-    Wrong(UPDATE, "deadletter-reason", NO_TEXTS),
-    Wrong(UPDATE, "deadletter-description", NO_TEXTS),
-    Wrong(UPDATE, "session-id", NO_TEXTS),
-    Wrong(BATCH_DELETE, "message-count", [LEFT_OUT, None, *NO_NUMBERS, Int(0), Int(-1), -(2**63)]),
-    Wrong(BATCH_DELETE, "enqueued-time-utc", NO_NUMBERS),
-    Wrong(BATCH_DELETE, "session-id", NO_TEXTS),
-    Wrong(PURGE, "state", [*NO_TEXTS, "Active", "all", "dead-lettered", " active", "x" * 50_000]),
-    Wrong(DELETE, "sequence-numbers", NO_SEQUENCE_NUMBERS),
-    Wrong(COMPLETE, "sequence-number", [LEFT_OUT, None, *NO_NUMBERS, -1, -(2**63)]),
-    Wrong(COMPLETE, "fragment", [*NO_NUMBERS, -1, 1, 16, ULong(2**64 - 1)]),
-    Wrong(RESUBMIT, "sequence-numbers", [*NO_SEQUENCE_NUMBERS, list(range(1, 102))], LETTERS),
-    Wrong(RESUBMIT, "message", NO_BINARIES, LETTERS),
+    InvalidArgument(UPDATE, "lock-tokens", NOT_LOCK_TOKENS),
+    InvalidArgument(UPDATE, "properties-to-modify", NOT_MAPS),
+    InvalidArgument(UPDATE, "deadletter-reason", NOT_STRINGS),
+    InvalidArgument(UPDATE, "deadletter-description", NOT_STRINGS),
+    InvalidArgument(UPDATE, "session-id", NOT_STRINGS),
+    InvalidArgument(BATCH_DELETE, "message-count", [MISSING, None, *NOT_NUMBERS, Int(0), Int(-1), -(2**63)]),
+    InvalidArgument(BATCH_DELETE, "enqueued-time-utc", NOT_NUMBERS),
+    InvalidArgument(BATCH_DELETE, "session-id", NOT_STRINGS),
+    InvalidArgument(PURGE, "state", [*NOT_STRINGS, "Active", "all", "dead-lettered", " active", "x" * 50_000]),
+    InvalidArgument(DELETE, "sequence-numbers", NOT_SEQUENCE_NUMBERS),
+    InvalidArgument(COMPLETE, "sequence-number", [MISSING, None, *NOT_NUMBERS, -1, -(2**63)]),
+    InvalidArgument(COMPLETE, "fragment", [*NOT_NUMBERS, -1, 1, 16, ULong(2**64 - 1)]),
+    InvalidArgument(RESUBMIT, "sequence-numbers", [*NOT_SEQUENCE_NUMBERS, list(range(1, 102))], DEAD_LETTERS),
+    InvalidArgument(RESUBMIT, "message", NOT_BINARIES, DEAD_LETTERS),
 ]
 SESSIONS = [
-    Wrong(PEEK, "session-id", NO_TEXTS),
-    Wrong(DEFERRED, "session-id", [LEFT_OUT, None, *NO_TEXTS]),
-    Wrong(RENEW_SESSION, "session-id", [LEFT_OUT, None, *NO_TEXTS]),
-    Wrong(GET_STATE, "session-id", [LEFT_OUT, None, *NO_TEXTS]),
-    Wrong(SET_STATE, "session-id", [LEFT_OUT, None, *NO_TEXTS]),
-    Wrong(SET_STATE, "session-state", NO_BINARIES),
-    Wrong(LIST_SESSIONS, "last-updated-time", NO_NUMBERS),
-    Wrong(LIST_SESSIONS, "skip", [*NO_NUMBERS, Int(-1), -(2**63)]),
-    Wrong(LIST_SESSIONS, "top", [*NO_NUMBERS, Int(0), Int(-1), -(2**63)]),
-    Wrong(BATCH_DELETE, "session-id", NO_TEXTS),
+    InvalidArgument(PEEK, "session-id", NOT_STRINGS),
+    InvalidArgument(DEFERRED, "session-id", [MISSING, None, *NOT_STRINGS]),
+    InvalidArgument(RENEW_SESSION, "session-id", [MISSING, None, *NOT_STRINGS]),
+    InvalidArgument(GET_STATE, "session-id", [MISSING, None, *NOT_STRINGS]),
+    InvalidArgument(SET_STATE, "session-id", [MISSING, None, *NOT_STRINGS]),
+    InvalidArgument(SET_STATE, "session-state", NOT_BINARIES),
+    InvalidArgument(LIST_SESSIONS, "last-updated-time", NOT_NUMBERS),
+    InvalidArgument(LIST_SESSIONS, "skip", [*NOT_NUMBERS, Int(-1), -(2**63)]),
+    InvalidArgument(LIST_SESSIONS, "top", [*NOT_NUMBERS, Int(0), Int(-1), -(2**63)]),
+    InvalidArgument(BATCH_DELETE, "session-id", NOT_STRINGS),
 ]
 OPERATIONS = [
     *(PEEK, SCHEDULE, CANCEL, RENEW, DEFERRED, UPDATE, BATCH_DELETE, PURGE, DELETE, RESUBMIT, COMPLETE, FRAGMENTS),
@@ -182,20 +181,20 @@ OPERATIONS = [
 ]
 
 
-def name_of(wrong: Wrong) -> str:
-    return f"{wrong.operation.rpartition(':')[2]} {wrong.name}"
+def argument_id(invalid: InvalidArgument) -> str:
+    return f"{invalid.operation.rpartition(':')[2]} {invalid.name}"
 
 
-async def assert_refused(client: RawClient, entity: str, wrong: Wrong, right: dict[str, object]) -> None:
-    for found in wrong.values:
-        arguments = {key: item for key, item in right.items() if key != wrong.name}
-        if found is not LEFT_OUT:
-            arguments[wrong.name] = found
-        answer = await request_management(client, entity, wrong.operation, arguments)
-        told = f"{wrong.operation} with {wrong.name} {found!r:.80}: {answer}"
-        assert (answer.status, answer.condition) == ARGUMENT, told
-        assert wrong.name in answer.text, told
-        assert len(answer.text) < 500, told
+async def assert_refused(client: RawClient, entity: str, invalid: InvalidArgument, valid: dict[str, object]) -> None:
+    for invalid_value in invalid.values:
+        arguments = {key: item for key, item in valid.items() if key != invalid.name}
+        if invalid_value is not MISSING:
+            arguments[invalid.name] = invalid_value
+        answer = await request_management(client, entity, invalid.operation, arguments)
+        context = f"{invalid.operation} with {invalid.name} {invalid_value!r:.80}: {answer}"
+        assert (answer.status, answer.condition) == ARGUMENT, context
+        assert invalid.name in answer.text, context
+        assert len(answer.text) < 500, context
 
 
 def assert_undisturbed(*clients: RawClient) -> None:
@@ -204,24 +203,24 @@ def assert_undisturbed(*clients: RawClient) -> None:
         assert all(event.error is None for event in client.events_of(LinkDetached))
 
 
-class Scene(NamedTuple):
-    """A queue with a message in every state, and what can be asked of it rightly."""
+class PreparedQueue(NamedTuple):
+    """A queue with a message in every state, and valid arguments for each operation."""
 
     receiver: Receiver
     held: IncomingDelivery
-    right: dict[str, dict[str, object]]
+    valid: dict[str, dict[str, object]]
 
 
-async def set_scene(client: RawClient, queue: str) -> Scene:
-    """1 is dead-lettered, 2 deferred, 3 locked, 4 free and 5 scheduled."""
+async def prepare_queue(client: RawClient, queue: str) -> PreparedQueue:
+    """Send five orders: 1 is dead-lettered, 2 deferred, 3 locked, 4 free and 5 scheduled."""
     await send(
         client, queue, *[order_message(number) for number in range(1, 5)], order_message(5, due_ms=FAR_FUTURE_MS)
     )
     receiver = await client.attach_receiver(queue)
-    letter, deferred, held = await client.receive(receiver, 3)
-    assert await client.settle(receiver, letter, Rejected()) is None
+    rejected, deferred, held = await client.receive(receiver, 3)
+    assert await client.settle(receiver, rejected, Rejected()) is None
     number = await defer(client, receiver, deferred)
-    right: dict[str, dict[str, object]] = {
+    valid: dict[str, dict[str, object]] = {
         PEEK: {"from-sequence-number": 1, "message-count": Int(1)},
         SCHEDULE: {"messages": [{"message": order_message(6, due_ms=FAR_FUTURE_MS)}]},
         CANCEL: {"sequence-numbers": [5]},
@@ -234,36 +233,40 @@ async def set_scene(client: RawClient, queue: str) -> Scene:
         COMPLETE: {"sequence-number": 4},
         RESUBMIT: {"sequence-numbers": [1]},
     }
-    return Scene(receiver, held, right)
+    return PreparedQueue(receiver, held, valid)
 
 
-@pytest.mark.parametrize("wrong", PLAIN, ids=name_of)
-async def test_an_argument_that_is_wrong_is_named(server: ServerProcess, queue: str, wrong: Wrong) -> None:
+@pytest.mark.parametrize("invalid", PLAIN, ids=argument_id)
+async def test_an_invalid_argument_is_refused_by_name(
+    server: ServerProcess, queue: str, invalid: InvalidArgument
+) -> None:
     async with connect_raw(server) as client, connect_raw(server) as other:
-        scene = await set_scene(other, queue)
-        await assert_refused(client, queue + wrong.sub_queue, wrong, scene.right[wrong.operation])
+        prepared = await prepare_queue(other, queue)
+        await assert_refused(client, queue + invalid.sub_queue, invalid, prepared.valid[invalid.operation])
         assert message_ids(await peek(client, queue)) == order_ids(2, 3, 4, 5)
-        assert message_ids(await peek(client, queue + LETTERS)) == order_ids(1)
+        assert message_ids(await peek(client, queue + DEAD_LETTERS)) == order_ids(1)
         assert server.message_counts(queue) == (2, 1)
-        [last] = await other.receive(scene.receiver)
+        [last] = await other.receive(prepared.receiver)
         assert message_ids([last]) == order_ids(4)
-        for delivery in (scene.held, last):
-            assert await other.settle(scene.receiver, delivery, ACCEPTED) is None
+        for delivery in (prepared.held, last):
+            assert await other.settle(prepared.receiver, delivery, ACCEPTED) is None
         assert_undisturbed(client, other)
 
 
-@pytest.mark.parametrize("operation", sorted({wrong.operation for wrong in PLAIN}))
-async def test_asked_rightly_it_works(server: ServerProcess, queue: str, operation: str) -> None:
-    """What is called wrong above is wrong only because of that one argument."""
+@pytest.mark.parametrize("operation", sorted({invalid.operation for invalid in PLAIN}))
+async def test_valid_arguments_are_accepted(server: ServerProcess, queue: str, operation: str) -> None:
+    """The requests above fail only because of the one invalid argument."""
     async with connect_raw(server) as client:
-        scene = await set_scene(client, queue)
-        entity = queue + (LETTERS if operation == RESUBMIT else "")
-        answer = await request_management(client, entity, operation, scene.right[operation])
+        prepared = await prepare_queue(client, queue)
+        entity = queue + (DEAD_LETTERS if operation == RESUBMIT else "")
+        answer = await request_management(client, entity, operation, prepared.valid[operation])
         assert answer.status == 200, answer.text
 
 
-@pytest.mark.parametrize("wrong", SESSIONS, ids=name_of)
-async def test_an_argument_that_is_wrong_is_named_where_there_are_sessions(server: ServerProcess, wrong: Wrong) -> None:
+@pytest.mark.parametrize("invalid", SESSIONS, ids=argument_id)
+async def test_an_invalid_argument_is_refused_by_name_on_a_queue_with_sessions(
+    server: ServerProcess, invalid: InvalidArgument
+) -> None:
     queue = server.create_queue(RequiresSession="true")
     async with connect_raw(server) as client, connect_raw(server) as other:
         await send_orders(client, queue, [1, 2], session="a")
@@ -272,7 +275,7 @@ async def test_an_argument_that_is_wrong_is_named_where_there_are_sessions(serve
         number = await defer(client, link, delivery)
         state = {"session-id": "a", "session-state": b"half-way"}
         assert (await request_management(client, queue, SET_STATE, state)).status == 200
-        right: dict[str, dict[str, object]] = {
+        valid: dict[str, dict[str, object]] = {
             PEEK: {"from-sequence-number": 1, "message-count": Int(1), "session-id": "a"},
             DEFERRED: {"sequence-numbers": [number], "receiver-settle-mode": Int(1), "session-id": "a"},
             RENEW_SESSION: {"session-id": "a"},
@@ -281,19 +284,19 @@ async def test_an_argument_that_is_wrong_is_named_where_there_are_sessions(serve
             LIST_SESSIONS: {"last-updated-time": Timestamp(0), "skip": Int(0), "top": Int(10)},
             BATCH_DELETE: {"message-count": Int(1), "session-id": "a"},
         }
-        await assert_refused(client, queue, wrong, right[wrong.operation])
-        found = await request_management(client, queue, GET_STATE, {"session-id": "a"})
-        assert found.body["session-state"] == b"half-way"
+        await assert_refused(client, queue, invalid, valid[invalid.operation])
+        response = await request_management(client, queue, GET_STATE, {"session-id": "a"})
+        assert response.body["session-state"] == b"half-way"
         assert message_ids(await peek(other, queue)) == order_ids(1, 2)
-        assert (await request_management(client, queue, wrong.operation, right[wrong.operation])).status == 200
+        assert (await request_management(client, queue, invalid.operation, valid[invalid.operation])).status == 200
         assert_undisturbed(client, other)
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-async def test_arguments_that_are_no_map_are_refused(server: ServerProcess, queue: str, operation: str) -> None:
+async def test_a_body_that_is_not_a_map_is_refused(server: ServerProcess, queue: str, operation: str) -> None:
     async with connect_raw(server) as client:
         await send_orders(client, queue, [1])
-        for body in NO_BODIES:
+        for body in NOT_BODIES:
             answer = await request_management(client, queue, operation, body)
             assert (answer.status, answer.condition) == ARGUMENT, f"{body!r}: {answer}"
             assert "map" in answer.text
@@ -315,7 +318,7 @@ async def test_arguments_that_are_no_map_are_refused(server: ServerProcess, queu
     ],
     ids=lambda name: repr(name[:30]),
 )
-async def test_an_operation_that_there_is_not_is_refused_with_those_that_there_are(
+async def test_an_unknown_operation_is_refused_with_a_list_of_the_known_ones(
     server: ServerProcess, queue: str, operation: str
 ) -> None:
     async with connect_raw(server) as client:
@@ -329,7 +332,9 @@ async def test_an_operation_that_there_is_not_is_refused_with_those_that_there_a
 
 
 @pytest.mark.parametrize("operation", [7, b"com.microsoft:peek-message", True, None, uuid.UUID(int=7)], ids=str)
-async def test_an_operation_that_is_no_text_is_refused(server: ServerProcess, queue: str, operation: object) -> None:
+async def test_an_operation_that_is_not_a_string_is_refused(
+    server: ServerProcess, queue: str, operation: object
+) -> None:
     async with connect_raw(server) as client:
         answer = await request_management(client, queue, operation)
         assert (answer.status, answer.condition) == ARGUMENT
@@ -337,13 +342,15 @@ async def test_an_operation_that_is_no_text_is_refused(server: ServerProcess, qu
         assert (await request_management(client, queue, Symbol(FRAGMENTS))).status == 200
 
 
-# --- what is no mistake -----------------------------------------------------------------------------------------------
+# --- valid extremes ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "number", [0, -1, -(2**63), 2**63 - 1, ULong(2**64 - 1), Int(7), Timestamp(7), ULong(7)], ids=repr
 )
-async def test_numbers_of_every_size_and_type_are_numbers(server: ServerProcess, queue: str, number: int) -> None:
+async def test_numbers_of_every_size_and_integer_type_are_accepted(
+    server: ServerProcess, queue: str, number: int
+) -> None:
     async with connect_raw(server) as client:
         await send_orders(client, queue, range(1, 8))
         answer = await request_management(
@@ -359,7 +366,7 @@ async def test_numbers_of_every_size_and_type_are_numbers(server: ServerProcess,
 
 
 @pytest.mark.parametrize("count", [Int(2**31 - 1), 2**63 - 1, ULong(2**64 - 1)], ids=repr)
-async def test_counts_of_any_size_give_what_there_is(server: ServerProcess, queue: str, count: int) -> None:
+async def test_a_count_of_any_size_returns_the_existing_messages(server: ServerProcess, queue: str, count: int) -> None:
     async with connect_raw(server) as client:
         await send_orders(client, queue, [1, 2, 3])
         answer = await request_management(client, queue, PEEK, {"from-sequence-number": 1, "message-count": count})
@@ -367,7 +374,7 @@ async def test_counts_of_any_size_give_what_there_is(server: ServerProcess, queu
 
 
 @pytest.mark.parametrize("name", ["sequence-numbers", "lock-tokens"])
-async def test_as_many_as_ten_thousand_can_be_named_at_once(server: ServerProcess, queue: str, name: str) -> None:
+async def test_a_request_may_name_ten_thousand_messages(server: ServerProcess, queue: str, name: str) -> None:
     numbers = range(1, MOST_ITEMS + 1)
     async with connect_raw(server) as client:
         if name == "sequence-numbers":
@@ -383,7 +390,7 @@ async def test_as_many_as_ten_thousand_can_be_named_at_once(server: ServerProces
                 assert (answer.status, answer.condition) == (410, "com.microsoft:message-lock-lost")
 
 
-ASKED_OF_A_SESSION: dict[str, dict[str, object]] = {
+SESSION_ARGUMENTS: dict[str, dict[str, object]] = {
     PEEK: {"from-sequence-number": 1, "message-count": Int(1)},
     DEFERRED: {"sequence-numbers": [1], "receiver-settle-mode": Int(1)},
     BATCH_DELETE: {"message-count": Int(1)},
@@ -393,35 +400,35 @@ ASKED_OF_A_SESSION: dict[str, dict[str, object]] = {
     SET_STATE: {},
 }
 NO_SUCH_SESSION = (204, 400, 410)
-"""That there is nothing, that there can be no such id, or that the asker does not have that session."""
+"""No content, an invalid session id, or a session that the caller has not accepted."""
 
 
-@pytest.mark.parametrize("operation", ASKED_OF_A_SESSION)
-async def test_a_session_id_that_no_session_can_have_is_answered(server: ServerProcess, operation: str) -> None:
+@pytest.mark.parametrize("operation", SESSION_ARGUMENTS)
+async def test_a_session_id_that_is_too_long_is_answered(server: ServerProcess, operation: str) -> None:
     queue = server.create_queue(RequiresSession="true")
     async with connect_raw(server) as client:
         await send_orders(client, queue, [1], session="a")
         for length in (129, 65_535, 65_536, 200_000):
-            wanted = {"session-id": "x" * length, **ASKED_OF_A_SESSION[operation]}
-            answer = await request_management(client, queue, operation, wanted)
+            arguments = {"session-id": "x" * length, **SESSION_ARGUMENTS[operation]}
+            answer = await request_management(client, queue, operation, arguments)
             assert answer.status in NO_SUCH_SESSION, answer
         assert message_ids(await peek(client, queue)) == order_ids(1)
         assert_undisturbed(client)
 
 
 @pytest.mark.parametrize("operation", [DEFERRED, UPDATE, RENEW_SESSION, GET_STATE, SET_STATE])
-async def test_a_long_session_id_is_not_repeated_at_length(server: ServerProcess, operation: str) -> None:
+async def test_a_long_session_id_is_shortened_in_the_error(server: ServerProcess, operation: str) -> None:
     queue = server.create_queue(RequiresSession="true")
     async with connect_raw(server) as client:
-        wanted = {"session-id": "x" * 50_000, **ASKED_OF_A_SESSION[operation]}
-        answer = await request_management(client, queue, operation, wanted)
+        arguments = {"session-id": "x" * 50_000, **SESSION_ARGUMENTS[operation]}
+        answer = await request_management(client, queue, operation, arguments)
         assert len(answer.text) < 500
 
 
-# --- messages within requests -----------------------------------------------------------------------------------------
+# --- messages in requests ---------------------------------------------------------------------------------------------
 
 
-NO_SCHEDULED_MESSAGES: dict[str, tuple[object, int, str]] = {
+INVALID_SCHEDULED_MESSAGES: dict[str, tuple[object, int, str]] = {
     "no message": ({}, *ARGUMENT),
     "a message that is null": ({"message": None}, *ARGUMENT),
     "a message that is text": ({"message": "x"}, *ARGUMENT),
@@ -453,9 +460,9 @@ NO_SCHEDULED_MESSAGES: dict[str, tuple[object, int, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", NO_SCHEDULED_MESSAGES)
+@pytest.mark.parametrize("name", INVALID_SCHEDULED_MESSAGES)
 async def test_messages_are_scheduled_together_or_not_at_all(server: ServerProcess, queue: str, name: str) -> None:
-    item, status, condition = NO_SCHEDULED_MESSAGES[name]
+    item, status, condition = INVALID_SCHEDULED_MESSAGES[name]
     good = {"message": order_message(7, due_ms=FAR_FUTURE_MS)}
     async with connect_raw(server) as client:
         for items in ([item], [good, item], [item, good]):
@@ -484,7 +491,7 @@ ODD_PROPERTIES: list[dict[object, object]] = [
 
 
 @pytest.mark.parametrize("status", ["abandoned", "defered", "suspended"])
-async def test_odd_properties_to_modify_leave_a_message_that_can_be_read(
+async def test_odd_properties_to_modify_leave_a_readable_message(
     server: ServerProcess, queue: str, status: str
 ) -> None:
     async with connect_raw(server) as client:
@@ -493,29 +500,27 @@ async def test_odd_properties_to_modify_leave_a_message_that_can_be_read(
             receiver = await client.attach_receiver(queue)
             [delivery] = await client.receive(receiver)
             await client.detach(receiver)
-            wanted = {
+            arguments = {
                 "disposition-status": status,
                 "lock-tokens": [lock_token_of(delivery)],
                 "properties-to-modify": changes,
             }
-            answer = await request_management(client, queue, UPDATE, wanted)
+            answer = await request_management(client, queue, UPDATE, arguments)
             assert answer.status == 200, answer
-            found = [*await peek(client, queue), *await peek(client, queue + LETTERS)]
-            assert message_ids(found) == order_ids(1)
-            assert found[0].application_properties is not None
-            for entity in (queue, queue + LETTERS):
+            messages = [*await peek(client, queue), *await peek(client, queue + DEAD_LETTERS)]
+            assert message_ids(messages) == order_ids(1)
+            assert messages[0].application_properties is not None
+            for entity in (queue, queue + DEAD_LETTERS):
                 for state in ("active", "deferred"):
                     assert (await request_management(client, entity, PURGE, {"state": state})).status == 200
         assert_undisturbed(client)
 
 
-# --- many at once -----------------------------------------------------------------------------------------------------
+# --- many requests at once --------------------------------------------------------------------------------------------
 
 
-async def test_wrong_requests_between_right_ones_are_answered_each_by_its_own(
-    server: ServerProcess, queue: str
-) -> None:
-    """Eighty on one pair of links, none waiting for another."""
+async def test_valid_and_invalid_requests_in_a_row_get_their_own_responses(server: ServerProcess, queue: str) -> None:
+    """Send eighty requests on one pair of links without waiting for responses."""
     node = f"{queue}/$management"
     async with connect_raw(server) as client:
         await send_orders(client, queue, [1])
@@ -531,9 +536,9 @@ async def test_wrong_requests_between_right_ones_are_answered_each_by_its_own(
             properties = Properties(message_id=name, reply_to="answers")
             requests.send(build(properties=properties, application_properties={"operation": PEEK}, body=body))
         await client.wait_until(lambda: len(client.received(answers)) == 80)
-        found = {}
+        statuses = {}
         for message in [Message(delivery.payload) for delivery in client.received(answers)]:
             assert message.properties is not None
             assert isinstance(message.application_properties, dict)
-            found[message.properties.correlation_id] = message.application_properties["statusCode"]
-        assert found == expected
+            statuses[message.properties.correlation_id] = message.application_properties["statusCode"]
+        assert statuses == expected

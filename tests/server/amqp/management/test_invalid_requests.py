@@ -1,4 +1,4 @@
-"""What is asked of `$management` and `$cbs` in a wrong way is answered with what is wrong; the next request works."""
+"""Invalid requests to `$management` and `$cbs` get an error response, and the next request works."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ UPDATE = "com.microsoft:update-disposition"
 ARGUMENT = (400, "com.microsoft:argument-error")
 LOST = (410, "com.microsoft:message-lock-lost")
 TOKENS = Array(uuid.UUID, [uuid.UUID(int=7)])
-WRONG: dict[str, tuple[object, object, tuple[int, str]]] = {
+INVALID: dict[str, tuple[object, object, tuple[int, str]]] = {
     "an unknown operation": ("com.microsoft:make-coffee", {}, (501, "amqp:not-implemented")),
     "an operation that is a number": (7, {}, ARGUMENT),
     "no operation": (None, {}, ARGUMENT),
@@ -45,53 +45,53 @@ WRONG: dict[str, tuple[object, object, tuple[int, str]]] = {
 }
 
 
-async def assert_answers(client: RawClient, queue: str) -> None:
+async def assert_management_works(client: RawClient, queue: str) -> None:
     answer = await client.request_status(
         f"{queue}/$management", {"operation": PEEK}, {"from-sequence-number": 1, "message-count": Int(1)}
     )
     assert answer["statusCode"] == 204
 
 
-@pytest.mark.parametrize("name", WRONG)
-async def test_a_wrong_request_is_answered_with_what_is_wrong(server: ServerProcess, queue: str, name: str) -> None:
-    operation, body, (status, condition) = WRONG[name]
+@pytest.mark.parametrize("name", INVALID)
+async def test_an_invalid_request_is_answered_with_its_error(server: ServerProcess, queue: str, name: str) -> None:
+    operation, body, (status, condition) = INVALID[name]
     properties = {} if operation is None else {"operation": operation}
     async with connect_raw(server) as client:
-        found = await client.request_status(f"{queue}/$management", properties, body)
-        assert (found["statusCode"], found["errorCondition"]) == (status, condition)
-        assert found["statusDescription"]
-        await assert_answers(client, queue)
+        response = await client.request_status(f"{queue}/$management", properties, body)
+        assert (response["statusCode"], response["errorCondition"]) == (status, condition)
+        assert response["statusDescription"]
+        await assert_management_works(client, queue)
 
 
 @pytest.mark.parametrize("payload", [b"", b"garbage", data(b"x"), value({})], ids=["empty", "garbage", "data", "bare"])
-async def test_a_malformed_request_is_rejected_or_answered_and_the_link_goes_on(
+async def test_a_malformed_request_is_rejected_or_answered_and_the_link_still_works(
     server: ServerProcess, queue: str, payload: bytes
 ) -> None:
     async with connect_raw(server) as client:
         for node in (f"{queue}/$management", "$cbs"):
             link = await client.attach_sender(node)
             assert await client.send(link, payload) in (None, "amqp:decode-error")
-        await assert_answers(client, queue)
+        await assert_management_works(client, queue)
 
 
-async def test_an_answer_goes_to_who_asked_or_to_nobody(server: ServerProcess, queue: str) -> None:
-    """A client knows its answers by the link they come on: one that is for another would be taken for its own."""
+async def test_a_response_goes_only_to_the_reply_to_address_of_its_request(server: ServerProcess, queue: str) -> None:
+    """A client matches responses by link: a response for another client would be mistaken for its own."""
     node = f"{queue}/$management"
     body = value({"from-sequence-number": 1, "message-count": Int(1)})
     async with connect_raw(server) as client:
-        answers = await client.attach_receiver(node, target="answers")
-        answers.grant(10)
+        responses = await client.attach_receiver(node, target="answers")
+        responses.grant(10)
         requests = await client.attach_sender(node)
         for identity, reply_to in (("for nobody", "nobody"), ("for me", "answers")):
             properties = Properties(message_id=identity, reply_to=reply_to)
             request = build(properties=properties, application_properties={"operation": PEEK}, body=body)
             assert await client.send(requests, request) is None
-        await client.wait_until(lambda: client.received(answers))
-        found = [Message(delivery.payload).properties for delivery in client.received(answers)]
-        assert [properties and properties.correlation_id for properties in found] == ["for me"]
+        await client.wait_until(lambda: client.received(responses))
+        received = [Message(delivery.payload).properties for delivery in client.received(responses)]
+        assert [properties and properties.correlation_id for properties in received] == ["for me"]
 
 
-async def test_a_lock_is_settled_in_no_unknown_way(server: ServerProcess, queue: str) -> None:
+async def test_an_unknown_disposition_status_is_refused_and_the_lock_stays(server: ServerProcess, queue: str) -> None:
     async with connect_raw(server) as client:
         sender, receiver = await client.attach_sender(queue), await client.attach_receiver(queue)
         assert await client.send(sender, data(b"x")) is None
@@ -115,8 +115,8 @@ async def test_locks_are_settled_together_or_not_at_all(server: ServerProcess, q
         answer = await client.request_status(f"{queue}/$management", {"operation": UPDATE}, mixed)
         assert answer["errorCondition"] == LOST[1]
         assert server.message_counts(queue) == (1, 0)
-        right = {"disposition-status": "completed", "lock-tokens": Array(uuid.UUID, [token])}
-        answer = await client.request_status(f"{queue}/$management", {"operation": UPDATE}, right)
+        valid = {"disposition-status": "completed", "lock-tokens": Array(uuid.UUID, [token])}
+        answer = await client.request_status(f"{queue}/$management", {"operation": UPDATE}, valid)
         assert answer["statusCode"] == 200
         assert server.message_counts(queue) == (0, 0)
         assert await client.settle(receiver, delivery, ACCEPTED) == LOST[1]
@@ -126,21 +126,21 @@ async def put_token(
     client: RawClient, token: object, audience: object, operation: object = "put-token"
 ) -> tuple[int, str]:
     properties = {"operation": operation, "name": audience, "type": "servicebus.windows.net:sastoken"}
-    found = await client.request_status("$cbs", properties, token)
-    return int(found["status-code"]), str(found["status-description"])
+    response = await client.request_status("$cbs", properties, token)
+    return int(response["status-code"]), str(response["status-description"])
 
 
-async def test_cbs_answers_what_is_wrong_with_a_token_and_takes_a_right_one_then(
+async def test_cbs_refuses_invalid_tokens_with_a_reason_and_then_accepts_a_valid_one(
     server: ServerProcess, queue: str
 ) -> None:
     audience = f"sb://{server.host}/{queue}"
     async with connect_raw(server, Credentials.anonymous()) as client:
         for token, expected in {
-            server.token(queue, lifetime_s=-10): "has expired",
+            server.token(queue, lifetime_s=-10): "the token expired at",
             server.token(queue, key="c2VjcmV0"): "signature does not match",
             server.token(queue, key_name="Nobody"): "signature does not match",
             server.token(f"{queue}2"): "the token is for",
-            "eyJhbGciOi.a.jwt": "no shared access signature",
+            "eyJhbGciOi.a.jwt": "not a shared access signature",
             "x" * 10_000: "characters",
             "SharedAccessSignature sr=x": "has no 'sig'",
         }.items():
@@ -148,8 +148,8 @@ async def test_cbs_answers_what_is_wrong_with_a_token_and_takes_a_right_one_then
             assert status == 401
             assert expected in description
             assert server.key not in description
-        for wrong in ((7, audience, "put-token"), ("x", 7, "put-token"), (None, audience, "put-token")):
-            assert (await put_token(client, *wrong))[0] == 400
+        for arguments in ((7, audience, "put-token"), ("x", 7, "put-token"), (None, audience, "put-token")):
+            assert (await put_token(client, *arguments))[0] == 400
         assert (await put_token(client, server.token(queue), audience, "take-token"))[0] == 501
         with pytest.raises(LinkRefused, match="amqp:unauthorized-access"):
             await client.attach_sender(queue)

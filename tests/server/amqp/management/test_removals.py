@@ -1,4 +1,4 @@
-"""Messages that nobody has are deleted: the oldest, all of a state, or by their numbers. What someone has stays."""
+"""Free messages are deleted in batches from the oldest on, by state, or by sequence number; locked messages stay."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ MOST_AT_ONCE = 4_000
 
 
 async def batch_delete(client: RawClient, entity: str, count: int, **others: object) -> tuple[int, int]:
-    """Status, and how many were deleted."""
-    wanted = {"message-count": Int(count), **{name.replace("_", "-"): value for name, value in others.items()}}
-    answer = await request_management(client, entity, BATCH_DELETE, wanted)
+    """Return the status, and how many messages were deleted."""
+    arguments = {"message-count": Int(count), **{name.replace("_", "-"): value for name, value in others.items()}}
+    answer = await request_management(client, entity, BATCH_DELETE, arguments)
     return answer.status, answer.body["message-count"]
 
 
 async def purge(client: RawClient, entity: str, state: str | None = None) -> tuple[int, int]:
-    """How many were removed, and how many skipped."""
+    """Return how many messages were removed, and how many skipped."""
     answer = await request_management(client, entity, PURGE, {} if state is None else {"state": state})
     assert answer.status == 200, answer.text
     return answer.body["removed"], answer.body["skipped"]
 
 
 async def delete(client: RawClient, entity: str, *numbers: int) -> list[int]:
-    """Which were deleted."""
+    """Return the sequence numbers of the deleted messages."""
     answer = await request_management(client, entity, DELETE, {"sequence-numbers": Array(int, list(numbers))})
     assert answer.status == 200, answer.text
     deleted: list[int] = answer.body["sequence-numbers"].items
@@ -65,24 +65,24 @@ async def send_batch(client: RawClient, queue: str, count: int) -> None:
     assert await client.send(await client.attach_sender(queue), batch, message_format=BATCH_FORMAT) is None
 
 
-async def one_of_each_state(client: RawClient, queue: str) -> None:
-    """1 active, 2 deferred, 3 scheduled, 4 active, 5 deferred, 6 scheduled."""
+async def send_two_of_each_state(client: RawClient, queue: str) -> None:
+    """Send orders: 1 and 4 stay active, 2 and 5 are deferred, 3 and 6 are scheduled."""
     for number in (1, 4):
-        late = order_message(number + 2, due_ms=FAR_FUTURE_MS)
-        await send(client, queue, order_message(number), order_message(number + 1), late)
+        scheduled = order_message(number + 2, due_ms=FAR_FUTURE_MS)
+        await send(client, queue, order_message(number), order_message(number + 1), scheduled)
     receiver = await client.attach_receiver(queue)
     for delivery in await client.receive(receiver, 4):
         if message_ids([delivery])[0] in order_ids(2, 5):
             await defer(client, receiver, delivery)
-    unlocked = await client.attach_receiver(queue)
+    second_receiver = await client.attach_receiver(queue)
     for delivery in client.received(receiver):
         if message_ids([delivery])[0] in order_ids(1, 4):
             receiver.settle([delivery], RELEASED)
-    assert sorted(message_ids(await client.receive(unlocked, 2))) == order_ids(1, 4)
-    for delivery in client.received(unlocked):
-        unlocked.settle([delivery], RELEASED)
+    assert sorted(message_ids(await client.receive(second_receiver, 2))) == order_ids(1, 4)
+    for delivery in client.received(second_receiver):
+        second_receiver.settle([delivery], RELEASED)
     await client.detach(receiver)
-    await client.detach(unlocked)
+    await client.detach(second_receiver)
 
 
 async def dead_letter(client: RawClient, queue: str, count: int) -> None:
@@ -92,10 +92,12 @@ async def dead_letter(client: RawClient, queue: str, count: int) -> None:
     await client.detach(receiver)
 
 
-# --- the oldest -------------------------------------------------------------------------------------------------------
+# --- batch delete -----------------------------------------------------------------------------------------------------
 
 
-async def test_the_oldest_are_deleted_as_many_as_are_asked_for(server: ServerProcess, queue: str) -> None:
+async def test_a_batch_delete_removes_the_requested_number_of_oldest_messages(
+    server: ServerProcess, queue: str
+) -> None:
     async with connect_raw(server) as client:
         await send_orders(client, queue, range(1, 8))
         assert await batch_delete(client, queue, 3) == (200, 3)
@@ -105,12 +107,12 @@ async def test_the_oldest_are_deleted_as_many_as_are_asked_for(server: ServerPro
         assert server.message_counts(queue) == (0, 0)
 
 
-async def test_only_those_enqueued_before_a_time_are_deleted(server: ServerProcess, queue: str) -> None:
+async def test_only_messages_enqueued_before_the_given_time_are_deleted(server: ServerProcess, queue: str) -> None:
     async with connect_raw(server) as client:
         await send_orders(client, queue, [1, 2])
         [_, second] = await peek(client, queue)
         enqueued_ms = annotation_of(second, "x-opt-enqueued-time")
-        await _later_than(enqueued_ms)
+        await _wait_until_after(enqueued_ms)
         await send_orders(client, queue, [3])
         [third] = await peek(client, queue, **{"from-sequence-number": 3})
         assert await batch_delete(client, queue, 10, enqueued_time_utc=Timestamp(0)) == (204, 0)
@@ -120,13 +122,15 @@ async def test_only_those_enqueued_before_a_time_are_deleted(server: ServerProce
         assert await batch_delete(client, queue, 10, enqueued_time_utc=Timestamp(before + 1)) == (200, 1)
 
 
-async def _later_than(moment_ms: int) -> None:
-    """The wall clock of the server, which is ours, counts milliseconds."""
+async def _wait_until_after(moment_ms: int) -> None:
+    """Wait until the clock shows a later millisecond; the server uses the same clock."""
     while int(time.time() * 1000) <= moment_ms:
         pass
 
 
-async def test_what_someone_has_is_passed_over_and_the_next_ones_are_deleted(server: ServerProcess, queue: str) -> None:
+async def test_a_batch_delete_skips_locked_messages_and_deletes_the_next_ones(
+    server: ServerProcess, queue: str
+) -> None:
     async with connect_raw(server) as client:
         await send_orders(client, queue, range(1, 7))
         receiver = await client.attach_receiver(queue)
@@ -138,7 +142,7 @@ async def test_what_someone_has_is_passed_over_and_the_next_ones_are_deleted(ser
         assert server.message_counts(queue) == (1, 0)
 
 
-async def test_one_session_is_deleted_and_the_others_are_not(server: ServerProcess) -> None:
+async def test_a_batch_delete_with_a_session_id_leaves_other_sessions_alone(server: ServerProcess) -> None:
     queue = server.create_queue(RequiresSession="true")
     async with connect_raw(server) as client:
         await send(client, queue, *[order_message(number, session=name) for number, name in enumerate("ababab", 1)])
@@ -149,7 +153,7 @@ async def test_one_session_is_deleted_and_the_others_are_not(server: ServerProce
 
 
 @pytest.mark.parametrize("count", [Int(2**31 - 1), ULong(2**64 - 1)], ids=["int", "ulong"])
-async def test_however_many_are_asked_for_no_more_than_four_thousand_go_at_once(
+async def test_a_batch_delete_removes_at_most_four_thousand_messages(
     server: ServerProcess, queue: str, count: int
 ) -> None:
     async with connect_raw(server) as client:
@@ -160,7 +164,7 @@ async def test_however_many_are_asked_for_no_more_than_four_thousand_go_at_once(
         assert message_ids(await peek(client, queue)) == order_ids(MOST_AT_ONCE + 1)
 
 
-async def test_the_oldest_of_the_dead_letters_are_deleted(server: ServerProcess, queue: str) -> None:
+async def test_a_batch_delete_removes_the_oldest_dead_lettered_messages(server: ServerProcess, queue: str) -> None:
     dead = f"{queue}/$DeadLetterQueue"
     async with connect_raw(server) as client:
         await send_orders(client, queue, range(1, 5))
@@ -170,18 +174,18 @@ async def test_the_oldest_of_the_dead_letters_are_deleted(server: ServerProcess,
         assert server.message_counts(queue) == (1, 1)
 
 
-# --- all of a state ---------------------------------------------------------------------------------------------------
+# --- purge ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("state", "left"),
     [(None, (2, 3, 5, 6)), ("active", (2, 3, 5, 6)), ("deferred", (1, 3, 4, 6)), ("scheduled", (1, 2, 4, 5))],
 )
-async def test_a_purge_removes_all_of_its_state_and_nothing_else(
+async def test_a_purge_removes_only_the_messages_in_its_state(
     server: ServerProcess, queue: str, state: str | None, left: tuple[int, ...]
 ) -> None:
     async with connect_raw(server) as client:
-        await one_of_each_state(client, queue)
+        await send_two_of_each_state(client, queue)
         assert message_ids(await peek(client, queue)) == order_ids(1, 2, 3, 4, 5, 6)
         assert await purge(client, queue, state) == (2, 0)
         assert message_ids(await peek(client, queue)) == order_ids(*left)
@@ -189,14 +193,14 @@ async def test_a_purge_removes_all_of_its_state_and_nothing_else(
         assert server.message_counts(queue) == (2 if state in ("deferred", "scheduled") else 0, 0)
 
 
-async def test_a_purge_leaves_what_someone_has(server: ServerProcess, queue: str) -> None:
+async def test_a_purge_skips_locked_messages(server: ServerProcess, queue: str) -> None:
     async with connect_raw(server) as client:
         await send_orders(client, queue, range(1, 6))
         receiver = await client.attach_receiver(queue)
         first, second = await client.receive(receiver, 2)
         number = await defer(client, receiver, first)
-        wanted = {"sequence-numbers": [number], "receiver-settle-mode": Int(1)}
-        locked = await request_management(client, queue, "com.microsoft:receive-by-sequence-number", wanted)
+        arguments = {"sequence-numbers": [number], "receiver-settle-mode": Int(1)}
+        locked = await request_management(client, queue, "com.microsoft:receive-by-sequence-number", arguments)
         [item] = locked.body["messages"]
         assert await purge(client, queue, "active") == (3, 1)
         assert await purge(client, queue, "deferred") == (0, 1)
@@ -207,10 +211,10 @@ async def test_a_purge_leaves_what_someone_has(server: ServerProcess, queue: str
         assert await peek(client, queue) == []
 
 
-async def test_what_was_purged_is_found_nowhere_and_what_comes_then_is(server: ServerProcess, queue: str) -> None:
+async def test_purged_messages_cannot_be_accessed_and_later_ones_can(server: ServerProcess, queue: str) -> None:
     async with connect_raw(server) as client:
         receiver, browser = await client.attach_receiver(queue), await browse(client, queue)
-        await one_of_each_state(client, queue)
+        await send_two_of_each_state(client, queue)
         for state in ("active", "deferred", "scheduled"):
             assert await purge(client, queue, state) == (2, 0)
         deferred = {"sequence-numbers": [2], "receiver-settle-mode": Int(1)}
@@ -225,21 +229,21 @@ async def test_what_was_purged_is_found_nowhere_and_what_comes_then_is(server: S
         assert message_ids(await client.drain(browser)) == order_ids(7)
 
 
-async def test_a_purge_of_more_than_is_deleted_at_once_leaves_nothing(server: ServerProcess, queue: str) -> None:
+async def test_a_purge_of_more_messages_than_one_batch_holds_leaves_none(server: ServerProcess, queue: str) -> None:
     async with connect_raw(server) as client:
         await send_batch(client, queue, 1_300)
         assert await purge(client, queue) == (1_300, 0)
         assert server.message_counts(queue) == (0, 0)
 
 
-async def test_dead_letters_are_purged_and_the_queue_is_not(server: ServerProcess, queue: str) -> None:
+async def test_a_purge_of_the_dead_letter_queue_leaves_the_main_queue_alone(server: ServerProcess, queue: str) -> None:
     dead = f"{queue}/$DeadLetterQueue"
     async with connect_raw(server) as client:
         await send_orders(client, queue, range(1, 6))
         await dead_letter(client, queue, 3)
-        letters = await client.attach_receiver(dead)
-        await defer(client, letters, (await client.receive(letters))[0])
-        await client.detach(letters)
+        receiver = await client.attach_receiver(dead)
+        await defer(client, receiver, (await client.receive(receiver))[0])
+        await client.detach(receiver)
         assert await purge(client, dead, "scheduled") == (0, 0)
         assert await purge(client, dead, "active") == (2, 0)
         assert message_ids(await peek(client, dead)) == order_ids(1)
@@ -248,14 +252,14 @@ async def test_dead_letters_are_purged_and_the_queue_is_not(server: ServerProces
         assert message_ids(await peek(client, queue)) == order_ids(4, 5)
 
 
-async def test_a_queue_with_sessions_is_purged_and_its_states_stay(server: ServerProcess) -> None:
+async def test_a_purge_of_a_queue_with_sessions_keeps_the_session_states(server: ServerProcess) -> None:
     queue = server.create_queue(RequiresSession="true")
     async with connect_raw(server) as client:
         await send(client, queue, *[order_message(number, session=name) for number, name in enumerate("abab", 1)])
         holder = await accept_session(client, queue, "a")
         [first] = await client.receive(holder)
-        remembered = {"session-id": "a", "session-state": b"half-way"}
-        assert (await request_management(client, queue, "com.microsoft:set-session-state", remembered)).status == 200
+        state = {"session-id": "a", "session-state": b"half-way"}
+        assert (await request_management(client, queue, "com.microsoft:set-session-state", state)).status == 200
         assert await purge(client, queue) == (3, 1)
         assert await client.settle(holder, first, ACCEPTED) is None
         assert await client.drain(holder) == []
@@ -266,18 +270,18 @@ async def test_a_queue_with_sessions_is_purged_and_its_states_stay(server: Serve
         assert message_ids(await client.receive(await accept_session(client, queue, None))) == order_ids(5)
 
 
-# --- by number --------------------------------------------------------------------------------------------------------
+# --- by sequence number -----------------------------------------------------------------------------------------------
 
 
-async def test_messages_of_every_state_are_deleted_by_their_numbers(server: ServerProcess, queue: str) -> None:
+async def test_messages_in_every_state_are_deleted_by_sequence_number(server: ServerProcess, queue: str) -> None:
     async with connect_raw(server) as client:
-        await one_of_each_state(client, queue)
+        await send_two_of_each_state(client, queue)
         assert await delete(client, queue, 3, 1, 2) == [1, 2, 3]
         assert message_ids(await peek(client, queue)) == order_ids(4, 5, 6)
         assert server.message_counts(queue) == (1, 0)
 
 
-async def test_numbers_that_are_not_there_or_that_someone_has_are_left_out_of_the_answer(
+async def test_locked_and_missing_sequence_numbers_are_left_out_of_the_response(
     server: ServerProcess, queue: str
 ) -> None:
     async with connect_raw(server) as client:
@@ -291,7 +295,9 @@ async def test_numbers_that_are_not_there_or_that_someone_has_are_left_out_of_th
         assert message_ids(await client.receive_all(receiver, 2)) == order_ids(3, 4)
 
 
-async def test_dead_letters_are_deleted_by_numbers_of_their_own(server: ServerProcess, queue: str) -> None:
+async def test_dead_lettered_messages_are_deleted_by_their_own_sequence_numbers(
+    server: ServerProcess, queue: str
+) -> None:
     dead = f"{queue}/$DeadLetterQueue"
     async with connect_raw(server) as client:
         await send_orders(client, queue, range(1, 7))
@@ -301,19 +307,19 @@ async def test_dead_letters_are_deleted_by_numbers_of_their_own(server: ServerPr
         assert message_ids(await peek(client, queue)) == order_ids(4, 5, 6)
 
 
-async def test_as_many_as_fit_into_a_request_are_deleted_by_their_numbers(server: ServerProcess, queue: str) -> None:
+async def test_one_request_deletes_as_many_sequence_numbers_as_it_can_name(server: ServerProcess, queue: str) -> None:
     async with connect_raw(server) as client:
         await send_batch(client, queue, 3_000)
         assert await delete(client, queue, *range(1, 10_001)) == list(range(1, 3_001))
         assert server.message_counts(queue) == (0, 0)
 
 
-# --- whatever the queue's status --------------------------------------------------------------------------------------
+# --- disabled queues --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("status", ["Disabled", "ReceiveDisabled", "SendDisabled"])
 async def test_a_disabled_queue_can_be_purged(server: ServerProcess, queue: str, status: str) -> None:
-    """Who has disabled a queue to clear it up can do so."""
+    """Operators disable a queue in order to clean it up."""
     async with connect_raw(server) as client:
         await send_orders(client, queue, [1, 2, 3])
         set_status(server, queue, status)

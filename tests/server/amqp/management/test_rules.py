@@ -1,4 +1,4 @@
-"""Rules of a subscription are added, listed and removed over AMQP, by `$management`."""
+"""The rules of a subscription are added, listed and removed by `$management` requests."""
 
 from __future__ import annotations
 
@@ -32,24 +32,26 @@ def subscription(server: ServerProcess) -> str:
     return f"{topic}/Subscriptions/one"
 
 
-async def rules(client: RawClient, subscription: str, **arguments: object) -> list[Any]:
-    wanted = {"top": Int(100), "skip": Int(0), **arguments}
-    answer = await request_management(client, subscription, "com.microsoft:enumerate-rules", wanted)
+async def list_rules(client: RawClient, subscription: str, **arguments: object) -> list[Any]:
+    body = {"top": Int(100), "skip": Int(0), **arguments}
+    answer = await request_management(client, subscription, "com.microsoft:enumerate-rules", body)
     assert answer.status in (200, 204), answer.text
     return [item["rule-description"] for item in answer.body.get("rules", [])]
 
 
-async def add(client: RawClient, subscription: str, name: str, **description: object) -> Any:  # noqa: ANN401
+async def add_rule(client: RawClient, subscription: str, name: str, **description: object) -> Any:  # noqa: ANN401
     body = {"rule-name": name, "rule-description": description}
     return await request_management(client, subscription, "com.microsoft:add-rule", body)
 
 
-async def test_a_new_subscription_has_one_rule_for_every_message(server: ServerProcess, subscription: str) -> None:
+async def test_a_new_subscription_has_one_rule_that_matches_every_message(
+    server: ServerProcess, subscription: str
+) -> None:
     async with connect_raw(server) as client:
-        (rule,) = await rules(client, subscription)
-        chosen, action, name, created = rule.value
+        (rule,) = await list_rules(client, subscription)
+        rule_filter, action, name, created = rule.value
         assert (rule.descriptor, name) == (ULong(0x13700000004), "$Default")
-        assert chosen == Described(ULong(0x1370000007), [])
+        assert rule_filter == Described(ULong(0x1370000007), [])
         assert action == Described(ULong(0x13700000005), [])
         assert isinstance(created, Timestamp)
 
@@ -58,24 +60,26 @@ async def test_rules_are_added_listed_and_removed(server: ServerProcess, subscri
     async with connect_raw(server) as client:
         sql = {"sql-filter": {"expression": "color = 'red'"}, "sql-rule-action": {"expression": "SET seen = 1"}}
         correlation = {"correlation-filter": {"label": "order", "to": None, "properties": {"n": 7, "hot": True}}}
-        assert (await add(client, subscription, "sql", **sql)).status == 200
-        assert (await add(client, subscription, "correlation", **correlation)).status == 200
-        found = [rule.value for rule in await rules(client, subscription)]
-        assert [name for _, _, name, _ in found] == ["$Default", "sql", "correlation"]
-        assert found[1][0] == Described(ULong(0x1370000006), ["color = 'red'"])
-        assert found[1][1] == Described(ULong(0x13700000006), ["SET seen = 1"])
-        assert found[2][0].value == [None, None, None, None, "order", None, None, None, {"n": 7, "hot": True}]
-        assert [rule.value[2] for rule in await rules(client, subscription, skip=Int(1), top=Int(1))] == ["sql"]
-        assert await rules(client, subscription, skip=Int(3)) == []
+        assert (await add_rule(client, subscription, "sql", **sql)).status == 200
+        assert (await add_rule(client, subscription, "correlation", **correlation)).status == 200
+        listed = [rule.value for rule in await list_rules(client, subscription)]
+        assert [name for _, _, name, _ in listed] == ["$Default", "sql", "correlation"]
+        assert listed[1][0] == Described(ULong(0x1370000006), ["color = 'red'"])
+        assert listed[1][1] == Described(ULong(0x13700000006), ["SET seen = 1"])
+        assert listed[2][0].value == [None, None, None, None, "order", None, None, None, {"n": 7, "hot": True}]
+        assert [rule.value[2] for rule in await list_rules(client, subscription, skip=Int(1), top=Int(1))] == ["sql"]
+        assert await list_rules(client, subscription, skip=Int(3)) == []
         answer = await request_management(client, subscription, "com.microsoft:remove-rule", {"rule-name": "SQL"})
         assert answer.status == 200
-        assert [rule.value[2] for rule in await rules(client, subscription)] == ["$Default", "correlation"]
+        assert [rule.value[2] for rule in await list_rules(client, subscription)] == ["$Default", "correlation"]
 
 
-async def test_rules_choose_from_then_on(server: ServerProcess, subscription: str) -> None:
+async def test_a_new_rule_filters_the_messages_sent_after_it(server: ServerProcess, subscription: str) -> None:
     topic = subscription.partition("/")[0]
     async with connect_raw(server) as client:
-        assert (await add(client, subscription, "red", **{"sql-filter": {"expression": "color = 'red'"}})).status == 200
+        assert (
+            await add_rule(client, subscription, "red", **{"sql-filter": {"expression": "color = 'red'"}})
+        ).status == 200
         await request_management(client, subscription, "com.microsoft:remove-rule", {"rule-name": "$Default"})
         sender = await client.attach_sender(topic)
         for color in ("blue", "red"):
@@ -103,15 +107,15 @@ async def test_rules_choose_from_then_on(server: ServerProcess, subscription: st
         ("", {}, 400),
     ],
 )
-async def test_a_rule_that_cannot_be_is_refused(
+async def test_an_invalid_rule_is_refused(
     server: ServerProcess, subscription: str, name: str, description: dict[str, object], status: int
 ) -> None:
     async with connect_raw(server) as client:
-        assert (await add(client, subscription, name, **description)).status == status
-        assert len(await rules(client, subscription)) == 1
+        assert (await add_rule(client, subscription, name, **description)).status == status
+        assert len(await list_rules(client, subscription)) == 1
 
 
-async def test_a_rule_that_is_not_there_cannot_be_removed(server: ServerProcess, subscription: str) -> None:
+async def test_removing_an_unknown_rule_is_refused(server: ServerProcess, subscription: str) -> None:
     async with connect_raw(server) as client:
         answer = await request_management(client, subscription, "com.microsoft:remove-rule", {"rule-name": "other"})
         assert (answer.status, answer.condition) == (404, "amqp:not-found")
@@ -127,18 +131,18 @@ async def test_only_subscriptions_have_rules(server: ServerProcess, queue: str, 
 
 
 @pytest.mark.parametrize("milliseconds", [2**62, -(2**62), 253_402_300_800_000, -62_135_596_800_001])
-async def test_a_time_that_no_rule_can_hold_is_refused_and_other_links_live_on(
+async def test_a_time_out_of_range_in_a_rule_is_refused_and_other_links_still_work(
     server: ServerProcess, subscription: str, milliseconds: int
 ) -> None:
     async with connect_raw(server) as client:
         link = await client.attach_sender(subscription.partition("/")[0])
         far = {"properties": {"at": Timestamp(milliseconds)}}
-        answer = await add(client, subscription, "far", **{"correlation-filter": far})
-        assert (answer.status, "is no time from the year 1 to 9999" in answer.text) == (400, True)
+        answer = await add_rule(client, subscription, "far", **{"correlation-filter": far})
+        assert (answer.status, "is not a time from the year 1 to 9999" in answer.text) == (400, True)
         assert await client.send(link, data(b"x")) is None
 
 
-async def test_values_of_rules_that_came_over_http_are_listed_as_filters_read_them(
+async def test_rule_values_set_over_http_are_listed_with_their_parsed_types(
     server: ServerProcess, subscription: str
 ) -> None:
     values = {
@@ -152,5 +156,5 @@ async def test_values_of_rules_that_came_over_http_are_listed_as_filters_read_th
         entry = HTTP_RULE.format(f"rule{number}", kind, text)
         server.request("PUT", f"{subscription}/rules/rule{number}", entry, expected=201)
     async with connect_raw(server) as client:
-        found = [rule.value[0].value[-1] for rule in (await rules(client, subscription))[1:]]
-    assert found == [{"at": value} for value in values.values()]
+        listed = [rule.value[0].value[-1] for rule in (await list_rules(client, subscription))[1:]]
+    assert listed == [{"at": value} for value in values.values()]

@@ -1,4 +1,6 @@
-"""Which sessions a queue has: those with messages or a state, or those whose state was set since; page by page."""
+"""`com.microsoft:get-message-sessions` lists sessions page by page.
+
+It lists the sessions that have messages or a state, or those whose state was set after a given time."""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 LIST = "com.microsoft:get-message-sessions"
 SET = "com.microsoft:set-session-state"
 ALL_MS = 253_402_300_800_000
-"""As the SDKs say "all": the end of the year 9999."""
+"""The time that the SDKs send to list all sessions: the end of the year 9999."""
 
 
 @pytest.fixture
@@ -36,18 +38,20 @@ def queue(server: ServerProcess) -> str:
     return server.create_queue(RequiresSession="true")
 
 
-async def listed(client: RawClient, queue: str, *, since_ms: int = ALL_MS, skip: int = 0, top: int = 100) -> list[str]:
-    wanted = {"last-updated-time": Timestamp(since_ms), "skip": Int(skip), "top": Int(top)}
-    answer = await request_management(client, queue, LIST, wanted)
+async def list_sessions(
+    client: RawClient, queue: str, *, since_ms: int = ALL_MS, skip: int = 0, top: int = 100
+) -> list[str]:
+    arguments = {"last-updated-time": Timestamp(since_ms), "skip": Int(skip), "top": Int(top)}
+    answer = await request_management(client, queue, LIST, arguments)
     if answer.status == 204:
         assert answer.body == {}
         return []
     assert answer.status == 200, answer.text
-    found = answer.body["sessions-ids"]
-    assert isinstance(found, Array)
-    assert found.element_type is str
-    assert answer.body["skip"] == skip + len(found.items)
-    return [str(name) for name in found.items]
+    sessions = answer.body["sessions-ids"]
+    assert isinstance(sessions, Array)
+    assert sessions.element_type is str
+    assert answer.body["skip"] == skip + len(sessions.items)
+    return [str(name) for name in sessions.items]
 
 
 async def send_to(client: RawClient, queue: str, sessions: Iterable[str]) -> None:
@@ -63,24 +67,24 @@ async def set_state(client: RawClient, queue: str, session: str, state: bytes | 
 
 async def test_sessions_with_messages_are_listed_once_each(server: ServerProcess, queue: str) -> None:
     async with connect_raw(server) as client:
-        assert await listed(client, queue) == []
+        assert await list_sessions(client, queue) == []
         await send_to(client, queue, ["b", "a", "b", "", "a", "c" * 128, "Zürich"])
-        assert sorted(await listed(client, queue)) == sorted(["", "a", "b", "c" * 128, "Zürich"])
+        assert sorted(await list_sessions(client, queue)) == sorted(["", "a", "b", "c" * 128, "Zürich"])
 
 
-async def test_sessions_with_a_state_are_listed_until_it_is_nothing(server: ServerProcess, queue: str) -> None:
+async def test_sessions_with_a_state_are_listed_until_the_state_is_cleared(server: ServerProcess, queue: str) -> None:
     async with connect_raw(server) as client:
         await send_to(client, queue, ["messages", "both"])
         await set_state(client, queue, "both", b"x")
         await set_state(client, queue, "state", b"")
         await set_state(client, queue, "nothing", None)
-        assert sorted(await listed(client, queue)) == ["both", "messages", "state"]
+        assert sorted(await list_sessions(client, queue)) == ["both", "messages", "state"]
         await set_state(client, queue, "state", None)
         await set_state(client, queue, "both", None)
-        assert sorted(await listed(client, queue)) == ["both", "messages"]
+        assert sorted(await list_sessions(client, queue)) == ["both", "messages"]
 
 
-async def test_a_session_whose_messages_are_gone_deferred_or_scheduled_has_none(
+async def test_a_session_with_only_completed_deferred_or_scheduled_messages_is_not_listed(
     server: ServerProcess, queue: str
 ) -> None:
     async with connect_raw(server) as client:
@@ -93,28 +97,28 @@ async def test_a_session_whose_messages_are_gone_deferred_or_scheduled_has_none(
         await defer(client, deferred, (await client.receive(deferred))[0])
         held = await accept_session(client, queue, "held")
         await client.receive(held)
-        assert await listed(client, queue) == ["held"]
+        assert await list_sessions(client, queue) == ["held"]
 
 
-async def test_by_time_those_are_listed_whose_state_was_set_after_it(server: ServerProcess, queue: str) -> None:
+async def test_a_listing_by_time_has_the_sessions_whose_state_was_set_later(server: ServerProcess, queue: str) -> None:
     async with connect_raw(server) as client:
         await send_to(client, queue, ["messages"])
         before_ms = int(time.time() * 1000) - 1
         await set_state(client, queue, "a", b"1")
         await set_state(client, queue, "b", b"1")
-        between_ms = await a_moment_between()
+        between_ms = await wait_for_a_later_millisecond()
         await set_state(client, queue, "c", b"1")
         await set_state(client, queue, "a", b"2")
-        assert sorted(await listed(client, queue, since_ms=0)) == ["a", "b", "c"]
-        assert sorted(await listed(client, queue, since_ms=before_ms)) == ["a", "b", "c"]
-        assert sorted(await listed(client, queue, since_ms=between_ms)) == ["a", "c"]
-        assert await listed(client, queue, since_ms=between_ms + 3_600_000) == []
+        assert sorted(await list_sessions(client, queue, since_ms=0)) == ["a", "b", "c"]
+        assert sorted(await list_sessions(client, queue, since_ms=before_ms)) == ["a", "b", "c"]
+        assert sorted(await list_sessions(client, queue, since_ms=between_ms)) == ["a", "c"]
+        assert await list_sessions(client, queue, since_ms=between_ms + 3_600_000) == []
         await set_state(client, queue, "c", None)
-        assert await listed(client, queue, since_ms=between_ms) == ["a"]
+        assert await list_sessions(client, queue, since_ms=between_ms) == ["a"]
 
 
-async def a_moment_between() -> int:
-    """A millisecond of its own: what was before it was before, what comes after it comes after."""
+async def wait_for_a_later_millisecond() -> int:
+    """Return a time after everything before this call and before everything after it."""
     start_ms = int(time.time() * 1000)
     while int(time.time() * 1000) < start_ms + 3:
         pass
@@ -123,7 +127,7 @@ async def a_moment_between() -> int:
 
 @pytest.mark.parametrize("by_time", [False, True], ids=["all", "by time"])
 @pytest.mark.parametrize("top", [1, 3, 7, 10, 25, 1_000])
-async def test_pages_make_up_the_whole_list_without_a_gap_or_a_repetition(
+async def test_the_pages_together_list_every_session_once(
     server: ServerProcess, queue: str, top: int, *, by_time: bool
 ) -> None:
     names = [f"session {number:02}" for number in range(25)]
@@ -133,31 +137,33 @@ async def test_pages_make_up_the_whole_list_without_a_gap_or_a_repetition(
                 await set_state(client, queue, name, b"x")
         else:
             await send_to(client, queue, names * 2)
-        found: list[str] = []
-        while page := await listed(client, queue, since_ms=0 if by_time else ALL_MS, skip=len(found), top=top):
+        sessions: list[str] = []
+        while page := await list_sessions(
+            client, queue, since_ms=0 if by_time else ALL_MS, skip=len(sessions), top=top
+        ):
             assert len(page) <= top
-            found += page
-        assert sorted(found) == names
-        assert len(found) == len(names)
+            sessions += page
+        assert sorted(sessions) == names
+        assert len(sessions) == len(names)
 
 
-async def test_a_page_can_begin_anywhere(server: ServerProcess, queue: str) -> None:
+async def test_a_page_can_start_at_any_offset(server: ServerProcess, queue: str) -> None:
     async with connect_raw(server) as client:
         await send_to(client, queue, [f"session {number:02}" for number in range(10)])
-        whole = await listed(client, queue)
+        whole = await list_sessions(client, queue)
         for skip in (7, 3, 9, 0, 10, 2_147_483_647):
-            assert await listed(client, queue, skip=skip, top=2) == whole[skip : skip + 2]
-            assert await listed(client, queue, skip=skip, top=2_147_483_647) == whole[skip:]
+            assert await list_sessions(client, queue, skip=skip, top=2) == whole[skip : skip + 2]
+            assert await list_sessions(client, queue, skip=skip, top=2_147_483_647) == whole[skip:]
 
 
-async def test_everything_is_asked_for_if_nothing_is_said(server: ServerProcess, queue: str) -> None:
+async def test_a_request_without_arguments_lists_all_sessions(server: ServerProcess, queue: str) -> None:
     async with connect_raw(server) as client:
         await send_to(client, queue, ["a", "b"])
         answer = await request_management(client, queue, LIST)
         assert answer.body["sessions-ids"].items == ["a", "b"]
 
 
-async def test_a_queue_without_sessions_has_no_list_of_them(server: ServerProcess, queue: str) -> None:
+async def test_listing_the_sessions_of_an_entity_without_sessions_is_refused(server: ServerProcess, queue: str) -> None:
     plain = server.create_queue()
     async with connect_raw(server) as client:
         for entity in (

@@ -1,4 +1,4 @@
-"""Below `--min-free` a session state is refused like a message; clearing one is not."""
+"""Below `--min-free`, setting a session state is refused like a send; clearing one is not."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 SET = "com.microsoft:set-session-state"
 
 
-async def test_below_min_free_a_state_is_refused_like_a_message(tmp_path: Path) -> None:
+async def test_below_min_free_a_session_state_is_refused_like_a_send(tmp_path: Path) -> None:
     with run_server(tmp_path, "--min-free=1000000GiB") as server:
         queue = server.create_queue(RequiresSession="true")
         async with connect_raw(server) as client:

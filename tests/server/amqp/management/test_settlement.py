@@ -1,4 +1,4 @@
-"""A locked message is settled by a request to `$management`, in each of its four ways."""
+"""`com.microsoft:update-disposition` settles a locked message in each of its four ways."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DEFERRED = 1
 
 
 async def settle(client: RawClient, queue: str, status: str, **more: object) -> None:
-    """Receive a message, leave, and settle it then: all that is left of it is the token of its lock."""
+    """Receive a message, detach, and settle the message by its lock token, which is all that the client still has."""
     await send_orders(client, queue, [1])
     receiver = await client.attach_receiver(queue)
     [delivery] = await client.receive(receiver)
@@ -47,7 +47,9 @@ async def test_a_completed_message_is_gone(server: ServerProcess, queue: str) ->
     assert server.message_counts(queue) == (0, 0)
 
 
-async def test_an_abandoned_message_is_there_again_with_a_delivery_more(server: ServerProcess, queue: str) -> None:
+async def test_an_abandoned_message_is_available_again_with_a_raised_delivery_count(
+    server: ServerProcess, queue: str
+) -> None:
     async with connect_raw(server) as client:
         await settle(client, queue, "abandoned", **{"properties-to-modify": {"why": "later"}})
         [message] = await peek(client, queue)
@@ -56,7 +58,7 @@ async def test_an_abandoned_message_is_there_again_with_a_delivery_more(server: 
         assert message_ids(await client.receive(await client.attach_receiver(queue))) == order_ids(1)
 
 
-async def test_a_deferred_message_is_set_aside(server: ServerProcess, queue: str) -> None:
+async def test_a_deferred_message_is_peeked_but_not_received(server: ServerProcess, queue: str) -> None:
     async with connect_raw(server) as client:
         await settle(client, queue, "defered")
         [message] = await peek(client, queue)
@@ -72,7 +74,10 @@ async def test_a_suspended_message_is_dead_lettered_with_its_reason(
         more = {"deadletter-reason": reason, "deadletter-description": "in two"}
         await settle(client, queue, "suspended", **more)
         [message] = await peek(client, f"{queue}/$DeadLetterQueue")
-        told = message.application_properties
-        assert isinstance(told, dict)
-        assert (told.get("DeadLetterReason") or "", told["DeadLetterErrorDescription"]) == (reason, "in two")
+        properties = message.application_properties
+        assert isinstance(properties, dict)
+        assert (properties.get("DeadLetterReason") or "", properties["DeadLetterErrorDescription"]) == (
+            reason,
+            "in two",
+        )
     assert server.message_counts(queue) == (0, 1)

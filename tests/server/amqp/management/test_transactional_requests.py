@@ -1,4 +1,4 @@
-"""Messages are scheduled, and settled by their tokens, in a transaction: when it is committed, and not before."""
+"""`$management` requests in a transaction (schedule, settle by lock token) take effect when it is committed."""
 
 from __future__ import annotations
 
@@ -40,13 +40,15 @@ DEFERRED, SCHEDULED = 1, 2
 async def schedule(
     client: RawClient, entity: str, txn_id: bytes, *numbers: int, due_ms: int = FAR_FUTURE_MS
 ) -> ManagementResponse:
-    messages = [{"message-id": f"order {one}", "message": order_message(one, due_ms=due_ms)} for one in numbers]
+    messages = [
+        {"message-id": f"order {number}", "message": order_message(number, due_ms=due_ms)} for number in numbers
+    ]
     return await request_management(
         client, entity, SCHEDULE, {"messages": messages}, state=TransactionalState(txn_id=txn_id)
     )
 
 
-async def test_scheduled_messages_have_the_numbers_that_were_told_once_it_is_committed(
+async def test_scheduled_messages_get_the_announced_sequence_numbers_on_commit(
     server: ServerProcess, queue: str
 ) -> None:
     async with connect_raw(server) as client:
@@ -57,17 +59,21 @@ async def test_scheduled_messages_have_the_numbers_that_were_told_once_it_is_com
         await send_orders(client, queue, [3])
         assert message_ids(await peek(client, queue)) == order_ids(3)
         assert await coordinator.discharge(txn_id) is None
-        found = [one for one in await peek(client, queue) if annotation_of(one, "x-opt-message-state") == SCHEDULED]
-        assert message_ids(found) == order_ids(1, 2)
+        scheduled = [
+            message
+            for message in await peek(client, queue)
+            if annotation_of(message, "x-opt-message-state") == SCHEDULED
+        ]
+        assert message_ids(scheduled) == order_ids(1, 2)
         numbers = answer.body["sequence-numbers"].items
-        assert sequence_numbers(found) == numbers
+        assert sequence_numbers(scheduled) == numbers
         assert (
             await request_management(client, queue, CANCEL, {"sequence-numbers": Array(int, numbers)})
         ).status == 200
         assert message_ids(await peek(client, queue)) == order_ids(3)
 
 
-async def test_what_is_scheduled_and_rolled_back_never_was(server: ServerProcess, queue: str) -> None:
+async def test_messages_scheduled_in_a_rolled_back_transaction_do_not_exist(server: ServerProcess, queue: str) -> None:
     async with connect_raw(server) as client:
         coordinator = await attach_coordinator(client)
         txn_id = await coordinator.declare()
@@ -77,7 +83,7 @@ async def test_what_is_scheduled_and_rolled_back_never_was(server: ServerProcess
         assert (await request_management(client, queue, CANCEL, {"sequence-numbers": numbers})).status == 404
 
 
-async def test_what_is_due_already_comes_when_it_is_committed(server: ServerProcess, queue: str) -> None:
+async def test_a_message_that_is_due_already_is_delivered_on_commit(server: ServerProcess, queue: str) -> None:
     async with connect_raw(server) as client:
         coordinator, link = await attach_coordinator(client), await client.attach_receiver(queue)
         txn_id = await coordinator.declare()
@@ -88,7 +94,7 @@ async def test_what_is_due_already_comes_when_it_is_committed(server: ServerProc
 
 
 @pytest.mark.parametrize("fail", [False, True], ids=["committed", "rolled back"])
-async def test_a_message_is_completed_by_its_token_and_another_sent_together(
+async def test_a_completion_by_lock_token_and_a_send_take_effect_together(
     server: ServerProcess, queue: str, *, fail: bool
 ) -> None:
     async with connect_raw(server) as client:
@@ -100,22 +106,24 @@ async def test_a_message_is_completed_by_its_token_and_another_sent_together(
         txn_id = await coordinator.declare()
         state = TransactionalState(txn_id=txn_id)
         tokens = Array(uuid.UUID, [lock_token_of(delivery)])
-        wanted = {"disposition-status": "completed", "lock-tokens": tokens}
-        answer = await request_management(client, queue, UPDATE, wanted, state=state)
+        arguments = {"disposition-status": "completed", "lock-tokens": tokens}
+        answer = await request_management(client, queue, UPDATE, arguments, state=state)
         assert answer.status == 200, answer.text
         assert await client.send(sender, order_message(2), state=state) is None
         assert message_ids(await peek(client, queue)) == order_ids(1)
-        assert (await request_management(client, queue, UPDATE, wanted)).condition == "com.microsoft:message-lock-lost"
+        assert (
+            await request_management(client, queue, UPDATE, arguments)
+        ).condition == "com.microsoft:message-lock-lost"
         assert await coordinator.discharge(txn_id, fail=fail) is None
         assert message_ids(await peek(client, queue)) == (order_ids(1) if fail else order_ids(2))
         if fail:
-            assert (await request_management(client, queue, UPDATE, wanted)).status == 200
+            assert (await request_management(client, queue, UPDATE, arguments)).status == 200
 
 
 @pytest.mark.parametrize(
     ("status", "counts"), [("abandoned", (1, 0)), ("defered", (0, 0)), ("suspended", (0, 1))], ids=str
 )
-async def test_every_other_way_of_settling(
+async def test_messages_are_abandoned_deferred_and_dead_lettered_on_commit(
     server: ServerProcess, queue: str, status: str, counts: tuple[int, int]
 ) -> None:
     async with connect_raw(server) as client:
@@ -123,20 +131,20 @@ async def test_every_other_way_of_settling(
         coordinator = await attach_coordinator(client)
         [delivery] = await client.receive(await client.attach_receiver(queue))
         txn_id = await coordinator.declare()
-        wanted = {"disposition-status": status, "lock-tokens": Array(uuid.UUID, [lock_token_of(delivery)])}
-        wanted |= {"properties-to-modify": {"why": "because"}, "deadletter-reason": "bad"}
-        answer = await request_management(client, queue, UPDATE, wanted, state=TransactionalState(txn_id=txn_id))
+        arguments = {"disposition-status": status, "lock-tokens": Array(uuid.UUID, [lock_token_of(delivery)])}
+        arguments |= {"properties-to-modify": {"why": "because"}, "deadletter-reason": "bad"}
+        answer = await request_management(client, queue, UPDATE, arguments, state=TransactionalState(txn_id=txn_id))
         assert answer.status == 200, answer.text
         assert await coordinator.discharge(txn_id) is None
-        where = f"{queue}/$DeadLetterQueue" if status == "suspended" else queue
-        [found] = await peek(client, where)
+        entity = f"{queue}/$DeadLetterQueue" if status == "suspended" else queue
+        [message] = await peek(client, entity)
         reason = {"DeadLetterReason": "bad"} if status == "suspended" else {}
-        assert found.application_properties == {"why": "because"} | reason
-        assert (annotation_of(found, "x-opt-message-state") == DEFERRED) == (status == "defered")
+        assert message.application_properties == {"why": "because"} | reason
+        assert (annotation_of(message, "x-opt-message-state") == DEFERRED) == (status == "defered")
     assert server.message_counts(queue) == counts
 
 
-async def test_a_request_that_is_refused_fails_it(server: ServerProcess, queue: str) -> None:
+async def test_a_refused_request_fails_its_transaction(server: ServerProcess, queue: str) -> None:
     async with connect_raw(server) as client:
         coordinator, sender = await attach_coordinator(client), await client.attach_sender(queue)
         lost = {"disposition-status": "completed", "lock-tokens": Array(uuid.UUID, [uuid.uuid4()])}
@@ -153,7 +161,7 @@ async def test_a_request_that_is_refused_fails_it(server: ServerProcess, queue: 
     assert server.message_counts(queue) == (0, 0)
 
 
-async def test_where_duplicates_are_detected_nothing_is_scheduled_in_one(server: ServerProcess) -> None:
+async def test_scheduling_in_a_transaction_is_refused_with_duplicate_detection(server: ServerProcess) -> None:
     queue = server.create_queue(RequiresDuplicateDetection="true")
     async with connect_raw(server) as client:
         coordinator = await attach_coordinator(client)
@@ -162,7 +170,7 @@ async def test_where_duplicates_are_detected_nothing_is_scheduled_in_one(server:
         assert await coordinator.discharge(txn_id) == "amqp:transaction:rollback"
 
 
-async def test_a_request_is_taken_on_condition(server: ServerProcess, queue: str) -> None:
+async def test_a_request_in_a_transaction_is_accepted_provisionally(server: ServerProcess, queue: str) -> None:
     async with connect_raw(server) as client:
         coordinator = await attach_coordinator(client)
         requests = await client.attach_sender(f"{queue}/$management")
@@ -173,7 +181,7 @@ async def test_a_request_is_taken_on_condition(server: ServerProcess, queue: str
         assert (answer.txn_id, answer.outcome) == (txn_id, ACCEPTED)
 
 
-async def test_a_request_in_no_transaction_that_is_open_is_rejected(server: ServerProcess, queue: str) -> None:
+async def test_a_request_in_an_unknown_transaction_is_rejected(server: ServerProcess, queue: str) -> None:
     async with connect_raw(server) as client:
         state, payload = TransactionalState(txn_id=b"nonsense"), build(body=value({}))
         requests = await client.attach_sender(f"{queue}/$management")

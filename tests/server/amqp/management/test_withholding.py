@@ -1,4 +1,4 @@
-"""The exclusive receiver of an entity says which messages it does not want for now, by `twinbus:withhold`."""
+"""With `twinbus:withhold`, an exclusive receiver names messages that it does not want for now."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ def order_to(number: int, to: str) -> bytes:
     return build(properties=properties, application_properties={"to": to}, body=data(b"x"))
 
 
-async def send_to(client: RawClient, queue: str, letters: str, first: int = 1) -> None:
-    """Orders with these values, one each, and numbers in this order."""
-    await send(client, queue, *[order_to(number, to) for number, to in enumerate(letters, first)])
+async def send_to(client: RawClient, queue: str, values: str, first: int = 1) -> None:
+    """Send one order for each value of the property `to`, numbered from `first` on."""
+    await send(client, queue, *[order_to(number, to) for number, to in enumerate(values, first)])
 
 
 async def withhold(client: RawClient, queue: str, *values: str) -> ManagementResponse:
     return await request_management(client, queue, "twinbus:withhold", {"property": "to", "values": list(values)})
 
 
-async def test_withheld_messages_are_skipped_and_come_in_order_once_they_are_released(
+async def test_withheld_messages_are_skipped_and_delivered_in_order_once_released(
     server: ServerProcess, queue: str
 ) -> None:
     async with connect_raw(server) as client:
@@ -64,7 +64,7 @@ async def test_withheld_messages_are_skipped_and_come_in_order_once_they_are_rel
         assert message_ids(await client.receive_all(link, 2)) == order_ids(2, 4)
 
 
-async def test_fragments_of_a_partitioned_queue_skip_them_too(server: ServerProcess) -> None:
+async def test_fragments_of_a_partitioned_queue_skip_withheld_messages(server: ServerProcess) -> None:
     queue = server.create_queue(EnablePartitioning="true")
     async with connect_raw(server) as client:
         link = await attach_exclusive_receiver(client, queue, 7)
@@ -75,7 +75,7 @@ async def test_fragments_of_a_partitioned_queue_skip_them_too(server: ServerProc
         assert sorted(message_ids(await client.receive_all(link, 16))) == sorted(order_ids(*range(1, 33, 2)))
 
 
-async def test_dead_letters_are_withheld_apart_from_their_queue(server: ServerProcess, queue: str) -> None:
+async def test_a_dead_letter_queue_is_withheld_separately_from_its_queue(server: ServerProcess, queue: str) -> None:
     dead = f"{queue}/$DeadLetterQueue"
     async with connect_raw(server) as client:
         await attach_exclusive_receiver(client, dead, 7)
@@ -85,7 +85,7 @@ async def test_dead_letters_are_withheld_apart_from_their_queue(server: ServerPr
         assert message_ids(await client.receive(await client.attach_receiver(queue))) == order_ids(1)
 
 
-# --- who may ----------------------------------------------------------------------------------------------------------
+# --- permission -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("who", ["nobody", "a plain receiver", "another connection", "one whose link has ended"])
@@ -103,7 +103,7 @@ async def test_only_the_exclusive_receiver_withholds_messages(server: ServerProc
         assert queue in answer.text
 
 
-async def test_messages_with_sessions_are_not_withheld(server: ServerProcess) -> None:
+async def test_withholding_on_a_queue_with_sessions_is_refused(server: ServerProcess) -> None:
     queue = server.create_queue(RequiresSession="true")
     async with connect_raw(server) as client:
         await accept_session(client, queue, "a", properties={EPOCH: 7})
@@ -112,7 +112,7 @@ async def test_messages_with_sessions_are_not_withheld(server: ServerProcess) ->
         assert "sessions" in answer.text
 
 
-# --- its end ----------------------------------------------------------------------------------------------------------
+# --- end of the link --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("way", ["detach", "drop", "displace"])
@@ -134,32 +134,32 @@ async def test_nothing_is_withheld_once_the_link_has_ended(server: ServerProcess
 # --- arguments --------------------------------------------------------------------------------------------------------
 
 
-WRONG: dict[str, tuple[dict[str, object], str]] = {
+INVALID: dict[str, tuple[dict[str, object], str]] = {
     "no property": ({"values": ["a"]}, "property"),
     "a property that is a number": ({"property": 7, "values": ["a"]}, "property"),
     "no values": ({"property": "to"}, "values"),
     "values that are null": ({"property": "to", "values": None}, "values"),
     "values that are one string": ({"property": "to", "values": "a"}, "list of at most 1000 strings"),
     "values that are a map": ({"property": "to", "values": {"a": "b"}}, "list of at most 1000 strings"),
-    "an item that is a number": ({"property": "to", "values": ["a", 7]}, "no string"),
-    "an item that is null": ({"property": "to", "values": ["a", None]}, "no string"),
-    "an array of numbers": ({"property": "to", "values": Array(int, [7])}, "no string"),
+    "an item that is a number": ({"property": "to", "values": ["a", 7]}, "not a string"),
+    "an item that is null": ({"property": "to", "values": ["a", None]}, "not a string"),
+    "an array of numbers": ({"property": "to", "values": Array(int, [7])}, "not a string"),
     "too many values": ({"property": "to", "values": [str(number) for number in range(MOST_VALUES + 1)]}, "1000"),
     "too many characters": ({"property": "to", "values": ["x" * (MOST_CHARACTERS - 1)]}, "65536 characters"),
 }
 
 
-@pytest.mark.parametrize("name", WRONG)
-async def test_a_wrong_argument_is_named_and_what_was_withheld_before_still_is(
+@pytest.mark.parametrize("name", INVALID)
+async def test_an_invalid_argument_is_refused_by_name_and_the_previous_values_stay(
     server: ServerProcess, queue: str, name: str
 ) -> None:
-    arguments, told = WRONG[name]
+    arguments, expected = INVALID[name]
     async with connect_raw(server) as client:
         link = await attach_exclusive_receiver(client, queue, 7)
         assert (await withhold(client, queue, "a")).status == 200
         answer = await request_management(client, queue, "twinbus:withhold", arguments)
         assert (answer.status, answer.condition) == ARGUMENT
-        assert told in answer.text
+        assert expected in answer.text
         assert len(answer.text) < 500
         await send_to(client, queue, "ab")
         assert message_ids(await client.receive_all(link, 1)) == order_ids(2)
@@ -175,7 +175,7 @@ async def test_a_wrong_argument_is_named_and_what_was_withheld_before_still_is(
     ],
     ids=["as many values as there can be", "as many characters", "symbols", "an array"],
 )
-async def test_values_that_are_not_too_many_are_withheld(server: ServerProcess, queue: str, values: object) -> None:
+async def test_values_within_the_limits_are_withheld(server: ServerProcess, queue: str, values: object) -> None:
     async with connect_raw(server) as client:
         link = await attach_exclusive_receiver(client, queue, 7)
         answer = await request_management(client, queue, "twinbus:withhold", {"property": "to", "values": values})

@@ -1,4 +1,4 @@
-"""A client over HTTP."""
+"""An HTTP client of the shared server."""
 
 from __future__ import annotations
 

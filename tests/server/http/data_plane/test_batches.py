@@ -1,4 +1,4 @@
-"""A batch is stored as a whole, or not at all."""
+"""Batches over HTTP are stored as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tests.support.server_process import ServerProcess
 
 
-def test_all_messages_of_a_batch_are_there_in_their_order(http_client: HttpClient, queue: str) -> None:
+def test_messages_of_a_batch_are_received_in_order(http_client: HttpClient, queue: str) -> None:
     sent = http_client.send_batch(
         queue,
         [
@@ -37,7 +37,7 @@ def test_all_messages_of_a_batch_are_there_in_their_order(http_client: HttpClien
 
 
 @pytest.mark.parametrize(
-    ("items", "told"),
+    ("items", "reason"),
     [
         ([], "a batch of 0 messages"),
         ({}, "the batch: Expected `array`"),
@@ -52,47 +52,47 @@ def test_all_messages_of_a_batch_are_there_in_their_order(http_client: HttpClien
         ([{"Body": "x"}, {"BrokerProperties": {"MessageId": "x" * 129}}], "129 characters"),
     ],
 )
-def test_one_that_is_wrong_is_the_end_of_all(
-    http_client: HttpClient, server: ServerProcess, queue: str, items: object, told: str
+def test_an_invalid_message_fails_the_whole_batch(
+    http_client: HttpClient, server: ServerProcess, queue: str, items: object, reason: str
 ) -> None:
     refused = http_client.send_batch(queue, items)
     assert refused.status == 400
-    assert told in refused.detail
+    assert reason in refused.detail
     assert server.message_counts(queue) == (0, 0)
 
 
 @pytest.mark.parametrize("body", [b"", b"[", b"\xff", b'[{"Body": "\\ud800"}]', b"[" * 5000, b'[{"Body": "x"}] x'])
-def test_what_is_no_json_is_refused(http_client: HttpClient, queue: str, body: bytes) -> None:
+def test_a_batch_that_is_not_json_is_refused(http_client: HttpClient, queue: str, body: bytes) -> None:
     refused = http_client.send(queue, body, Content_Type=f"{BATCH}; charset=utf-8")
     assert (refused.status, refused.detail[:11]) == (400, "the batch: ")
 
 
-def test_a_batch_is_no_larger_than_a_message(http_client: HttpClient, server: ServerProcess, queue: str) -> None:
+def test_a_batch_has_the_size_limit_of_a_message(http_client: HttpClient, server: ServerProcess, queue: str) -> None:
     assert http_client.send_batch(queue, [{"Body": "x" * 200_000}]).status == 201
     large = http_client.send_batch(queue, [{"Body": "x" * 150_000}, {"Body": "x" * 150_000}])
     assert (large.status, large.detail[:12]) == (403, "the body has")
-    grown = http_client.send(queue, json.dumps([{}] * 9_000), Content_Type=BATCH)
-    assert (grown.status, "a batch can have" in grown.detail) == (403, True)
+    many = http_client.send(queue, json.dumps([{}] * 9_000), Content_Type=BATCH)
+    assert (many.status, "a batch can have" in many.detail) == (403, True)
     assert server.message_counts(queue) == (1, 0)
 
 
-def test_many_small_messages_hold_nobody_up(http_client: HttpClient, queue: str) -> None:
+def test_other_requests_are_served_while_a_large_batch_is_stored(http_client: HttpClient, queue: str) -> None:
     longest, is_over = 0.0, threading.Event()
 
-    def look() -> None:
+    def poll_health() -> None:
         nonlocal longest
         while not is_over.is_set():
             began = time.monotonic()
             http_client.request("GET", "/health")
             longest = max(longest, time.monotonic() - began)
 
-    watch = threading.Thread(target=look)
-    watch.start()
-    took = []
+    poller = threading.Thread(target=poll_health)
+    poller.start()
+    durations = []
     for _ in range(5):
         began = time.monotonic()
         assert http_client.send_batch(queue, [{"Body": "x"}] * 4_000).status == 201
-        took.append(time.monotonic() - began)
+        durations.append(time.monotonic() - began)
     is_over.set()
-    watch.join()
-    assert longest < max(took) * 0.7, "somebody waited for as long as a batch takes"
+    poller.join()
+    assert longest < max(durations) * 0.7, "somebody waited for as long as a batch takes"

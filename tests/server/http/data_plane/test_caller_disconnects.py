@@ -1,4 +1,4 @@
-"""A caller whose connection ends in the very turn in which its message comes: the message is in the queue again."""
+"""If the caller disconnects in the same turn in which its message arrives, the message returns to the queue."""
 
 from __future__ import annotations
 
@@ -21,40 +21,40 @@ if TYPE_CHECKING:
     from twinbus.broker.ports.consumer import Delivery
 
 
-async def when_it_is_locked(server: InProcessServer, queue: str) -> None:
+async def after_the_message_is_locked(server: InProcessServer, queue: str) -> None:
     loop = asyncio.get_running_loop()
     caller = Caller(loop.create_future(), loop.create_future(), [])
-    taker = HttpReceiver([server.namespace.find(queue).parts[0].main], caller)
-    deliver = taker.deliver
+    receiver = HttpReceiver([server.namespace.find(queue).parts[0].main], caller)
+    deliver = receiver.deliver
 
-    def go(deliveries: list[Delivery]) -> int:
-        taken = deliver(deliveries)
+    def deliver_and_close(deliveries: list[Delivery]) -> int:
+        count = deliver(deliveries)
         caller.closed.set_result(None)
-        return taken
+        return count
 
-    taker.deliver = go  # type: ignore[method-assign]
+    receiver.deliver = deliver_and_close  # type: ignore[method-assign]
     with pytest.raises(ClientDisconnect):
-        await taker.receive(10)
+        await receiver.receive(10)
 
 
-async def when_its_answer_is_made(server: InProcessServer, queue: str) -> None:
-    caller, response = await received_and_deleted(server, queue)
+async def after_the_response_is_made(server: InProcessServer, queue: str) -> None:
+    caller, response = await prepare_deletion(server, queue)
     caller.closed.set_result(None)
-    await response({"type": "http"}, nothing_to_receive, lambda _event: nothing_to_receive())
+    await response({"type": "http"}, fail_if_called, lambda _event: fail_if_called())
 
 
-async def when_its_answer_cannot_be_sent(server: InProcessServer, queue: str) -> None:
-    _, response = await received_and_deleted(server, queue)
+async def while_the_response_is_sent(server: InProcessServer, queue: str) -> None:
+    _, response = await prepare_deletion(server, queue)
 
     async def send(_event: object) -> None:
         raise ConnectionError
 
     with pytest.raises(ConnectionError):
-        await response({"type": "http"}, nothing_to_receive, send)
+        await response({"type": "http"}, fail_if_called, send)
 
 
-async def received_and_deleted(server: InProcessServer, queue: str) -> tuple[Caller, DeletingResponse]:
-    """Who asked, and the answer that is to be sent."""
+async def prepare_deletion(server: InProcessServer, queue: str) -> tuple[Caller, DeletingResponse]:
+    """Lock a message for deletion, and return the caller and the response to send."""
     loop, source = asyncio.get_running_loop(), server.namespace.find_receivable(queue)
     caller = Caller(loop.create_future(), loop.create_future(), [])
     main = source.parts[0].main
@@ -65,45 +65,47 @@ async def received_and_deleted(server: InProcessServer, queue: str) -> tuple[Cal
     return caller, response
 
 
-async def nothing_to_receive() -> NoReturn:
+async def fail_if_called() -> NoReturn:
     raise AssertionError
 
 
-@pytest.mark.parametrize("go", [when_it_is_locked, when_its_answer_is_made, when_its_answer_cannot_be_sent])
-def test_the_message_is_there_again_and_no_delivery_is_counted(
-    tmp_path: Path, go: Callable[[InProcessServer, str], Coroutine[None, None, None]]
+@pytest.mark.parametrize(
+    "disconnect", [after_the_message_is_locked, after_the_response_is_made, while_the_response_is_sent]
+)
+def test_the_message_returns_to_the_queue_and_no_delivery_is_counted(
+    tmp_path: Path, disconnect: Callable[[InProcessServer, str], Coroutine[None, None, None]]
 ) -> None:
     with run_server_in_process(tmp_path) as server:
-        web, queue = HttpClient(server), server.create_queue()
-        web.send(queue, "x")
-        going = go(server, queue)
-        asyncio.run_coroutine_threadsafe(going, server._loop).result(20)  # noqa: SLF001  # where the broker lives
-        received = web.peek_lock(queue)
+        client, queue = HttpClient(server), server.create_queue()
+        client.send(queue, "x")
+        disconnecting = disconnect(server, queue)
+        asyncio.run_coroutine_threadsafe(disconnecting, server._loop).result(20)  # noqa: SLF001  # the broker's event loop
+        received = client.peek_lock(queue)
         assert (received.body, received.properties["DeliveryCount"]) == (b"x", 1)
         assert received.properties["SequenceNumber"] == 1
         assert server.message_counts(queue) == (1, 0)
 
 
 async def deletion(server: InProcessServer, queue: str) -> list[tuple[str, int]]:
-    """What is sent, each with how many messages there are by then."""
-    caller, response = await received_and_deleted(server, queue)
+    """Send the response, and return its events, each with the message count at that time."""
+    caller, response = await prepare_deletion(server, queue)
     main = server.namespace.find(queue).parts[0].main
-    seen: list[tuple[str, int]] = []
+    events: list[tuple[str, int]] = []
 
     async def send(event: Mapping[str, object]) -> None:
-        seen.append((str(event["type"]), main.local.active_count))
+        events.append((str(event["type"]), main.local.active_count))
         if event.get("body") and not caller.closed.done():
-            caller.closed.set_result(None)  # it has all, and goes
+            caller.closed.set_result(None)  # the caller has the whole response and disconnects
 
-    await response({"type": "http"}, nothing_to_receive, send)
-    return seen
+    await response({"type": "http"}, fail_if_called, send)
+    return events
 
 
-def test_a_message_is_deleted_when_its_answer_was_handed_over_also_to_one_who_goes_at_once(tmp_path: Path) -> None:
+def test_a_message_is_deleted_once_its_response_is_sent_even_if_the_caller_leaves(tmp_path: Path) -> None:
     with run_server_in_process(tmp_path) as server:
-        web, queue = HttpClient(server), server.create_queue()
-        web.send(queue, "x")
-        going = deletion(server, queue)
-        seen = asyncio.run_coroutine_threadsafe(going, server._loop).result(20)  # noqa: SLF001
-        assert seen == [("http.response.start", 1), ("http.response.body", 1), ("http.response.body", 0)]
+        client, queue = HttpClient(server), server.create_queue()
+        client.send(queue, "x")
+        deleting = deletion(server, queue)
+        events = asyncio.run_coroutine_threadsafe(deleting, server._loop).result(20)  # noqa: SLF001
+        assert events == [("http.response.start", 1), ("http.response.body", 1), ("http.response.body", 0)]
         assert server.message_counts(queue) == (0, 0)

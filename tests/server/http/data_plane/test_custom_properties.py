@@ -1,4 +1,4 @@
-"""Custom properties are headers: JSON on the wire, typed in AMQP, and never mistaken for HTTP's own."""
+"""Custom properties as HTTP headers: JSON in HTTP, typed values in AMQP, and never confused with standard headers."""
 
 from __future__ import annotations
 
@@ -37,31 +37,31 @@ def client(server: ServerProcess) -> Iterator[ServiceBusClient]:
         yield client
 
 
-def received_by_amqp(client: ServiceBusClient, queue: str) -> Any:  # noqa: ANN401  # the SDK's own
+def receive_over_amqp(client: ServiceBusClient, queue: str) -> Any:  # noqa: ANN401  # a type of the SDK
     with client.get_queue_receiver(queue) as receiver:
         (message,) = receiver.receive_messages(max_wait_time=10)
         receiver.complete_message(message)
     return message
 
 
-def test_values_are_what_json_says_and_names_keep_their_case(
+def test_header_values_are_parsed_as_json_and_names_keep_their_case(
     http_client: HttpClient, queue: str, client: ServiceBusClient
 ) -> None:
     names = {f"X{number}-Mixed.Case": text for number, text in enumerate(VALUES)}
     http_client.send(queue, "x", **names, Priority="High, said without quotes", User_Agent="a browser", X_MS_Thing="1")
-    found = received_by_amqp(client, queue).application_properties
-    assert {name.decode(): value for name, value in found.items()} == {
+    properties = receive_over_amqp(client, queue).application_properties
+    assert {name.decode(): value for name, value in properties.items()} == {
         **{name: _bytes(VALUES[text]) for name, text in names.items()},
         "Priority": b"High, said without quotes",
     }
 
 
 def _bytes(value: object) -> object:
-    """As the SDK shows text."""
+    """Strings as the SDK returns them."""
     return value.encode() if isinstance(value, str) else value
 
 
-def test_a_message_sent_over_http_is_whole_over_amqp(
+def test_a_message_sent_over_http_has_all_its_properties_over_amqp(
     http_client: HttpClient, queue: str, client: ServiceBusClient
 ) -> None:
     http_client.send(
@@ -71,10 +71,10 @@ def test_a_message_sent_over_http_is_whole_over_amqp(
         BrokerProperties='{"MessageId": "m-1", "Label": "l", "CorrelationId": "c", "SessionId": "s", "To": "t", '
         '"ReplyTo": "r", "ReplyToSessionId": "rs", "PartitionKey": "s", "TimeToLiveTimeSpan": "1.00:01:30"}',
     )
-    message = received_by_amqp(client, queue)
+    message = receive_over_amqp(client, queue)
     assert b"".join(message.body) == b"\x00 an order"
-    told = ("m-1", "l", "c", "s", "t", "r", "rs", "s", "text/order", 86_490)
-    assert told == (
+    expected = ("m-1", "l", "c", "s", "t", "r", "rs", "s", "text/order", 86_490)
+    assert expected == (
         message.message_id,
         message.subject,
         message.correlation_id,
@@ -88,7 +88,7 @@ def test_a_message_sent_over_http_is_whole_over_amqp(
     )
 
 
-def test_properties_of_amqp_are_headers_where_they_can_be(
+def test_amqp_properties_become_headers_if_http_allows_them(
     http_client: HttpClient, queue: str, client: ServiceBusClient
 ) -> None:
     when, name = datetime(2026, 1, 1, 12, tzinfo=UTC), uuid.uuid4()
@@ -130,7 +130,7 @@ def test_properties_of_amqp_are_headers_where_they_can_be(
         (AmqpAnnotatedMessage(sequence_body=["a", b"b"]), b"\x00Sv"),
     ],
 )
-def test_bodies_that_are_no_bytes(
+def test_bodies_that_are_not_bytes_are_returned_as_text_or_encoded(
     http_client: HttpClient, queue: str, client: ServiceBusClient, message: AmqpAnnotatedMessage, expected: bytes
 ) -> None:
     with client.get_queue_sender(queue) as sender:
@@ -139,12 +139,12 @@ def test_bodies_that_are_no_bytes(
 
 
 @pytest.mark.parametrize("number", ["1" * 400, "-" + "9" * 400, "1" * 5_000, "1e999", "-1e999"])
-def test_a_number_that_no_property_can_hold_is_refused(
+def test_a_number_beyond_64_bits_is_refused(
     http_client: HttpClient, server: ServerProcess, queue: str, number: str
 ) -> None:
     header = http_client.send(queue, "x", Weight=number)
     batch = http_client.send(queue, f'[{{"UserProperties": {{"Weight": {number}}}}}]', Content_Type=BATCH)
     assert (header.status, batch.status) == (400, 400)
-    assert "'Weight' is a number beyond those of 64 bits" in header.detail
+    assert "'Weight' is a number that does not fit in 64 bits" in header.detail
     assert http_client.send(queue, "x", Weight=f'"{number}"').status == 201
     assert server.message_counts(queue) == (1, 0)

@@ -1,7 +1,7 @@
-"""Whatever is asked for: an answer, never a failure of the server's own, and nothing in its log.
+"""Fuzzed HTTP requests: each gets a reply that is no internal error, and nothing is logged.
 
-Requests are put together from pieces that mean something and pieces that do not. The same ones in each run; with
-`--hypothesis-seed=random` others.
+Requests are assembled from valid and invalid pieces. Each run uses the same requests, unless it is started with
+`--hypothesis-seed=random`.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ QUERIES = st.sampled_from(
         "timeout=0&a&a&&=",
     ]
 )
-"""Nobody waits for a message here."""
+"""Each query has a timeout of 0, so that no request waits for a message."""
 JSON_PIECES = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=20)),
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=8), inner, max_size=3)),
@@ -142,7 +142,7 @@ BODIES = st.one_of(
     body=BODIES,
     is_known=st.integers(0, 9).map(bool),
 )
-def ask(
+def send_request(
     http_client: HttpClient,
     queue: str,
     *,
@@ -153,19 +153,19 @@ def ask(
     body: bytes,
     is_known: bool,
 ) -> None:
-    method = "GET" if method == "DELETE" and pieces == ["QUEUE"] else method  # else the rest would find nothing
+    method = "GET" if method == "DELETE" and pieces == ["QUEUE"] else method  # keep the queue for later requests
     target = "/" + "/".join(queue if piece == "QUEUE" else piece for piece in pieces) + f"?{query}"
-    shown = {"Authorization": http_client.server.token("").encode()} if is_known else {}
+    authorization = {"Authorization": http_client.server.token("").encode()} if is_known else {}
     connection = http_client.connection
-    connection.request(method, target, body, shown | headers)
+    connection.request(method, target, body, authorization | headers)
     answer = connection.getresponse()
     content = answer.read()
     assert answer.status < 500 or answer.status == 501, (answer.status, content)
     assert answer.status != 101
 
 
-def test_no_request_makes_the_server_fail(http_client: HttpClient, queue: str) -> None:
+def test_no_fuzzed_request_causes_an_internal_error(http_client: HttpClient, queue: str) -> None:
     with closing(
         http.client.HTTPConnection(http_client.server.host, http_client.server.http_port, timeout=20)
     ) as http_client.connection:
-        ask(http_client, queue)
+        send_request(http_client, queue)

@@ -1,4 +1,4 @@
-"""Requests that mean something else to a proxy than to us, or never end: refused, and nobody else is harmed."""
+"""Ambiguous or endless HTTP requests (request smuggling, slow bodies) are refused and harm no other client."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
         ("no colon",),
     ],
 )
-def test_a_request_that_can_be_read_in_two_ways_is_refused(
+def test_an_ambiguous_request_is_refused(
     http_client: HttpClient, server: ServerProcess, queue: str, lines: tuple[str, ...]
 ) -> None:
     head = http_client.request_head("POST", f"/{queue}/messages", *(line.encode().decode("latin-1") for line in lines))
@@ -60,7 +60,7 @@ def test_a_request_that_can_be_read_in_two_ways_is_refused(
 
 
 @pytest.mark.parametrize("host", ["Host: a:1/orders", "Host: a/b", "Host: user@a", "Host:", "Host: a b", "Host: a:1?x"])
-def test_a_host_that_is_none_is_refused(http_client: HttpClient, server: ServerProcess, queue: str, host: str) -> None:
+def test_an_invalid_host_is_refused(http_client: HttpClient, server: ServerProcess, queue: str, host: str) -> None:
     with http_client.raw_socket() as connection:
         connection.sendall(
             http_client.request_head("POST", f"/{queue}/messages", "Content-Length: 1", "Connection: close", host=host)
@@ -72,19 +72,19 @@ def test_a_host_that_is_none_is_refused(http_client: HttpClient, server: ServerP
     assert server.message_counts(queue) == (0, 0)
 
 
-def test_the_host_of_a_request_does_not_widen_a_token(
+def test_the_host_header_does_not_widen_the_scope_of_a_token(
     http_client: HttpClient, server: ServerProcess, queue: str
 ) -> None:
-    """A token for the bare host is one for the namespace; one for `host/queue` is for that queue alone."""
+    """A token for the bare host is valid for the namespace; a token for `host/queue` is valid for that queue only."""
     narrow = make_token("a:1/orders", server.key_name, server.key, int(time.time()) + 600)
     body = QUEUE_ENTRY.format(f"<ForwardTo>sb://h/{queue}</ForwardTo>")
-    shown = {"ServiceBusSupplementaryAuthorization": narrow, "Content_Type": "application/atom+xml"}
-    assert http_client.request("PUT", f"/{queue}-forwards", body, Host="a:1/orders", **shown).status == 400
-    assert http_client.request("PUT", f"/{queue}-forwards", body, Host="a:1", **shown).status == 401
+    headers = {"ServiceBusSupplementaryAuthorization": narrow, "Content_Type": "application/atom+xml"}
+    assert http_client.request("PUT", f"/{queue}-forwards", body, Host="a:1/orders", **headers).status == 400
+    assert http_client.request("PUT", f"/{queue}-forwards", body, Host="a:1", **headers).status == 401
 
 
 @pytest.mark.parametrize("target", ["http://x/{}/messages", "http://other/{}/messages", "{}/messages", "*"])
-def test_a_target_that_is_no_path_is_refused(
+def test_a_request_target_that_is_not_a_path_is_refused(
     http_client: HttpClient, server: ServerProcess, queue: str, target: str
 ) -> None:
     with http_client.raw_socket() as connection:
@@ -99,7 +99,7 @@ def test_a_target_that_is_no_path_is_refused(
     "chunks",
     [b"5 \nhello0\r\n\r\n", b"0x5\r\nhello\r\n0\r\n\r\n", b"-1\r\n\r\n", b"5\r\nhelloXX0\r\n\r\n", b"F" * 30 + b"\r\n"],
 )
-def test_chunks_that_do_not_add_up_are_refused(
+def test_malformed_chunks_are_refused(
     http_client: HttpClient, server: ServerProcess, queue: str, chunks: bytes
 ) -> None:
     with http_client.raw_socket() as connection:
@@ -122,7 +122,9 @@ def test_lines_that_end_in_lf_alone_are_refused(http_client: HttpClient, server:
     assert server.message_counts(queue) == (0, 0)
 
 
-def test_a_second_request_is_looked_at_as_the_first(http_client: HttpClient, server: ServerProcess, queue: str) -> None:
+def test_a_second_request_on_a_connection_is_checked_like_the_first(
+    http_client: HttpClient, server: ServerProcess, queue: str
+) -> None:
     send = http_client.request_head("POST", f"/{queue}/messages", "Content-Length: 4") + b"a\n\nb"
     with http_client.raw_socket() as connection:
         connection.sendall(send + send + send.replace(b"\r\n", b"\n"))
@@ -132,9 +134,7 @@ def test_a_second_request_is_looked_at_as_the_first(http_client: HttpClient, ser
     assert server.message_counts(queue) == (2, 0)
 
 
-def test_requests_behind_each_other_are_answered_in_their_order(
-    http_client: HttpClient, server: ServerProcess, queue: str
-) -> None:
+def test_pipelined_requests_are_answered_in_order(http_client: HttpClient, server: ServerProcess, queue: str) -> None:
     send = http_client.request_head("POST", f"/{queue}/messages", "Content-Length: 1")
     last = http_client.request_head("DELETE", f"/{queue}/messages/head", "Connection: close")
     with http_client.raw_socket() as connection:
@@ -145,7 +145,9 @@ def test_requests_behind_each_other_are_answered_in_their_order(
     assert server.message_counts(queue) == (4, 0)
 
 
-def test_what_follows_a_refused_body_is_no_request(http_client: HttpClient, server: ServerProcess, queue: str) -> None:
+def test_the_rest_of_a_refused_body_is_not_parsed_as_a_request(
+    http_client: HttpClient, server: ServerProcess, queue: str
+) -> None:
     inner = http_client.request_head("POST", f"/{queue}/messages", "Content-Length: 1") + b"x"
     with http_client.raw_socket() as connection:
         body = inner + b" " * (300_000 - len(inner))
@@ -158,11 +160,11 @@ def test_what_follows_a_refused_body_is_no_request(http_client: HttpClient, serv
     assert server.message_counts(queue) == (0, 0)
 
 
-def test_those_who_drag_on_keep_nobody_waiting(http_client: HttpClient, server: ServerProcess, queue: str) -> None:
-    """`tests/server/http/test_slow_clients.py` shows, with a shorter timeout, that they are cut off in the end."""
-    dragging = [http_client.raw_socket() for _ in range(50)]
+def test_slow_clients_do_not_delay_other_clients(http_client: HttpClient, server: ServerProcess, queue: str) -> None:
+    """`tests/server/http/test_slow_clients.py` tests, with a shorter timeout, that slow clients are disconnected."""
+    slow = [http_client.raw_socket() for _ in range(50)]
     try:
-        for number, connection in enumerate(dragging):
+        for number, connection in enumerate(slow):
             head = http_client.request_head("POST", f"/{queue}/messages", "Content-Length: 100")
             connection.sendall(head[: 20 * number] if number < 25 else head + b"x" * number)
         began = time.monotonic()
@@ -171,7 +173,7 @@ def test_those_who_drag_on_keep_nobody_waiting(http_client: HttpClient, server: 
             assert http_client.receive_and_delete(queue).status == 200
         assert time.monotonic() - began < 10
     finally:
-        for connection in dragging:
+        for connection in slow:
             connection.close()
     wait_until(lambda: server.message_counts(queue) == (0, 0))
 
@@ -188,7 +190,7 @@ def test_those_who_drag_on_keep_nobody_waiting(http_client: HttpClient, server: 
         "/" + "%2F" * 20_000 + "x",
     ],
 )
-def test_an_address_without_end_takes_no_time(http_client: HttpClient, target: str) -> None:
+def test_a_very_long_address_is_refused_quickly(http_client: HttpClient, target: str) -> None:
     began = time.monotonic()
     for method in ("GET", "POST", "DELETE"):
         assert http_client.request(method, target).status in {400, 404, 405}

@@ -1,4 +1,4 @@
-"""Receivers wait for a message; those who go away take none with them."""
+"""Long polling: a receive waits for a message, and a caller that disconnects takes no message."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ METHODS = pytest.mark.parametrize("method", ["POST", "DELETE"])
 
 @METHODS
 @pytest.mark.parametrize("timeout", ["0", "0.3", "1"])
-def test_where_there_is_nothing_the_answer_comes_when_the_time_is_over(
+def test_an_empty_queue_gets_204_after_the_timeout(
     http_client: HttpClient, queue: str, method: str, timeout: str
 ) -> None:
     began = time.monotonic()
@@ -34,7 +34,7 @@ def test_where_there_is_nothing_the_answer_comes_when_the_time_is_over(
 
 
 @METHODS
-def test_what_is_there_is_had_without_waiting(http_client: HttpClient, queue: str, method: str) -> None:
+def test_stored_messages_are_received_without_waiting(http_client: HttpClient, queue: str, method: str) -> None:
     for _ in range(5):
         http_client.send(queue)
     answers = [http_client.request(method, f"/{queue}/messages/head?timeout=0") for _ in range(6)]
@@ -42,25 +42,25 @@ def test_what_is_there_is_had_without_waiting(http_client: HttpClient, queue: st
 
 
 @METHODS
-def test_a_message_ends_the_waiting(http_client: HttpClient, queue: str, method: str) -> None:
+def test_a_sent_message_ends_a_pending_receive(http_client: HttpClient, queue: str, method: str) -> None:
     with ThreadPoolExecutor(8) as threads:
-        waiting = [threads.submit(http_client.request, method, f"/{queue}/messages/head") for _ in range(6)]
+        pending = [threads.submit(http_client.request, method, f"/{queue}/messages/head") for _ in range(6)]
         time.sleep(0.2)
         for number in range(6):
             http_client.send(queue, str(number))
-        bodies = [one.result().body for one in waiting]
+        bodies = [request.result().body for request in pending]
     assert sorted(bodies) == [b"0", b"1", b"2", b"3", b"4", b"5"]
 
 
 @pytest.mark.parametrize("timeout", ["", "-1", "soon", "1e3", "NaN", "0x10", "1.", "99999999999", "\u0661"])
-def test_what_is_no_time_is_refused(http_client: HttpClient, queue: str, timeout: str) -> None:
+def test_an_invalid_timeout_is_refused(http_client: HttpClient, queue: str, timeout: str) -> None:
     refused = http_client.peek_lock(queue, timeout=quote(timeout))
     assert (refused.status, refused.detail[:11]) == (400, "timeout is ")
 
 
 @METHODS
 @pytest.mark.parametrize("how", ["end", "reset", "after asking more"])
-def test_one_who_goes_away_while_waiting_takes_nothing(
+def test_a_caller_that_disconnects_while_waiting_takes_no_message(
     http_client: HttpClient, queue: str, method: str, how: str
 ) -> None:
     for _ in range(3):
@@ -79,7 +79,7 @@ def test_one_who_goes_away_while_waiting_takes_nothing(
 
 
 @METHODS
-def test_one_who_asks_for_more_already_does_not_wait(http_client: HttpClient, queue: str, method: str) -> None:
+def test_a_pipelined_request_ends_a_pending_receive(http_client: HttpClient, queue: str, method: str) -> None:
     with http_client.raw_socket() as connection:
         began = time.monotonic()
         connection.sendall(
@@ -93,44 +93,44 @@ def test_one_who_asks_for_more_already_does_not_wait(http_client: HttpClient, qu
         assert time.monotonic() - began < 30
 
 
-def test_under_a_crowd_that_comes_and_goes_every_message_is_received_once(
+def test_every_message_is_received_once_after_many_disconnects(
     http_client: HttpClient, server: ServerProcess, queue: str
 ) -> None:
     count = 60
 
-    def come_and_go(number: int) -> None:
+    def connect_and_leave(number: int) -> None:
         with http_client.raw_socket() as connection:
             connection.sendall(http_client.request_head("DELETE", f"/{queue}/messages/head?timeout=60"))
-            time.sleep(number % 4 / 100)  # not long enough for a message: none is sent yet
+            time.sleep(number % 4 / 100)  # disconnects before any message is sent
 
     with ThreadPoolExecutor(10) as threads:
-        list(threads.map(come_and_go, range(80)))
+        list(threads.map(connect_and_leave, range(80)))
         time.sleep(0.3)
         sent = [threads.submit(http_client.send, queue, str(number)) for number in range(count)]
-        taken = [threads.submit(http_client.receive_and_delete, queue) for _ in range(count)]
-        assert {one.result().status for one in sent} == {201}
-        assert sorted(int(one.result().body) for one in taken) == list(range(count))
+        received = [threads.submit(http_client.receive_and_delete, queue) for _ in range(count)]
+        assert {request.result().status for request in sent} == {201}
+        assert sorted(int(request.result().body) for request in received) == list(range(count))
     wait_until(lambda: server.message_counts(queue) == (0, 0))
 
 
-def test_who_waits_is_told_when_the_queue_is_deleted(
+def test_deleting_the_queue_ends_a_pending_receive_with_404(
     http_client: HttpClient, server: ServerProcess, queue: str
 ) -> None:
     with ThreadPoolExecutor(1) as threads:
-        waiting = threads.submit(http_client.peek_lock, queue, 60)
+        pending = threads.submit(http_client.peek_lock, queue, 60)
         time.sleep(0.3)
         server.delete_queue(queue)
-        answer = waiting.result()
+        answer = pending.result()
     assert (answer.status, "was deleted" in answer.detail) == (404, True)
 
 
-def test_a_server_that_stops_lets_those_who_wait_go_at_once(tmp_path: Path) -> None:
+def test_stopping_the_server_ends_pending_receives_at_once(tmp_path: Path) -> None:
     with run_server(tmp_path) as server, ThreadPoolExecutor(2) as threads:
-        web, queue = HttpClient(server), server.create_queue()
-        waiting = [threads.submit(call, queue, 60) for call in (web.peek_lock, web.receive_and_delete)]
+        client, queue = HttpClient(server), server.create_queue()
+        pending = [threads.submit(call, queue, 60) for call in (client.peek_lock, client.receive_and_delete)]
         time.sleep(0.5)
         began = time.monotonic()
         server.stop()
         assert time.monotonic() - began < 4
-        assert [one.result().status for one in waiting] == [204, 204]
+        assert [request.result().status for request in pending] == [204, 204]
         server.start()

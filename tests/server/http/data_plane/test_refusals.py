@@ -1,4 +1,4 @@
-"""What is wrong with a request is said, and nothing is done about it."""
+"""Invalid requests are refused with a reason and change nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize(
-    ("properties", "told"),
+    ("properties", "reason"),
     [
         ("", "BrokerProperties: Input data was truncated"),
         ("{", "BrokerProperties: Input data was truncated"),
@@ -38,36 +38,34 @@ if TYPE_CHECKING:
         ('{"ScheduledEnqueueTimeUtc": "2026-13-01"}', "ScheduledEnqueueTimeUtc is "),
         ('{"ScheduledEnqueueTimeUtc": ""}', "ScheduledEnqueueTimeUtc is "),
         ('{"ForcePersistence": "yes"}', "at `$.ForcePersistence`"),
-        ('{"ContentType": "für"}', "a content type has 1 to 255 characters of ASCII"),
-        (json.dumps({"MessageId": "x" * 129}), "a message-id of 129 characters; it can have 128"),
+        ('{"ContentType": "für"}', "it must have 1 to 255 printable ASCII characters"),
+        (json.dumps({"MessageId": "x" * 129}), "the message-id has 129 characters; the limit is 128"),
         (json.dumps({"SessionId": "x" * 129}), "129 characters"),
         (json.dumps({"PartitionKey": "x" * 129}), "129 characters"),
         ('{"Label": "\\ud800"}', "BrokerProperties: "),
         ('{"a":' * 2_000, "BrokerProperties: "),
     ],
 )
-def test_broker_properties_that_cannot_be(
-    http_client: HttpClient, server: ServerProcess, queue: str, properties: str, told: str
+def test_invalid_broker_properties_are_refused(
+    http_client: HttpClient, server: ServerProcess, queue: str, properties: str, reason: str
 ) -> None:
     refused = http_client.send(queue, "x", BrokerProperties=properties)
     assert refused.status == 400
-    assert told in refused.detail
+    assert reason in refused.detail
     assert server.message_counts(queue) == (0, 0)
 
 
-def test_broker_properties_twice(http_client: HttpClient, queue: str) -> None:
+def test_two_broker_properties_headers_are_refused(http_client: HttpClient, queue: str) -> None:
     with http_client.raw_socket() as connection:
         lines = ("BrokerProperties: {}", "brokerproperties: {}", "Content-Length: 0", "Connection: close")
         connection.sendall(http_client.request_head("POST", f"/{queue}/messages", *lines))
-        assert b"there are several headers BrokerProperties" in read_to_end(connection)
+        assert b"there are several BrokerProperties headers" in read_to_end(connection)
 
 
-def test_a_message_is_no_larger_than_its_queue_takes(
-    http_client: HttpClient, server: ServerProcess, queue: str
-) -> None:
+def test_a_message_above_the_size_limit_is_refused(http_client: HttpClient, server: ServerProcess, queue: str) -> None:
     assert http_client.send(queue, b"x" * 262_000).status == 201
-    with_its_properties = http_client.send(queue, b"x" * 262_140)
-    assert (with_its_properties.status, "it can have 262144" in with_its_properties.detail) == (403, True)
+    too_large = http_client.send(queue, b"x" * 262_140)
+    assert (too_large.status, "it can have 262144" in too_large.detail) == (403, True)
     assert http_client.send(queue, b"x" * 262_145).status == 403
     assert http_client.send(queue, b"x" * 20_000_000).status == 403
     assert http_client.send(queue, "x", **{f"P{number}": "x" * 30_000 for number in range(2)}).status == 201
@@ -76,7 +74,7 @@ def test_a_message_is_no_larger_than_its_queue_takes(
 
 
 @pytest.mark.parametrize("lines", [["BrokerProperties: " + "x" * 70_000], [f"P{n}: " + "x" * 10_000 for n in range(7)]])
-def test_more_properties_than_a_request_can_have(
+def test_headers_above_the_limit_are_refused(
     http_client: HttpClient, server: ServerProcess, queue: str, lines: list[str]
 ) -> None:
     with http_client.raw_socket() as connection:
@@ -97,20 +95,20 @@ def test_more_properties_than_a_request_can_have(
     ],
 )
 class TestEachRequest:
-    """... whichever it is."""
+    """Refusals that are the same for every request of the data plane."""
 
-    def test_an_entity_that_is_not_there(self, http_client: HttpClient, method: str, target: str) -> None:
+    def test_a_missing_entity_is_not_found(self, http_client: HttpClient, method: str, target: str) -> None:
         for name in ("missing", "missing/subscriptions/all", "missing/$DeadLetterQueue"):
             refused = http_client.request(method, target.format(name))
             assert refused.status == 404
             assert refused.detail.startswith("The messaging entity 'missing")
 
-    def test_an_address_that_has_no_messages(
+    def test_an_address_without_messages_is_not_found(
         self, http_client: HttpClient, queue: str, method: str, target: str
     ) -> None:
         assert http_client.request(method, target.format(f"{queue}/$management")).status == 404
 
-    def test_a_token_that_is_over_missing_forged_or_for_another(
+    def test_an_expired_forged_or_foreign_token_is_refused(
         self, http_client: HttpClient, server: ServerProcess, queue: str, method: str, target: str
     ) -> None:
         for token in (
@@ -123,7 +121,7 @@ class TestEachRequest:
         ):
             assert http_client.request(method, target.format(queue), token=token).status == 401
 
-    def test_the_token_is_looked_at_before_the_body(
+    def test_the_token_is_checked_before_the_body_is_read(
         self, http_client: HttpClient, queue: str, method: str, target: str
     ) -> None:
         with http_client.raw_socket() as connection:
@@ -132,18 +130,18 @@ class TestEachRequest:
             assert connection.recv(65_536).startswith(b"HTTP/1.1 401 ")
 
 
-def test_a_queue_that_is_disabled(http_client: HttpClient, server: ServerProcess) -> None:
+def test_a_disabled_queue_refuses_sends_and_receives(http_client: HttpClient, server: ServerProcess) -> None:
     queue = server.create_queue(Status="Disabled")
     for answer in (http_client.send(queue), http_client.peek_lock(queue), http_client.receive_and_delete(queue)):
         assert (answer.status, "is Disabled" in answer.detail) == (400, True)
 
 
-def test_methods_that_an_address_does_not_have(http_client: HttpClient, queue: str) -> None:
+def test_an_unsupported_method_is_refused_with_the_allowed_methods(http_client: HttpClient, queue: str) -> None:
     refused = http_client.request("PATCH", f"/{queue}/messages/head")
     assert (refused.status, refused.headers["Allow"]) == (405, "POST, DELETE, PUT, GET")
 
 
-def test_entities_may_be_named_like_messages(http_client: HttpClient, server: ServerProcess) -> None:
+def test_an_entity_may_be_named_messages(http_client: HttpClient, server: ServerProcess) -> None:
     from tests.support.server_process import QUEUE_ENTRY  # noqa: PLC0415
 
     name = f"{server.create_queue()}/messages"
@@ -153,7 +151,7 @@ def test_entities_may_be_named_like_messages(http_client: HttpClient, server: Se
     server.delete_queue(name)
 
 
-def test_each_right_opens_what_it_is_for(tmp_path: Path) -> None:
+def test_each_right_allows_only_its_own_operations(tmp_path: Path) -> None:
     keys = [
         Key("root", "cm9vdA=="),
         Key("sender", "c2VuZGVy", rights=frozenset({Right.SEND})),
@@ -161,16 +159,16 @@ def test_each_right_opens_what_it_is_for(tmp_path: Path) -> None:
     ]
     with run_server_in_process(tmp_path, keys=keys) as server:
         server._ready["connection_string"] = "SharedAccessKeyName=root;SharedAccessKey=cm9vdA=="  # noqa: SLF001
-        web, queue = HttpClient(server), server.create_queue()
+        client, queue = HttpClient(server), server.create_queue()
         sender = server.token(queue, key_name="sender", key="c2VuZGVy")
         listener = server.token(queue, key_name="listener", key="bGlzdGVuZXI=")
-        assert web.request("POST", f"/{queue}/messages", "x", token=listener).status == 401
-        assert web.request("POST", f"/{queue}/messages", "x", token=sender).status == 201
+        assert client.request("POST", f"/{queue}/messages", "x", token=listener).status == 401
+        assert client.request("POST", f"/{queue}/messages", "x", token=sender).status == 201
         for method in ("POST", "DELETE"):
-            assert web.request(method, f"/{queue}/messages/head?timeout=0", token=sender).status == 401
-        received = web.request("POST", f"/{queue}/messages/head", token=listener)
+            assert client.request(method, f"/{queue}/messages/head?timeout=0", token=sender).status == 401
+        received = client.request("POST", f"/{queue}/messages/head", token=listener)
         assert received.body == b"x"
         for method in ("PUT", "POST", "DELETE"):
-            assert web.request(method, received.location, token=sender).status == 401
-        assert web.request("DELETE", received.location, token=listener).status == 200
-        assert web.request("GET", f"/{queue}", token=listener).status == 401
+            assert client.request(method, received.location, token=sender).status == 401
+        assert client.request("DELETE", received.location, token=listener).status == 200
+        assert client.request("GET", f"/{queue}", token=listener).status == 401

@@ -1,4 +1,4 @@
-"""A token opens the requests whose address starts with its own, by whole segments, and nothing else."""
+"""A token is valid for addresses that start with its resource, compared by whole segments, and for no others."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SECRET = "b25lLWtleS1vZi1vbmUtcXVldWUtYW5kLW5vLW90aGVy"
 
 
 def token(server: ServerProcess, resource: str, name: str | None = None, secret: str | None = None) -> str:
-    """For exactly this address."""
+    """A token for exactly this resource."""
     return make_token(resource, name or server.key_name, secret or server.key, int(time.time()) + 600)
 
 
@@ -40,14 +40,14 @@ def token(server: ServerProcess, resource: str, name: str | None = None, secret:
         "http://{host}",
     ],
 )
-def test_a_token_for_any_prefix_of_a_requests_own_address_is_accepted(
+def test_a_token_for_any_prefix_of_the_request_address_is_accepted(
     http_client: HttpClient, server: ServerProcess, queue: str, resource: str
 ) -> None:
     encoded = "".join(f"%{ord(letter):02x}" for letter in queue)
-    shown = token(server, resource.format(host=server.host, port=server.http_port, queue=queue, QUEUE=queue.upper(),
+    signed = token(server, resource.format(host=server.host, port=server.http_port, queue=queue, QUEUE=queue.upper(),
                                           encoded=encoded))  # fmt: skip
-    assert http_client.request("POST", f"/{queue}/messages", "x", token=shown).status == 201
-    assert http_client.request("DELETE", f"/{queue}/messages/head", token=shown).body == b"x"
+    assert http_client.request("POST", f"/{queue}/messages", "x", token=signed).status == 201
+    assert http_client.request("DELETE", f"/{queue}/messages/head", token=signed).body == b"x"
 
 
 def test_a_token_for_the_exact_address_of_every_request_is_accepted(
@@ -62,8 +62,8 @@ def test_a_token_for_the_exact_address_of_every_request_is_accepted(
             "POST", f"/{queue}/messages/head", token=token(server, f"http://h/{queue}/messages/head")
         )
         assert locked.status == 201
-        named = f"/{queue}/messages/{quote(message_id, safe='')}/{locked.location.rpartition('/')[2]}"
-        assert [call("POST", named), call("PUT", named)] == [200, 200]
+        message_address = f"/{queue}/messages/{quote(message_id, safe='')}/{locked.location.rpartition('/')[2]}"
+        assert [call("POST", message_address), call("PUT", message_address)] == [200, 200]
         assert call("DELETE", f"/{queue}/messages/head?timeout=5") == 200
     assert call("GET", f"/{queue}") == 200
 
@@ -95,15 +95,15 @@ def test_a_token_for_the_exact_address_of_every_request_is_accepted(
         ("messages", "POST", "/{}/messages"),
     ],
 )
-def test_a_token_opens_no_address_that_it_is_no_prefix_of(
+def test_a_token_is_refused_for_an_address_that_it_is_not_a_prefix_of(
     http_client: HttpClient, server: ServerProcess, queue: str, scope: str, method: str, target: str
 ) -> None:
-    shown = token(server, f"http://{server.host}/{scope.format(queue)}")
-    assert http_client.request(method, target.replace("{}", queue), token=shown).status == 401
+    signed = token(server, f"http://{server.host}/{scope.format(queue)}")
+    assert http_client.request(method, target.replace("{}", queue), token=signed).status == 401
     assert server.message_counts(queue) == (0, 0)
 
 
-def test_keys_of_an_entity_sign_for_the_addresses_of_that_entity_only(
+def test_keys_of_an_entity_are_valid_for_addresses_of_that_entity_only(
     http_client: HttpClient, server: ServerProcess, queue: str
 ) -> None:
     for name, key_name in ((f"{queue}-own", "sender"), (f"{queue}/messages", "other")):
@@ -113,25 +113,27 @@ def test_keys_of_an_entity_sign_for_the_addresses_of_that_entity_only(
     own = f"{queue}-own"
 
     def status(method: str, target: str, resource: str, key_name: str) -> int:
-        shown = token(server, f"http://{server.host}/{resource}", key_name, SECRET)
-        return http_client.request(method, target, "x", token=shown).status
+        signed = token(server, f"http://{server.host}/{resource}", key_name, SECRET)
+        return http_client.request(method, target, "x", token=signed).status
 
     assert status("POST", f"/{own}/messages", f"{own}/messages", "sender") == 201
-    assert status("POST", f"/{own}/messages/head?timeout=0", f"{own}/messages", "sender") == 401  # has Send alone
-    assert status("POST", f"/{queue}/messages", f"{queue}/messages", "sender") == 401  # has no such key
-    # A key of the queue `q/messages` is none of the queue `q`, whose messages have that address.
+    assert (
+        status("POST", f"/{own}/messages/head?timeout=0", f"{own}/messages", "sender") == 401
+    )  # the key has only Send
+    assert status("POST", f"/{queue}/messages", f"{queue}/messages", "sender") == 401  # another queue's key
+    # A key of the queue `q/messages` is not valid for the queue `q`, whose messages have the same address.
     assert status("POST", f"/{queue}/messages", f"{queue}/messages", "other") == 401
     assert status("POST", f"/{queue}/messages/messages", f"{queue}/messages", "other") == 201
     assert server.message_counts(queue) == (0, 0)
     server.delete_queue(f"{queue}/messages")
 
 
-async def test_over_amqp_a_token_for_the_address_of_messages_opens_no_link(server: ServerProcess, queue: str) -> None:
+async def test_over_amqp_a_token_for_the_messages_address_allows_no_link(server: ServerProcess, queue: str) -> None:
     async with connect_raw(server, Credentials.anonymous()) as client:
         for audience in (f"http://{server.host}/{queue}/messages", f"amqp://{server.host}/{queue}"):
-            shown = token(server, f"http://{server.host}/{queue}/messages")
+            signed = token(server, f"http://{server.host}/{queue}/messages")
             properties = {"operation": "put-token", "name": audience, "type": "servicebus.windows.net:sastoken"}
-            answer = await client.request_status("$cbs", properties, shown)
+            answer = await client.request_status("$cbs", properties, signed)
             assert answer["status-code"] == (202 if audience.endswith("messages") else 401)
         async with asyncio.timeout(10):
             for attach in (client.attach_sender, client.attach_receiver):

@@ -1,4 +1,4 @@
-"""Over HTTP a message is sent to a topic, and received from each of its subscriptions."""
+"""Topics over HTTP: a message sent to a topic is received from each of its subscriptions."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ def topic(server: ServerProcess) -> str:
     return name
 
 
-def test_each_subscription_has_its_copy_and_settles_it(http_client: HttpClient, topic: str) -> None:
+def test_each_subscription_settles_its_own_copy(http_client: HttpClient, topic: str) -> None:
     assert http_client.send_with_properties(topic, "news", MessageId="m-1").status == 201
     for subscription in ("one", "Two"):
         received = http_client.peek_lock(f"{topic}/Subscriptions/{subscription}")
         assert (received.status, received.body, received.properties["MessageId"]) == (201, b"news", "m-1")
         assert http_client.request("POST", received.location).status == 200
         assert http_client.request("PUT", received.location).status == 200
-        again = http_client.peek_lock(f"{topic}/subscriptions/{subscription}")
-        assert (again.body, again.properties["DeliveryCount"]) == (b"news", 2)
-        assert http_client.request("DELETE", again.location).status == 200
+        redelivered = http_client.peek_lock(f"{topic}/subscriptions/{subscription}")
+        assert (redelivered.body, redelivered.properties["DeliveryCount"]) == (b"news", 2)
+        assert http_client.request("DELETE", redelivered.location).status == 200
         assert http_client.receive_and_delete(f"{topic}/subscriptions/{subscription}", timeout=0).status == 204
 
 
@@ -43,7 +43,7 @@ def test_a_batch_is_published_and_received_and_deleted(http_client: HttpClient, 
         ]
 
 
-def test_a_topic_is_not_received_from_and_a_subscription_is_not_sent_to(http_client: HttpClient, topic: str) -> None:
+def test_topics_allow_no_receives_and_subscriptions_no_sends(http_client: HttpClient, topic: str) -> None:
     assert http_client.peek_lock(topic, timeout=0).status == 400
     assert http_client.send(f"{topic}/subscriptions/one", "x").status == 400
     assert http_client.receive_and_delete(f"{topic}/subscriptions/one/$DeadLetterQueue", timeout=0).status == 204

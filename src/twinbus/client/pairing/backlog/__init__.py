@@ -1,4 +1,5 @@
-"""The backlog queues of the secondary.
+"""Backlog queues in the secondary.
 
-Owns: their creation and rotation, their contents, and how messages are rewritten for them and back.
+Owns: the creation, rotation and inspection of backlog queues, and the rewriting of messages that are parked and
+restored.
 """

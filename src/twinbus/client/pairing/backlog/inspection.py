@@ -1,7 +1,7 @@
-"""A backlog queue, as it is seen from outside: how many messages lie in it, how old, and for whom.
+"""The contents of a backlog queue: the number of parked messages, their age, and their destinations.
 
-Owns: the questions to the secondary and their answers. Whatever cannot be asked now is unknown (None), never an error:
-whoever looks wants to see the rest.
+Owns: the requests to the secondary and their results. A value that cannot be read is unknown (None), never an error, so
+that the caller still gets the other values.
 """
 
 from __future__ import annotations
@@ -25,55 +25,55 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger(__name__)
 
 SAMPLE_SIZE: Final = 1_000
-"""Messages of a queue that are looked at."""
+"""The default number of messages to peek at in a queue."""
 PEEK_BATCH_SIZE: Final = 250
 MAX_PEEKED_BYTES: Final = 16_000_000
-"""Of messages of a queue that are looked at: they come with their bodies."""
+"""The maximum bytes to peek at in a queue: peeked messages include their bodies."""
 
 
 class QueueRuntimeReader(Protocol):
-    """What is needed of a NamespaceManager."""
+    """The method of NamespaceManager that inspection needs."""
 
     async def get_queue_runtime(self, path: str) -> QueueRuntime:
-        """What a queue holds now."""
+        """Return the current counts of a queue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BacklogQueueContents:
-    """What lies in a backlog queue. None is: it could not be asked."""
+    """The contents of a backlog queue. None means that the value could not be read."""
 
     parked: int | None = None
     size_bytes: int | None = None
     dead_lettered: int | None = None
     oldest: dt.datetime | None = None
-    """When the oldest parked message was parked; None also where there is none."""
+    """The time when the oldest parked message was parked; also None if there are no messages."""
     oldest_number: int | None = None
-    """Its sequence number."""
+    """The sequence number of the oldest parked message."""
     for_entities: Mapping[str, int] | None = None
-    """How many messages for which entity of the primary."""
+    """The number of messages for each entity of the primary."""
     without_destination: int = 0
-    """How many from which nobody can tell where they belong."""
+    """The number of messages whose destination cannot be read."""
     is_sample: bool = False
-    """`for_entities` counts the oldest messages only: there are more, or may be."""
+    """Whether `for_entities` counts only the oldest messages, because the queue has more, or may have more."""
 
 
 async def inspect(
     secondary: MessagingFactory, manager: QueueRuntimeReader, path: str, *, sample: int, limit_s: float
 ) -> BacklogQueueContents:
-    """Look into a queue, at up to `sample` of its messages; for no longer than `limit_s`."""
+    """Inspect a queue within `limit_s`, peeking at up to `sample` of its messages."""
     deadline_s = asyncio.get_running_loop().time() + limit_s
     counts = await _count(manager, path, deadline_s - limit_s / 2)
     parked = None if counts is None else counts.active_count + counts.deferred_count + counts.scheduled_count
-    tally = _PeekSummary(is_complete=True) if parked == 0 else await _peek(secondary, path, sample, deadline_s)
+    summary = _PeekSummary(is_complete=True) if parked == 0 else await _peek(secondary, path, sample, deadline_s)
     return BacklogQueueContents(
         parked=parked,
         size_bytes=None if counts is None else counts.size_bytes,
         dead_lettered=None if counts is None else counts.dead_letter_count,
-        oldest=tally.oldest,
-        oldest_number=tally.oldest_number,
-        for_entities=tally.count_by_entity if tally.is_complete or tally.message_count else None,
-        without_destination=tally.without_destination,
-        is_sample=tally.message_count > 0 and not tally.is_complete and tally.message_count != parked,
+        oldest=summary.oldest,
+        oldest_number=summary.oldest_number,
+        for_entities=summary.count_by_entity if summary.is_complete or summary.message_count else None,
+        without_destination=summary.without_destination,
+        is_sample=summary.message_count > 0 and not summary.is_complete and summary.message_count != parked,
     )
 
 
@@ -81,32 +81,32 @@ async def _count(manager: QueueRuntimeReader, path: str, deadline_s: float) -> Q
     try:
         async with asyncio.timeout_at(deadline_s):
             return await manager.get_queue_runtime(path)
-    except Exception as error:  # noqa: BLE001  # whatever it is: the rest can be seen
-        log.debug("'%s' was not counted: %r", path, error)
+    except Exception as error:  # noqa: BLE001  # after any error, the other values can still be read
+        log.debug("cannot count the messages of '%s': %r", path, error)
         return None
 
 
 async def _peek(secondary: MessagingFactory, path: str, sample: int, deadline_s: float) -> _PeekSummary:
-    """Peek at the oldest messages, page by page: what was counted before a failure counts."""
-    tally = _PeekSummary()
+    """Peek at the oldest messages, page by page; pages read before a failure still count."""
+    summary = _PeekSummary()
     try:
         async with asyncio.timeout_at(deadline_s), secondary.create_message_receiver(path) as receiver:
             start = 0
-            while tally.message_count < sample and tally.byte_count < MAX_PEEKED_BYTES:
-                page = await receiver.peek_batch(min(PEEK_BATCH_SIZE, sample - tally.message_count), start)
-                if not page:  # a short page is not the end: its messages may be large
-                    tally.is_complete = True
+            while summary.message_count < sample and summary.byte_count < MAX_PEEKED_BYTES:
+                page = await receiver.peek_batch(min(PEEK_BATCH_SIZE, sample - summary.message_count), start)
+                if not page:  # only an empty page marks the end: a page of large messages is short
+                    summary.is_complete = True
                     break
-                tally.add(page)
+                summary.add(page)
                 start = page[-1].sequence_number + 1
-    except Exception as error:  # noqa: BLE001  # whatever it is: what was peeked at is known
-        log.debug("'%s' was not peeked at: %r", path, error)
-    return tally
+    except Exception as error:  # noqa: BLE001  # after any error, the earlier pages still count
+        log.debug("cannot peek at the messages of '%s': %r", path, error)
+    return summary
 
 
 @dataclass(slots=True)
 class _PeekSummary:
-    """What is remembered of messages that were peeked at."""
+    """Totals of the messages that were peeked at."""
 
     message_count: int = 0
     byte_count: int = 0
@@ -118,7 +118,7 @@ class _PeekSummary:
     _path_by_key: dict[str, str] = field(default_factory=dict)
 
     def add(self, page: Sequence[BrokeredMessage]) -> None:
-        """Count them by destination, however its path is spelled."""
+        """Count messages by destination; different spellings of a path count as one destination."""
         if self.oldest_number is None:
             self.oldest, self.oldest_number = page[0].enqueued_time_utc, page[0].sequence_number
         for message in page:

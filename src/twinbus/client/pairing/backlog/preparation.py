@@ -1,12 +1,12 @@
-"""The preparation of the secondary: its backlog queues are found or made.
+"""The preparation of the secondary, which finds or creates the backlog queues.
 
-With `require_secondary` pairing waits for it, no longer than the operation timeout of the primary factory. Without, the
-preparation runs in the background, and is repeated until it succeeds: an application starts at once, whatever the state
-of the secondary.
+With `require_secondary`, pairing waits for the preparation, but no longer than the operation timeout of the primary
+factory. Otherwise the preparation runs in the background and is repeated until it succeeds, so that an application
+starts at once, whatever the state of the secondary.
 
 Owns: when the secondary is prepared, and when the pair is reported as unprotected: after the first failure, or when the
-first preparation has taken `UNPROTECTED_AFTER_S`. A healthy secondary takes a few milliseconds, and that is not worth
-an alarm. Knows nothing of how queues are made (`backlog`).
+first preparation has taken `UNPROTECTED_AFTER_S`. A healthy secondary needs a few milliseconds, which is not worth an
+alarm. Knows nothing of how queues are created (`rotation`).
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger(__name__)
 
 UNPROTECTED_AFTER_S: Final = 3.0
-"""How long the first preparation may take before the pair is reported as unprotected."""
+"""The time the first preparation may take before the pair is reported as unprotected."""
 RETRY_S: Final = 10.0
-"""Between a preparation that failed and the next."""
+"""The pause between a failed preparation and the next one."""
 
 
 class SecondaryPreparation:
@@ -47,7 +47,10 @@ class SecondaryPreparation:
         events: PairEventPublisher,
         on_prepared: Callable[[], None],
     ) -> None:
-        """A single preparation may take `limit_s`. `prepared` is called once, when the queues are there."""
+        """Create a preparation whose attempts may each take `limit_s`.
+
+        `on_prepared` is called once, when the queues exist.
+        """
         self._rotation = rotation
         self._options = options
         self._limit_s = limit_s
@@ -61,12 +64,12 @@ class SecondaryPreparation:
 
     @property
     def failure(self) -> Exception:
-        """Why there are no backlog queues."""
-        where = self._options.secondary_factory.address
-        return self._last_error or PairingFailed(f"the backlog queues of the secondary {where} are not prepared yet")
+        """The reason why there are no backlog queues."""
+        address = self._options.secondary_factory.address
+        return self._last_error or PairingFailed(f"the backlog queues of the secondary {address} are not prepared yet")
 
     async def run(self) -> None:
-        """Prepare once. PairingFailed, or Unauthorized, if that fails or takes too long."""
+        """Prepare once. Raise PairingFailed or Unauthorized if the preparation fails or takes too long."""
         try:
             async with asyncio.timeout(self._limit_s):
                 await self._rotation.prepare(self._options.backlog_queue_count)
@@ -79,32 +82,32 @@ class SecondaryPreparation:
         self._protection_known.set()
 
     def start(self) -> None:
-        """Prepare in the background, again and again until it succeeds."""
+        """Prepare in the background, with retries until a preparation succeeds."""
         self._task = asyncio.ensure_future(self._run())
 
     async def close(self) -> None:
-        """End the preparation. Sends that wait for it go on without. May be called again."""
+        """Cancel the preparation and release the sends that wait for it. Idempotent."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
 
     async def wait_for_first_attempt(self, limit_s: float) -> None:
-        """Wait until the first preparation is over, well or not, but no longer than `limit_s`."""
+        """Wait until the first preparation has succeeded or failed, but no longer than `limit_s`."""
         await _wait_for(self._first_attempt_done, limit_s)
 
     async def wait_until_protection_known(self, limit_s: float) -> None:
-        """Wait until the queues are there or the pair is reported as unprotected, but no longer than `limit_s`."""
+        """Wait until the queues exist or the pair is reported as unprotected, but no longer than `limit_s`."""
         await _wait_for(self._protection_known, limit_s)
 
     async def _run(self) -> None:
-        where = self._options.secondary_factory.address
-        reason = f"the secondary {where} was not prepared within {UNPROTECTED_AFTER_S:g} s; it is still being tried"
+        address = self._options.secondary_factory.address
+        reason = f"the secondary {address} was not prepared within {UNPROTECTED_AFTER_S:g} s; the preparation continues"
         alarm = asyncio.get_running_loop().call_later(UNPROTECTED_AFTER_S, self._report_unprotected, reason)
         try:
             while not self._options.secondary_factory.ended.is_set():
                 try:
                     await self.run()
-                except Exception as error:  # noqa: BLE001  # whatever it is: a later try may succeed
+                except Exception as error:  # noqa: BLE001  # after any error, a later attempt may succeed
                     self._on_failure(error)
                 else:
                     self._events.emit(EventKind.PROTECTED)
@@ -119,12 +122,12 @@ class SecondaryPreparation:
     def _on_failure(self, error: Exception) -> None:
         self._last_error = error
         if not isinstance(error, ServiceBusError):
-            log.error("the secondary could not be prepared because of a fault of ours", exc_info=error)
+            log.error("the secondary could not be prepared because of a bug in twinbus", exc_info=error)
         self._report_unprotected(str(error))
 
     def _report_unprotected(self, reason: str) -> None:
         if self._has_reported_unprotected:
-            log.debug("still unprotected: %s", reason)  # the alarm and the status say so meanwhile
+            log.debug("still unprotected: %s", reason)  # the alarm and the status already report the failure
             return
         self._has_reported_unprotected = True
         self._events.emit(EventKind.UNPROTECTED, reason=reason)

@@ -1,10 +1,10 @@
-"""Parked messages: what is changed in a message for the backlog, and changed back on its way to the primary.
+"""Parked messages: how a message is rewritten for a backlog queue, and restored on its way to the primary.
 
-In a backlog queue every message is alike: it belongs to no session, does not expire and is not scheduled. What it was
-is kept in properties of its own (`x-ms-...`, the *aliases*), its destination among them. Everything else, the body and
-the types of all properties included, stays as the application sent it, byte for byte.
+In a backlog queue all messages are alike: they have no session, do not expire and are not scheduled. The original
+values, and the destination, are kept in application properties (`x-ms-...`, the *aliases*). Everything else, including
+the body and the types of all properties, stays as the application sent it, byte for byte.
 
-Owns: both directions, and what is wrong with a message that cannot take one of them. Pure: bytes in, bytes out.
+Owns: both directions, and the errors of messages that cannot be parked or restored. Pure: bytes in, bytes out.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ import struct
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from twinbus.amqp.decode import decode, open_list, open_map, skip
-from twinbus.amqp.encode import write
-from twinbus.amqp.errors import DecodeError
-from twinbus.amqp.field_numbers import (
+from twinbus.amqp.codec.decode import decode, open_list, open_map, skip
+from twinbus.amqp.codec.encode import write
+from twinbus.amqp.codec.field_numbers import (
     ABSOLUTE_EXPIRY_TIME,
     CREATION_TIME,
     DELIVERY_COUNT,
@@ -24,8 +23,9 @@ from twinbus.amqp.field_numbers import (
     LARGEST_TTL_MS,
     TTL,
 )
+from twinbus.amqp.codec.message_layout import layout_of, long_at, text_at, timestamp_at
+from twinbus.amqp.errors import DecodeError
 from twinbus.amqp.message import Message, Properties, Section, build, data
-from twinbus.amqp.message_layout import layout_of, long_at, text_at, timestamp_at
 from twinbus.amqp.types import Described, Symbol, Timestamp, UInt
 from twinbus.client.pairing.errors import MessageCannotBeParked, ParkedMessageMalformed, ReservedPropertyName
 from twinbus.model.annotations import (
@@ -53,10 +53,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 ALIASES: Final = frozenset({PATH, SESSION_ID, TIME_TO_LIVE, SCHEDULED_TIME_ALIAS})
-"""Names that no property of an application can have: it would be taken for what was parked."""
+"""Property names that applications may not use, because they hold the original values of a parked message."""
 _TRACE_PROPERTIES: Final = frozenset({POSSIBLE_DUPLICATE, PARKED_AT, PARKED_FOR, PARKED_FOR_MS})
-"""What a message tells of its way; it keeps them at its destination. Parked again, it gets new times, and keeps the
-mark of a possible duplicate."""
+"""Properties that record how a message was parked; the message keeps them at its destination. A message that is parked
+again gets new times and keeps its possible-duplicate mark."""
 
 _HEADER: Final = Section.HEADER
 _ANNOTATIONS: Final = Section.MESSAGE_ANNOTATIONS
@@ -67,7 +67,7 @@ _SECTIONS_BEFORE_APPLICATION_PROPERTIES: Final = (_HEADER, Section.DELIVERY_ANNO
 
 MAX_PROPERTIES_BYTES: Final = 65_536
 DEFAULT_LOCK_MS: Final = 60_000
-"""How long a backlog queue locks messages, as it is created (R016)."""
+"""The lock duration of a backlog queue that twinbus creates (R016)."""
 _SET_BY_BROKER: Final = frozenset(
     {
         ENQUEUED_TIME,
@@ -89,28 +89,30 @@ _LIST32: Final = 0xD0
 _MAP32: Final = 0xD1
 NULL: Final = b"\x40"
 _CACHE_SIZE: Final = 1_024
-"""Headers, paths and times to live that are read once, however many messages have them."""
+"""The number of headers, paths and times to live that are cached, because many messages share them."""
 
 
 def check_property_names(properties: Mapping[str, object]) -> None:
-    """ReservedPropertyName if an application's property has the name of an alias (Q07)."""
-    taken = [name for name in properties if name in ALIASES]
-    if taken:
+    """Raise ReservedPropertyName if an application property has the name of an alias (Q07)."""
+    reserved = [name for name in properties if name in ALIASES]
+    if reserved:
         raise ReservedPropertyName(
-            f"a property is named {min(taken)!r}: that name is kept for parked messages; call it something else"
+            f"a property is named {min(reserved)!r}: that name is reserved for parked messages; use another name"
         )
 
 
-# --- there ------------------------------------------------------------------------------------------------------------
+# --- parking ----------------------------------------------------------------------------------------------------------
 
 
 def park(payload: bytes, message_format: int, path: str, *, is_possible_duplicate: bool) -> bytes:
-    """What goes to a backlog queue instead of a message, or of a batch, for `path`."""
+    """Return the parked form of a message, or of a batch, for `path`."""
     if message_format != BATCH_FORMAT:
         return _park(payload, path, is_possible_duplicate=is_possible_duplicate)
     batch = Message(payload)
     properties = batch.properties or Properties()
-    parked = [_park(one, path, is_possible_duplicate=is_possible_duplicate) for one in batch.data]
+    parked = [
+        _park(encoded_message, path, is_possible_duplicate=is_possible_duplicate) for encoded_message in batch.data
+    ]
     return build(properties=Properties(message_id=properties.message_id), body=data(*parked))
 
 
@@ -137,62 +139,63 @@ def _park(payload: bytes, path: str, *, is_possible_duplicate: bool) -> bytes:
         elif type(decode(raw, value_at)[0]) is Timestamp:
             added.append(_SCHEDULED_TIME_KEY + raw[value_at:])
     replaced = _TRACE_PROPERTIES if is_possible_duplicate else _TIME_PROPERTIES
-    own = [raw for key, _, raw in message.entries(_APPLICATION_PROPERTIES) if key not in replaced]
+    kept = [raw for key, _, raw in message.entries(_APPLICATION_PROPERTIES) if key not in replaced]
     section = _compound(_PROPERTIES, _LIST32, properties, len(properties))
-    return _assemble(message, header, annotations, section, own + added)
+    return _assemble(message, header, annotations, section, kept + added)
 
 
 def mark_possible_duplicate(payload: bytes, message_format: int = 0) -> bytes:
-    """Mark a message, or each message of a batch, as a possible duplicate; the same bytes if it is marked already.
+    """Mark a message, or each message of a batch, as a possible duplicate.
 
-    Nothing else is changed, neither the other properties nor the body.
+    Other properties and the body are not changed. A message that is marked already keeps its bytes.
     """
     message = Message(payload)
     if message_format != BATCH_FORMAT:
         return _mark_message(message)
     messages = message.data
-    marked = [_mark_message(Message(one)) for one in messages]
+    marked = [_mark_message(Message(encoded_message)) for encoded_message in messages]
     return payload if marked == messages else _reassemble(message, message.raw(_APPLICATION_PROPERTIES), data(*marked))
 
 
 def _mark_message(message: Message) -> bytes:
-    own: list[bytes] = []
+    entries: list[bytes] = []
     for key, value_at, raw in message.entries(_APPLICATION_PROPERTIES):
         if key != POSSIBLE_DUPLICATE:
-            own.append(raw)
+            entries.append(raw)
         elif decode(raw, value_at)[0] is True:
             return message.payload
-    own.append(_POSSIBLE_DUPLICATE_ENTRY)
+    entries.append(_POSSIBLE_DUPLICATE_ENTRY)
     body = message.body_section
     return _reassemble(
         message,
-        _compound(_APPLICATION_PROPERTIES, _MAP32, own, 2 * len(own)),
+        _compound(_APPLICATION_PROPERTIES, _MAP32, entries, 2 * len(entries)),
         message.raw(body) if body is not None else b"",
     )
 
 
 def _reassemble(message: Message, application_properties: bytes, body: bytes) -> bytes:
-    """Put a message together with other application properties or another body; the rest stays as it came."""
+    """Build a message with other application properties or another body; all other sections stay as they are."""
     pieces = [message.raw(section) for section in _SECTIONS_BEFORE_APPLICATION_PROPERTIES]
     pieces += (application_properties, body, message.raw(_FOOTER))
     return b"".join(pieces)
 
 
 def check_parked_size(parked: bytes, max_bytes: int, message_format: int = 0) -> None:
-    """MessageCannotBeParked, naming the excess, if no backlog queue can take it, or not its destination later (Q08).
+    """Raise MessageCannotBeParked if a message is too large for a backlog queue, or later for its destination (Q08).
 
-    On its way back a message loses the aliases, and says for how long it was parked: room for that is left.
+    On the way back a message loses the aliases, and gets properties that say how long it was parked: the check leaves
+    room for these properties.
     """
     is_batch = message_format == BATCH_FORMAT
     if is_batch:
         _check_size(len(parked), max_bytes)
-    for one in Message(parked).data if is_batch else [parked]:
-        _check_size(len(one) + _TRACE_BYTES, max_bytes)
-        size = properties_size(one) + _TRACE_BYTES
+    for encoded_message in Message(parked).data if is_batch else [parked]:
+        _check_size(len(encoded_message) + _TRACE_BYTES, max_bytes)
+        size = properties_size(encoded_message) + _TRACE_BYTES
         if size > MAX_PROPERTIES_BYTES:
             raise MessageCannotBeParked(
                 f"the message would have {size:,} bytes of properties when parked, {size - MAX_PROPERTIES_BYTES:,} more"
-                f" than there can be ({MAX_PROPERTIES_BYTES:,}): use fewer or shorter ones"
+                f" than the limit ({MAX_PROPERTIES_BYTES:,}): use fewer or shorter properties"
             )
 
 
@@ -200,45 +203,46 @@ def _check_size(size: int, max_bytes: int) -> None:
     if size > max_bytes:
         raise MessageCannotBeParked(
             f"the message would have {size:,} bytes when parked, {size - max_bytes:,} more than a backlog queue accepts"
-            f" ({max_bytes:,}): make it smaller by as much, or send it when the primary is back"
+            f" ({max_bytes:,}): make it smaller, or send it when the primary is back"
         )
 
 
 def message_id_of(payload: bytes) -> object:
-    """The id of a message."""
+    """Return the message id of an encoded message."""
     return Message(payload).field(_PROPERTIES, 0)
 
 
 def properties_size(payload: bytes) -> int:
-    """Bytes of all properties and annotations of a message."""
+    """Return the size in bytes of all properties and annotations of a message."""
     message = Message(payload)
     sections = (_PROPERTIES, _APPLICATION_PROPERTIES, _ANNOTATIONS)
     return sum(message.size_of(section) for section in sections)
 
 
-# --- and back ---------------------------------------------------------------------------------------------------------
+# --- restoring --------------------------------------------------------------------------------------------------------
 
 
 class RestoredMessage:
-    """A message as it goes to its destination."""
+    """A parked message, restored for its destination."""
 
     __slots__ = ("is_marked", "path", "payload", "sequence_number", "session_id")
 
     def __init__(
         self, path: str, session_id: str | None, payload: bytes, sequence_number: int, *, is_marked: bool = False
     ) -> None:
-        """Made by `restore`."""
+        """Create a restored message. Called by `restore`."""
         self.path = path
         self.session_id = session_id
         self.payload = payload
         self.sequence_number = sequence_number
-        """In its backlog queue; 0 where that did not say."""
+        """The sequence number in the backlog queue; 0 if unknown."""
         self.is_marked = is_marked
-        """It got the mark of a possible duplicate here: in the backlog queue it has none yet."""
+        """Whether `restore` added the possible-duplicate mark, which the message in the backlog queue does not have
+        yet."""
 
 
 class ExpiredMessage(NamedTuple):
-    """A message whose time to live was over while it was parked: it goes nowhere any more."""
+    """A message whose time to live expired while it was parked; it is not delivered."""
 
     path: str
     parked_for_ms: int
@@ -246,8 +250,10 @@ class ExpiredMessage(NamedTuple):
 
     @property
     def description(self) -> str:
-        """What its dead letter says."""
-        return f"it was parked for {self.parked_for_ms / 1000:g} s and could live {self.time_to_live_ms / 1000:g} s"
+        """The dead-letter description of the message."""
+        return (
+            f"it was parked for {self.parked_for_ms / 1000:g} s; its time to live was {self.time_to_live_ms / 1000:g} s"
+        )
 
 
 def restore(
@@ -259,15 +265,17 @@ def restore(
     is_possible_duplicate: bool = False,
     is_dead_letter: bool = False,
 ) -> RestoredMessage | ExpiredMessage:
-    """Turn a parked message into what it was. ParkedMessageMalformed says why that is not possible.
+    """Restore a parked message to its original form. Raise ParkedMessageMalformed if that is not possible.
 
-    `lock_ms` is how long its backlog queue locks messages. A message left the backlog when it was locked, which is
-    that long before its lock ends: so the parked time is the difference between two times of the secondary's clock,
-    whatever the clocks of this machine and of the primary say. `deduct`: take that time off the time to live. `now_ms`
-    stands in for a lock: a peeked message has none, and nothing is deducted from its time to live.
+    `lock_ms` is the lock duration of the backlog queue. A message leaves the backlog when it is locked, which is
+    `lock_ms` before its lock expires. So the parked time is the difference between two times on the secondary's clock,
+    independent of the clocks of this machine and of the primary. `deduct_parked_time`: subtract that time from the time
+    to live. A peeked message has no lock: `now_ms` replaces the lock time, and nothing is subtracted from the time to
+    live.
 
-    `is_possible_duplicate`: mark it so; a mark that is there stays in any case. `is_dead_letter`: it comes from the
-    dead-letter queue of a backlog queue, and loses the reason it was given there.
+    `is_possible_duplicate`: mark the message as a possible duplicate; an existing mark is always kept.
+    `is_dead_letter`: the message comes from the dead-letter queue of a backlog queue, and its dead-letter reason is
+    removed.
     """
     try:
         return _restore(
@@ -291,48 +299,50 @@ def _restore(
     is_possible_duplicate: bool,
     is_dead_letter: bool,
 ) -> RestoredMessage | ExpiredMessage:
-    header, annotations, properties, own, rest = _sections_of(payload)
+    header, annotations, properties, encoded_properties, body_and_footer = _sections_of(payload)
     kept, parked_ms, locked_until_ms, sequence_number = _read_annotations(annotations)
-    told, aliases, mark = _read_properties(own, _REMOVED_FROM_DEAD_LETTERS if is_dead_letter else _TIME_PROPERTIES)
+    application_properties, aliases, mark = _read_properties(
+        encoded_properties, _REMOVED_FROM_DEAD_LETTERS if is_dead_letter else _TIME_PROPERTIES
+    )
     path, session_id = _path_of(aliases.get(PATH, NULL)), _session_of(aliases.get(SESSION_ID, NULL))
     ttl_ms = _alias_ttl(aliases[TIME_TO_LIVE]) if TIME_TO_LIVE in aliases else None
     scheduled_ms = _alias_schedule(aliases[SCHEDULED_TIME_ALIAS]) if SCHEDULED_TIME_ALIAS in aliases else None
-    left_ms = now_ms if locked_until_ms is None else locked_until_ms - lock_ms
+    left_backlog_ms = now_ms if locked_until_ms is None else locked_until_ms - lock_ms
     if parked_ms is None:
-        parked_ms = left_ms
-    parked_for_ms = max(0, left_ms - parked_ms)
+        parked_ms = left_backlog_ms
+    parked_for_ms = max(0, left_backlog_ms - parked_ms)
     if ttl_ms is not None and deduct_parked_time and locked_until_ms is not None:
-        lived_ms = left_ms - (parked_ms if scheduled_ms is None else max(parked_ms, scheduled_ms))
+        lived_ms = left_backlog_ms - (parked_ms if scheduled_ms is None else max(parked_ms, scheduled_ms))
         if ttl_ms <= lived_ms:
             return ExpiredMessage(path, lived_ms, ttl_ms)
         ttl_ms -= max(0, lived_ms)
     if scheduled_ms is not None:
         kept.append(_SCHEDULED_TIME_ANNOTATION_KEY + aliases[SCHEDULED_TIME_ALIAS])
-    told.append(_PARKED_AT_KEY + _timestamp(parked_ms))
-    told.append(_PARKED_FOR_KEY + _TIMESPAN.pack(_TIMESPAN_PREFIX, parked_for_ms * TICKS_PER_MS))
-    told.append(_PARKED_FOR_MS_KEY + _LONG.pack(0x81, parked_for_ms))
+    application_properties.append(_PARKED_AT_KEY + _timestamp(parked_ms))
+    application_properties.append(_PARKED_FOR_KEY + _TIMESPAN.pack(_TIMESPAN_PREFIX, parked_for_ms * TICKS_PER_MS))
+    application_properties.append(_PARKED_FOR_MS_KEY + _LONG.pack(0x81, parked_for_ms))
     restored_header, was_delivered = _restored_header(header, ttl_ms)
     is_marked = False
     if is_possible_duplicate or was_delivered:
         is_marked = mark != _POSSIBLE_DUPLICATE_ENTRY
-        told.append(_POSSIBLE_DUPLICATE_ENTRY)
+        application_properties.append(_POSSIBLE_DUPLICATE_ENTRY)
     elif mark:
-        told.append(mark)
+        application_properties.append(mark)
     pieces = [restored_header]
     if kept:
         _add_compound(pieces, _ANNOTATIONS, _MAP32, kept, 2 * len(kept))
     if session_id is not None or ttl_ms is not None:
         session = aliases[SESSION_ID] if session_id is not None else NULL
-        _add_restored_properties(pieces, properties, session, ttl_ms, left_ms)
+        _add_restored_properties(pieces, properties, session, ttl_ms, left_backlog_ms)
     elif properties:
         pieces += (_PROPERTIES_PREFIX, properties)
-    _add_compound(pieces, _APPLICATION_PROPERTIES, _MAP32, told, 2 * len(told))
-    pieces.append(rest)
+    _add_compound(pieces, _APPLICATION_PROPERTIES, _MAP32, application_properties, 2 * len(application_properties))
+    pieces.append(body_and_footer)
     return RestoredMessage(path, session_id, b"".join(pieces), sequence_number, is_marked=is_marked)
 
 
 class ParkedSummary(NamedTuple):
-    """What is to be known of a parked message that stays parked."""
+    """The destination, session and state of a message that stays parked."""
 
     path: str
     session_id: str | None
@@ -341,9 +351,9 @@ class ParkedSummary(NamedTuple):
 
 
 def summarize_parked(payload: bytes) -> ParkedSummary:
-    """Where a parked message belongs, without restoring it. ParkedMessageMalformed says why that cannot be told."""
+    """Read a parked message's destination without restoring it. Raise ParkedMessageMalformed if that fails."""
     try:
-        _, annotations, _, own, _ = _sections_of(payload)
+        _, annotations, _, encoded_properties, _ = _sections_of(payload)
         sequence_number, is_deferred = 0, False
         count, at = open_map(annotations, 0) if annotations else (0, 0)
         for _ in range(count // 2):
@@ -354,7 +364,7 @@ def summarize_parked(payload: bytes) -> ParkedSummary:
             elif name == MESSAGE_STATE:
                 is_deferred = decode(annotations, item_at)[0] == DEFERRED_STATE
             at = skip(annotations, item_at)
-        _, aliases, _ = _read_properties(own, _TIME_PROPERTIES)
+        _, aliases, _ = _read_properties(encoded_properties, _TIME_PROPERTIES)
     except DecodeError as error:
         raise ParkedMessageMalformed(f"it cannot be read: {error.description}") from error
     path, session_id = _path_of(aliases.get(PATH, NULL)), _session_of(aliases.get(SESSION_ID, NULL))
@@ -362,19 +372,25 @@ def summarize_parked(payload: bytes) -> ParkedSummary:
 
 
 def _sections_of(payload: bytes) -> tuple[bytes, bytes, bytes, bytes, bytes]:
-    """Header, annotations, properties and application properties, each without its descriptor; and the rest.
+    """Return header, annotations, properties and application properties without descriptors, and the remaining bytes.
 
-    The rest is body and footer, as they came. What is not there is empty.
+    The remaining bytes are body and footer, unchanged. A missing section is empty.
     """
-    outline = layout_of(payload)
-    if outline is None:
+    layout = layout_of(payload)
+    if layout is None:
         message = Message(payload)
         body = message.body_section
-        rest = (message.raw(body) if body is not None else b"") + message.raw(_FOOTER)
+        body_and_footer = (message.raw(body) if body is not None else b"") + message.raw(_FOOTER)
         header, annotations = message.content(_HEADER), message.content(_ANNOTATIONS)
-        return header, annotations, message.content(_PROPERTIES), message.content(_APPLICATION_PROPERTIES), rest
-    header_end, annotations_at, annotations_end, properties_at, properties_end, body_at = outline
-    # Compiled, a slice that ends before it begins is no empty one but an error: what is not there is not sliced.
+        return (
+            header,
+            annotations,
+            message.content(_PROPERTIES),
+            message.content(_APPLICATION_PROPERTIES),
+            body_and_footer,
+        )
+    header_end, annotations_at, annotations_end, properties_at, properties_end, body_at = layout
+    # In compiled code a slice that ends before it begins raises an error, so a missing section is not sliced.
     return (
         payload[3:header_end] if header_end else b"",
         payload[annotations_at + 3 : annotations_end] if annotations_end else b"",
@@ -385,9 +401,9 @@ def _sections_of(payload: bytes) -> tuple[bytes, bytes, bytes, bytes, bytes]:
 
 
 def _read_annotations(section: bytes) -> tuple[list[bytes], int | None, int | None, int]:
-    """Annotations of the application; when the message was parked; until when it is locked; its sequence number.
+    """Return the application's annotations, the time of parking, the lock's expiry time, and the sequence number.
 
-    Both times are those of the secondary's clock, and None where the message does not say.
+    Both times are according to the secondary's clock; a missing time is None.
     """
     kept: list[bytes] = []
     parked_ms: int | None = None
@@ -411,11 +427,11 @@ def _read_annotations(section: bytes) -> tuple[list[bytes], int | None, int | No
 
 
 def _read_properties(section: bytes, removed_names: frozenset[str]) -> tuple[list[bytes], dict[object, bytes], bytes]:
-    """Read the properties that stay, the values of the aliases, and the mark of a possible duplicate, all as they came.
+    """Return the properties to keep, the values of the aliases, and the possible-duplicate mark, all encoded.
 
-    All other properties stay but those `lost`.
+    Properties in `removed_names` are dropped; all other properties are kept.
     """
-    own: list[bytes] = []
+    kept: list[bytes] = []
     aliases: dict[object, bytes] = {}
     mark = b""
     count, at = open_map(section, 0) if section else (0, 0)
@@ -423,23 +439,23 @@ def _read_properties(section: bytes, removed_names: frozenset[str]) -> tuple[lis
         item_at = skip(section, at)
         end = skip(section, item_at)
         name = _known_name_of(section[at:item_at])
-        if name is None:  # as most
-            own.append(section[at:end])
+        if name is None:  # most properties
+            kept.append(section[at:end])
         elif name in ALIASES:
             aliases[name] = section[item_at:end]
         elif name == POSSIBLE_DUPLICATE:
             mark = section[at:end]
         elif name not in removed_names:
-            own.append(section[at:end])
+            kept.append(section[at:end])
         at = end
-    return own, aliases, mark
+    return kept, aliases, mark
 
 
 @lru_cache(maxsize=_CACHE_SIZE)
 def _restored_header(section: bytes, ttl_ms: int | None) -> tuple[bytes, bool]:
-    """Without the count of deliveries from the backlog queue, and whether there were any.
+    """Return the header without the backlog queue's delivery count, and whether that count was above 0.
 
-    Most messages have the same header: it is made once.
+    Most messages have the same header, so the result is cached.
     """
     fields = _fields_of(section, 0)[1] if section else []
     was_delivered = bool(decode(field_of(fields, DELIVERY_COUNT), 0)[0])
@@ -450,20 +466,20 @@ def _restored_header(section: bytes, ttl_ms: int | None) -> tuple[bytes, bool]:
 
 
 def was_delivered(payload: bytes) -> bool:
-    """Whether a parked message has a delivery on its count: somebody may have sent it."""
+    """Return whether a parked message has a delivery count above 0: a pump may have sent it already."""
     return bool(Message(payload).field(_HEADER, DELIVERY_COUNT))
 
 
 def _add_restored_properties(
     pieces: list[bytes], section: bytes, session: bytes, ttl_ms: int | None, left_backlog_ms: int
 ) -> None:
-    """Add the properties with the session that the message had, and with the end of its life."""
+    """Add the properties section with the message's original session and its expiry time."""
     expiry = ABSOLUTE_EXPIRY_TIME
     before, fields = _fields_of(section, expiry) if section else (expiry * NULL, [])
     if ttl_ms is not None:
-        ends, created = _expiry_and_creation(left_backlog_ms, ttl_ms)
+        expires, created = _expiry_and_creation(left_backlog_ms, ttl_ms)
         set_field(fields, CREATION_TIME - expiry, created)
-        set_field(fields, 0, ends)
+        set_field(fields, 0, expires)
     if session != NULL:
         set_field(fields, GROUP_ID - expiry, session)
     count = expiry + len(fields)
@@ -473,16 +489,17 @@ def _add_restored_properties(
 
 @lru_cache(maxsize=_CACHE_SIZE)
 def _expiry_and_creation(left_backlog_ms: int, ttl_ms: int) -> tuple[bytes, bytes]:
-    """Return the absolute expiry time and the creation time. Messages that come together have the same.
+    """Return the absolute expiry time and the creation time, cached for messages that leave the backlog together.
 
-    Only their difference counts: it says a time to live beyond the 49.7 days of a header (Q06), and no broker compares
-    either with its own clock. So both are by one clock, the secondary's: the message was made anew when it left there.
+    Only the difference between the two times matters: it expresses a time to live beyond the 49.7 days of a header
+    (Q06), and no broker compares either time with its own clock. Both times therefore come from the secondary's clock,
+    and the creation time is when the message left the backlog.
     """
     return _timestamp(left_backlog_ms + ttl_ms), _timestamp(left_backlog_ms)
 
 
 def _fields_of(section: bytes, first: int) -> tuple[bytes, list[bytes]]:
-    """The fields of a section that is a list: those before the `first` in one piece, the others one by one."""
+    """Return the fields of a list section: fields before index `first` in one piece, later fields one by one."""
     count, at = open_list(section, 0)
     start = at
     for _ in range(min(count, first)):
@@ -499,7 +516,7 @@ def _fields_of(section: bytes, first: int) -> tuple[bytes, list[bytes]]:
 def _path_of(item: bytes) -> str:
     path = decode(item, 0)[0]
     if path is None:
-        raise ParkedMessageMalformed(f"it has no property {PATH}: nobody knows where it belongs")
+        raise ParkedMessageMalformed(f"it has no property {PATH}: its destination is unknown")
     if type(path) is not str or not path.strip("/"):
         raise ParkedMessageMalformed(f"its property {PATH} is {path!r:.80}, not the path of an entity")
     return path
@@ -510,13 +527,13 @@ def _session_of(item: bytes) -> str | None:
         return None
     session_id = text_at(item, 0)
     if session_id is None:
-        raise ParkedMessageMalformed(f"its property {SESSION_ID} is {decode(item, 0)[0]!r:.80}, not a text")
+        raise ParkedMessageMalformed(f"its property {SESSION_ID} is {decode(item, 0)[0]!r:.80}, not a string")
     return session_id
 
 
 @lru_cache(maxsize=_CACHE_SIZE)
 def _alias_ttl(item: bytes) -> int | None:
-    """Milliseconds: .NET's duration, or a plain number of them (Q06)."""
+    """Return a time to live in milliseconds, from a .NET TimeSpan or a plain number of milliseconds (Q06)."""
     ttl = decode(item, 0)[0]
     if ttl is None:
         return None
@@ -528,23 +545,26 @@ def _alias_ttl(item: bytes) -> int | None:
 
 
 def _alias_schedule(item: bytes) -> int | None:
-    """Milliseconds since 1970, if there is a time."""
+    """Return the scheduled time in milliseconds since 1970, or None."""
     scheduled = decode(item, 0)[0]
     if scheduled is not None and type(scheduled) is not Timestamp:
         raise ParkedMessageMalformed(f"its property {SCHEDULED_TIME_ALIAS} is {scheduled!r:.80}, not a time")
     return None if scheduled is None else int(scheduled)
 
 
-# --- both ways --------------------------------------------------------------------------------------------------------
+# --- shared -----------------------------------------------------------------------------------------------------------
 
 
 def _ttl_of(header: list[bytes], properties: list[bytes]) -> int | None:
-    """How long a message lives, in milliseconds: as the header says, or, beyond its 49.7 days, its end."""
+    """Return a message's time to live in milliseconds, or None.
+
+    The header holds up to 49.7 days. A longer time to live is the difference between expiry and creation time.
+    """
     ttl = decode(field_of(header, TTL), 0)[0]
-    ends = decode(field_of(properties, ABSOLUTE_EXPIRY_TIME), 0)[0]
-    made = decode(field_of(properties, CREATION_TIME), 0)[0]
-    if isinstance(ends, int) and isinstance(made, int) and (ttl is None or ttl == LARGEST_TTL_MS):
-        return max(1, ends - made)
+    expires = decode(field_of(properties, ABSOLUTE_EXPIRY_TIME), 0)[0]
+    created = decode(field_of(properties, CREATION_TIME), 0)[0]
+    if isinstance(expires, int) and isinstance(created, int) and (ttl is None or ttl == LARGEST_TTL_MS):
+        return max(1, expires - created)
     return ttl if isinstance(ttl, int) else None
 
 
@@ -555,7 +575,7 @@ def _assemble(
     properties: bytes,
     application_properties: list[bytes],
 ) -> bytes:
-    """A message with other properties than it had, and the body it had."""
+    """Build a message with new sections and its original body."""
     pieces = []
     if header:
         pieces.append(_compound(_HEADER, _LIST32, header, len(header)))
@@ -577,7 +597,7 @@ def _compound(section: int, constructor: int, elements: list[bytes], count: int)
 
 
 def _add_compound(pieces: list[bytes], section: int, constructor: int, elements: list[bytes], count: int) -> None:
-    """A section that is a list or a map, in pieces: the message is put together once."""
+    """Append a list or map section to `pieces`, so that the whole message is joined only once."""
     size = 4
     for element in elements:
         size += len(element)
@@ -587,30 +607,30 @@ def _add_compound(pieces: list[bytes], section: int, constructor: int, elements:
 
 @lru_cache(maxsize=_CACHE_SIZE)
 def _section_prefix(section: int, constructor: int, size: int, count: int) -> bytes:
-    """What a section begins with."""
+    """Return the first bytes of a section."""
     return _COMPOUND.pack(0x00, 0x53, section, constructor, size, count)
 
 
 def field_of(fields: list[bytes], index: int) -> bytes:
-    """One field of a section that is a list, encoded; null where there is none."""
+    """Return an encoded field of a list section; null if the list is shorter."""
     return fields[index] if index < len(fields) else NULL
 
 
 def set_field(fields: list[bytes], index: int, item: bytes) -> None:
-    """Set one, with nulls before it where the list is shorter."""
+    """Set a field of a list section, padding with nulls if the list is shorter."""
     if index >= len(fields):
         fields += [NULL] * (index + 1 - len(fields))
     fields[index] = item
 
 
 def clear_field(fields: list[bytes], index: int) -> None:
-    """Have none."""
+    """Set a field of a list section to null, if the list has that field."""
     if index < len(fields):
         fields[index] = NULL
 
 
 def encoded(item: object) -> bytes:
-    """A value as AMQP writes it."""
+    """Return the AMQP encoding of a value."""
     out = bytearray()
     write(out, item)
     return bytes(out)
@@ -621,9 +641,9 @@ def _timestamp(at_ms: int) -> bytes:
 
 
 def _known_name_of(key: bytes) -> object:
-    """What a key says, if it is a name we look for. As short texts and symbols these are known by their bytes."""
-    known = _NAME_BY_ENCODING.get(key)
-    return decode(key, 0)[0] if known is None and key[0] not in _SHORT_STRING_CONSTRUCTORS else known
+    """Return the name of a key that this module handles. Short strings and symbols are looked up by their bytes."""
+    name = _NAME_BY_ENCODING.get(key)
+    return decode(key, 0)[0] if name is None and key[0] not in _SHORT_STRING_CONSTRUCTORS else name
 
 
 _PATH_KEY: Final = encoded(PATH)
@@ -639,7 +659,7 @@ _TIMESPAN_PREFIX: Final = b"\x00" + encoded(TIMESPAN) + b"\x81"
 _TIMESPAN: Final = struct.Struct(f">{len(_TIMESPAN_PREFIX)}sq")
 _TRACE_KEYS: Final = _POSSIBLE_DUPLICATE_ENTRY + _PARKED_AT_KEY + _PARKED_FOR_KEY + _PARKED_FOR_MS_KEY
 _TRACE_BYTES: Final = len(_TRACE_KEYS) + _TIMESTAMP.size + _TIMESPAN.size + _LONG.size
-"""What a message that comes back has more than one that was not parked."""
+"""The bytes that restoring adds to a message."""
 _PROPERTIES_PREFIX: Final = bytes((0x00, 0x53, _PROPERTIES))
 _KNOWN_NAMES: Final = (*ALIASES, *_TRACE_PROPERTIES, *_DEAD_LETTER_REASONS, *_SET_BY_BROKER, SCHEDULED_TIME)
 _NAME_BY_ENCODING: Final[dict[bytes, object]] = {

@@ -1,7 +1,7 @@
-"""The backlog queues of a pair: their names, their making, and which of them take messages now.
+"""The backlog queues of a pair: their names, their creation, and which of them accept messages now.
 
-Owns: the rotation. A queue that failed is left out for a while, for all senders of the factory at once (R043); if all
-are out, the one that has been longest is tried again. Which queue a client uses is the client's choice (`Choice`).
+Owns: the rotation. A queue that failed is left out for a while, for all senders of the factory (R043); if all queues
+are out, the queue that has been out longest is tried again. Each client chooses its own queue (`QueueChoice`).
 """
 
 from __future__ import annotations
@@ -46,49 +46,52 @@ BACKLOG_QUEUE_DESCRIPTION: Final = QueueDescription(
     dead_lettering_on_expiration=True,
     enable_batched_operations=True,
 )
-"""R012 to R019."""
+"""The settings of a new backlog queue (R012 to R019)."""
 CREATE_ATTEMPTS: Final = 3
 CREATE_PAUSE_S: Final = 0.5
 _PATH_INFIX: Final = f"/{BACKLOG_QUEUE_INFIX}/"
 
 
 def backlog_queue_prefix(primary: str) -> str:
-    """How the paths of a primary's backlog queues begin."""
+    """Return the path prefix of a primary's backlog queues."""
     return f"{primary}{_PATH_INFIX}"
 
 
 def backlog_queue_path(primary: str, index: int) -> str:
-    """The path of one of them (R010)."""
+    """Return the path of the backlog queue with this index (R010)."""
     return f"{backlog_queue_prefix(primary)}{index}"
 
 
 def backlog_queue_index(path: str, primary: str) -> int | None:
-    """Which of them a path is; None if none."""
+    """Return the index of the backlog queue with this path; None if it is not a backlog queue."""
     prefix = backlog_queue_prefix(primary).lower()
     number = path[len(prefix) :]
     return int(number) if path.lower().startswith(prefix) and number.isascii() and number.isdigit() else None
 
 
 class BacklogQueue:
-    """One of them, to those who park."""
+    """A backlog queue, as paired senders see it."""
 
     def __init__(
         self, path: str, sender: MessageSender, description: QueueDescription = BACKLOG_QUEUE_DESCRIPTION
     ) -> None:
-        """`sender` is the secondary's own. A queue that was there before keeps its own description (R026)."""
+        """Create a backlog queue with a sender to the secondary.
+
+        A queue that existed before keeps its own description (R026).
+        """
         self.path = path
         self.sender = sender
         self.max_size_mb = description.max_size_mb
-        """How much it can hold."""
+        """The maximum size of the queue."""
         self.lock_ms = description.lock_duration_ms
-        """How long it locks messages: what leaves it tells by that for how long it was parked."""
+        """The lock duration of the queue, which is needed to compute how long a message was parked."""
         self.failure: ServiceBusError | None = None
         """The last failure; None after a success. The queue is out of the rotation for the cool-down only."""
         self.out_since_s = 0.0
 
 
 class Rotation:
-    """All of them, and which take messages now."""
+    """All backlog queues of a pair, and which of them accept messages now."""
 
     def __init__(
         self,
@@ -100,10 +103,10 @@ class Rotation:
         events: PairEventPublisher,
         random: Random,
     ) -> None:
-        """`prepare` finds or makes them."""
+        """Create a rotation without queues; `prepare` finds or creates them."""
         self.queues: list[BacklogQueue] = []
         self.extra_paths: list[str] = []
-        """Paths of backlog queues beyond those asked for (R022): they stay, and get nothing."""
+        """Paths of backlog queues beyond the configured number (R022): they are kept, but not used for parking."""
         self._secondary = secondary
         self._manager = manager
         self._primary_name = primary_name
@@ -114,35 +117,40 @@ class Rotation:
 
     @property
     def path_pattern(self) -> str:
-        """The paths of all of them, as a pattern."""
+        """A pattern that matches the paths of all backlog queues."""
         return f"{backlog_queue_prefix(self._primary_name)}*"
 
     async def prepare(self, count: int) -> None:
-        """Have `count` queues: those that are there as they are, the others made. PairingFailed if there is none."""
+        """Find or create `count` queues; existing queues are not changed.
+
+        Raise PairingFailed if no queue exists or can be created.
+        """
         try:
             prefix = backlog_queue_prefix(self._primary_name)
-            there = {found.path.lower(): found async for found in self._manager.get_queues(prefix)}
+            existing = {found.path.lower(): found async for found in self._manager.get_queues(prefix)}
         except ServiceBusError as error:
             if isinstance(error, Unauthorized):
                 raise
             raise PairingFailed(f"the backlog queues of the secondary cannot be listed: {error}") from error
         wanted = [backlog_queue_path(self._primary_name, index) for index in range(count)]
-        made = await asyncio.gather(*[self._ensure_queue(path, there) for path in wanted], return_exceptions=True)
-        failures = [outcome for outcome in made if isinstance(outcome, BaseException)]
+        outcomes = await asyncio.gather(
+            *[self._ensure_queue(path, existing) for path in wanted], return_exceptions=True
+        )
+        failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
         for failure in failures:
             if not isinstance(failure, ServiceBusError) or isinstance(failure, Unauthorized):
                 raise failure
-            log.warning("a backlog queue could not be made: %s", failure)
-        found = [path for path, outcome in zip(wanted, made, strict=True) if not isinstance(outcome, BaseException)]
+            log.warning("a backlog queue could not be created: %s", failure)
+        found = [path for path, outcome in zip(wanted, outcomes, strict=True) if not isinstance(outcome, BaseException)]
         if not found:
-            raise PairingFailed(f"not one of {count} backlog queues is there or could be made: {failures[0]}")
-        known = {path.lower() for path in wanted}
+            raise PairingFailed(f"none of {count} backlog queues exists or could be created: {failures[0]}")
+        wanted_keys = {path.lower() for path in wanted}
         self.extra_paths = [
-            one.path
-            for key, one in there.items()
-            if key not in known and backlog_queue_index(one.path, self._primary_name) is not None
+            queue.path
+            for key, queue in existing.items()
+            if key not in wanted_keys and backlog_queue_index(queue.path, self._primary_name) is not None
         ]
-        descriptions = {key: one.description for key, one in there.items()}
+        descriptions = {key: queue.description for key, queue in existing.items()}
         self.queues = [
             BacklogQueue(
                 path,
@@ -153,7 +161,7 @@ class Rotation:
         ]
 
     async def _ensure_queue(self, path: str, existing_paths: Iterable[str]) -> None:
-        """Make a queue that is not there; somebody else may do the same now (Q16)."""
+        """Create a queue unless it exists; another client may create it at the same time (Q16)."""
         if path.lower() in existing_paths:
             return
         for attempt in range(1, CREATE_ATTEMPTS + 1):
@@ -166,13 +174,13 @@ class Rotation:
             except ServiceBusError as error:
                 if attempt == CREATE_ATTEMPTS:
                     raise
-                log.warning("backlog queue '%s' was not made, tried again: %s", path, error)
+                log.warning("backlog queue '%s' could not be created, retrying: %s", path, error)
                 await asyncio.sleep(CREATE_PAUSE_S)
             else:
                 return
 
     def choose(self, tried: Iterable[BacklogQueue] = ()) -> BacklogQueue | None:
-        """One at random of those that take messages and were not `tried`; if all are out, the one out longest."""
+        """Return a random usable queue that was not `tried`; if all are out, the queue that has been out longest."""
         now_s = asyncio.get_running_loop().time()
         untried = [queue for queue in self.queues if queue not in tried]
         if not untried:
@@ -181,35 +189,37 @@ class Rotation:
         return self._random.choice(ready) if ready else min(untried, key=lambda queue: queue.out_since_s)
 
     def out_reason(self, queue: BacklogQueue) -> ServiceBusError | None:
-        """The failure for which a queue is left out now; None if it can be chosen, as after its cool-down."""
+        """Return the failure that keeps a queue out of the rotation now; None if the queue can be chosen."""
         return queue.failure if self._is_cooling_down(queue, asyncio.get_running_loop().time()) else None
 
     def _is_cooling_down(self, queue: BacklogQueue, now_s: float) -> bool:
         return queue.failure is not None and now_s - queue.out_since_s < self._cool_down_s
 
     def is_usable(self, queue: BacklogQueue) -> bool:
-        """Whether a client may go on using the queue it has chosen."""
+        """Return whether a client may continue to use the queue that it chose."""
         return queue.failure is None
 
     def note_failure(self, queue: BacklogQueue, error: ServiceBusError) -> None:
-        """A send to it failed: it is left out, by everyone."""
+        """Note a failed send to a queue: all senders leave the queue out. Recreate the queue if it was deleted."""
         was_in = queue.failure is None
         queue.failure, queue.out_since_s = error, asyncio.get_running_loop().time()
-        side = lost_namespace(error)
-        if isinstance(error, OperationTimeout) and not any(one.failure for one in self.queues if one is not queue):
-            side = None  # only this queue is slow, as far as is known
-        if side is not None:
-            self._events.outages.note_lost(side, error)
+        role = lost_namespace(error)
+        if isinstance(error, OperationTimeout) and not any(
+            other.failure for other in self.queues if other is not queue
+        ):
+            role = None  # a timeout of a single queue is not an outage of the secondary
+        if role is not None:
+            self._events.outages.note_lost(role, error)
         if was_in:
-            is_outage = side is not None
+            is_outage = role is not None
             self._events.emit(EventKind.QUEUE_OUT, backlog_queue=queue.path, reason=str(error), is_outage=is_outage)
-        if isinstance(error, EntityNotFound):  # somebody deleted it under us
-            mending = asyncio.ensure_future(self._recreate(queue))
-            self._recreations.add(mending)
-            mending.add_done_callback(self._recreations.discard)
+        if isinstance(error, EntityNotFound):  # the queue was deleted after it was prepared
+            recreation = asyncio.ensure_future(self._recreate(queue))
+            self._recreations.add(recreation)
+            recreation.add_done_callback(self._recreations.discard)
 
     def note_success(self, queue: BacklogQueue) -> None:
-        """It took a message."""
+        """Note that a queue accepted a message."""
         if queue.failure is not None:
             is_outage = lost_namespace(queue.failure) is not None
             queue.failure = None
@@ -220,12 +230,12 @@ class Rotation:
         try:
             await self._ensure_queue(queue.path, ())
         except ServiceBusError as error:
-            log.warning("backlog queue '%s' was deleted and could not be made again: %s", queue.path, error)
+            log.warning("backlog queue '%s' was deleted and could not be created again: %s", queue.path, error)
         else:
             self.note_success(queue)
 
     def close(self) -> None:
-        """Nothing more is mended."""
+        """Cancel the recreation of queues."""
         for task in self._recreations:
             task.cancel()
 
@@ -234,17 +244,17 @@ class QueueChoice:
     """The backlog queue of one QueueClient or TopicClient: chosen at its first parked send, kept until it fails."""
 
     def __init__(self, rotation: Rotation) -> None:
-        """Nothing is chosen yet."""
+        """Create a choice without a queue; the first parked send chooses one."""
         self._rotation = rotation
         self._chosen: BacklogQueue | None = None
 
     def current(self) -> BacklogQueue | None:
-        """The one it has, or now chooses."""
+        """Return the chosen queue; choose one if there is none or if it failed."""
         if self._chosen is None or not self._rotation.is_usable(self._chosen):
             self._chosen = self._rotation.choose()
         return self._chosen
 
     def next(self, tried: Iterable[BacklogQueue]) -> BacklogQueue | None:
-        """Another, after those tried have failed; None if there is none left."""
+        """Choose another queue after the queues in `tried` failed; None if no queue is left."""
         self._chosen = self._rotation.choose(tried)
         return self._chosen

@@ -1,4 +1,4 @@
-"""Failover of entities of the primary.
+"""Failover of the primary's entities.
 
-Owns: the health of each entity as a table of states, outages of fragments and of whole namespaces, and pings.
+Owns: the health of each entity as a state table, outages of fragments and of whole namespaces, and pings.
 """

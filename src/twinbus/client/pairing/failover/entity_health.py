@@ -1,7 +1,8 @@
 """The failover state of one entity, as a table.
 
-Owns: what state an entity is in, why and since when, and the timer of its failover interval. Knows nothing of senders,
-pings or backlog queues: they tell it what happened, and are told what changed. `docs/pairing.md` draws the table.
+Owns: the state of an entity, its reason and start time, and the timer of the failover interval. Knows nothing of
+senders, pings or backlog queues: they report events to this module and are notified of state changes. `docs/pairing.md`
+draws the table.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ if TYPE_CHECKING:
 
 
 class EntityState(Enum):
-    """What the senders of an entity hold of it."""
+    """The state of an entity, as its senders see it."""
 
     HEALTHY = "healthy"
     """Sends go to the primary."""
     SUSPECT = "suspect"
-    """A send has failed; they still go to the primary, and what it does not take fails."""
+    """A send has failed. Sends still go to the primary, and a send that the primary does not accept fails."""
     FAILED_OVER = "failed over"
     """Sends are parked, and the primary is pinged."""
     UNREACHABLE = "unreachable"
-    """The primary is there, and refuses pings: sends fail with that reason, and nothing is parked."""
+    """The primary responds, but refuses pings: sends fail with the pings' error, and nothing is parked."""
 
 
 class HealthEvent(Enum):
-    """What can happen to an entity."""
+    """Events that can change the state of an entity."""
 
     SEND_FAILED = "a send failed"
     SEND_SUCCEEDED = "a send succeeded"
@@ -56,11 +57,12 @@ TRANSITIONS: Final = {
     (EntityState.UNREACHABLE, HealthEvent.PING_SUCCEEDED): EntityState.HEALTHY,
     (EntityState.UNREACHABLE, HealthEvent.MARKED_HEALTHY): EntityState.HEALTHY,
 }
-"""Anything else changes nothing: a late success or failure of a send that began before, say."""
+"""The next state by state and event. All other combinations leave the state unchanged, for example the late result of a
+send that began before the last change."""
 
 
 class EntityHealth:
-    """One entity of the primary, to all senders of a factory."""
+    """The health of one entity of the primary, shared by all senders of a factory."""
 
     def __init__(
         self,
@@ -72,24 +74,28 @@ class EntityHealth:
         on_change: Callable[[EntityHealth, EntityState], None],
         wakeups: Wakeups,
     ) -> None:
-        """It is held to be healthy. `changed` is told the state it had before; `wakeups`, that the entity answers."""
+        """Create the health of an entity that is healthy.
+
+        `on_change` is called with the entity's previous state after each change; `wakeups` is notified when the entity
+        responds.
+        """
         self.path = path
         self.state = EntityState.HEALTHY
         self.failure: ServiceBusError | None = None
-        """The failure that made it what it is; None while it is healthy."""
+        """The error that caused the present state; None while the entity is healthy."""
         self.since_ms = clock.wall_ms()
-        """When it became what it is."""
+        """The time of the last state change."""
         self.ping_refusal: ServiceBusError
-        """Why pings are refused, once they are."""
+        """The error with which the primary refuses pings; only set after pings were refused."""
         self.ping_key = RoutingKey()
-        """Of the send that failed first: pings carry it."""
+        """The routing key of the first send that failed; pings carry this key."""
         self.fragment = None
-        """Pings are for all of it."""
+        """Always None: pings test the entity as a whole."""
         self.fragment_outages = fragment_outages
-        """Those of it that are down by themselves."""
+        """The outages of the entity's fragments."""
         self.next_ping_ms: int | None = None
         self.state_changed = asyncio.Event()
-        """Set, and replaced by another, with each change of state."""
+        """Set, and replaced by a new event, on each state change."""
         self._interval_s = interval_s
         self._clock = clock
         self._on_change = on_change
@@ -99,26 +105,26 @@ class EntityHealth:
 
     @property
     def is_healthy(self) -> bool:
-        """Sends go to the primary, as if there were no pair."""
+        """Whether sends go to the primary as if there were no pairing."""
         return self.state is EntityState.HEALTHY
 
     @property
-    def takes_sends(self) -> bool:
-        """Sends go to the primary: they are not disabled (R036)."""
+    def accepts_sends(self) -> bool:
+        """Whether sends go to the primary, that is, are not disabled (R036)."""
         return self.state is EntityState.HEALTHY or self.state is EntityState.SUSPECT
 
     @property
     def is_pinged(self) -> bool:
-        """Somebody asks from time to time whether it is there again."""
-        return not self.takes_sends
+        """Whether the entity is pinged, because sends do not go to the primary."""
+        return not self.accepts_sends
 
     @property
     def is_fully_healthy(self) -> bool:
-        """It is healthy, and so are all its fragments, as far as that is known."""
+        """Whether the entity is healthy and none of its fragments is known to be down."""
         return self.is_healthy and not self.fragment_outages.down
 
     def send_failed(self, error: ServiceBusError, ping_key: RoutingKey) -> None:
-        """A send failed in a way that triggers failover. The interval runs from the first such failure (Q01)."""
+        """Note a failed send that triggers failover. The interval starts with the first such failure (Q01)."""
         if self.state is not EntityState.HEALTHY or self._is_closed:
             return
         self.failure, self.ping_key = error, ping_key
@@ -130,44 +136,47 @@ class EntityHealth:
             self._timer = loop.call_later(self._interval_s, self._apply, HealthEvent.INTERVAL_PASSED)
 
     def send_succeeded(self) -> None:
-        """The primary took a message: that is what usually happens, and changes nothing."""
+        """Note that the primary accepted a message. In the healthy state this changes nothing."""
         if self._wakeups.has_waiters:
             self._wakeups.notify(self.path)
         if self.state is EntityState.SUSPECT:
             self._apply(HealthEvent.SEND_SUCCEEDED)
 
     def ping_succeeded(self) -> None:
-        """The primary took a ping."""
+        """Note that the primary accepted a ping."""
         self._wakeups.notify(self.path)
         self._apply(HealthEvent.PING_SUCCEEDED)
 
     def pings_refused(self, error: ServiceBusError) -> None:
-        """The primary answers pings, and refuses them."""
+        """Note that the primary responds to pings, but refuses them."""
         self.failure = self.ping_refusal = error
         self._apply(HealthEvent.PINGS_REFUSED)
 
     def mark_healthy(self) -> None:
-        """Somebody knows better."""
+        """Mark the entity and all its fragments healthy at the application's request."""
         self._wakeups.notify(self.path)
         self._apply(HealthEvent.MARKED_HEALTHY)
         self.fragment_outages.restore_all()
 
     def close(self) -> None:
-        """Nothing more is waited for, and no failure counts: sends that a close ends say nothing of the entity."""
+        """Stop the timer and ignore further failures.
+
+        A send that fails because the client is closing says nothing about the entity.
+        """
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
 
     def _apply(self, event: HealthEvent) -> None:
-        following = TRANSITIONS.get((self.state, event))
-        if following is None:
+        next_state = TRANSITIONS.get((self.state, event))
+        if next_state is None:
             return
-        before, self.state, self.since_ms = self.state, following, self._clock.wall_ms()
-        if self._timer is not None and following is not EntityState.SUSPECT:
+        previous, self.state, self.since_ms = self.state, next_state, self._clock.wall_ms()
+        if self._timer is not None and next_state is not EntityState.SUSPECT:
             self._timer.cancel()
             self._timer = None
-        if following is EntityState.HEALTHY:
+        if next_state is EntityState.HEALTHY:
             self.failure = self.next_ping_ms = None
-        moved, self.state_changed = self.state_changed, asyncio.Event()
-        moved.set()
-        self._on_change(self, before)
+        changed, self.state_changed = self.state_changed, asyncio.Event()
+        changed.set()
+        self._on_change(self, previous)

@@ -1,11 +1,11 @@
-"""Fragments of a partitioned entity that are down, where only what is meant for them is parked.
+"""Outages of single fragments in a partitioned entity: only messages for these fragments are parked.
 
-With `park_on_fragment_outage` a keyed send whose fragment is down does not fail the whole entity over. That fragment is
-held to be down: all that is sent with a key that leads there is parked, until a ping with such a key is answered. So
-what a session has parked is not overtaken by what it sends next while the fragment comes and goes.
+With `park_on_fragment_outage`, a keyed send whose fragment is down does not fail over the whole entity. Only the
+fragment is marked down: every message whose key maps to that fragment is parked, until a ping with such a key succeeds.
+So the parked messages of a session are not overtaken by its later messages while the fragment goes down and comes back.
 
-Owns: which fragments of an entity are held to be down, which messages lead there, and the turns of batches that still
-have to park such messages. Who pings the fragments and who is told is the pairing's affair.
+Owns: the fragments of an entity that are marked down, the mapping of messages to them, and the order in which batches
+park such messages. The pairing pings the fragments and publishes the events.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from twinbus.amqp.field_numbers import MESSAGE_ID
+from twinbus.amqp.codec.field_numbers import MESSAGE_ID
 from twinbus.amqp.message import Message, Section
 from twinbus.model.annotations import PARTITION_KEY
 from twinbus.model.partition_key import fragment_of, partition_key
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RoutingKey:
-    """What leads a message to a fragment: the first of these that it has (R106 to R109)."""
+    """The key that maps a message to a fragment: the first of these fields that the message has (R106 to R109)."""
 
     session_id: str | None = None
     partition_key: str | None = None
     message_id: object = None
-    """Where duplicates are detected."""
+    """Used as a key only if the entity detects duplicates."""
 
     @classmethod
     def for_message(cls, message: BrokeredMessage) -> RoutingKey:
-        """The key of a message; its id, where that is all it has and may be one."""
+        """Return the key of a message: its session id, else its partition key, else its message id."""
         if message.session_id is not None:
             return cls(session_id=message.session_id)
         if message.partition_key is not None:
@@ -47,55 +47,58 @@ class RoutingKey:
         return cls(message_id=message.message_id)
 
     def fragment_number(self, *, uses_message_id: bool) -> int | None:
-        """The fragment; None where there is no key, or none of which that can be told here: ids that are no texts."""
+        """Return the fragment number.
+
+        None if the message has no key, or only a message id that is not a string: its fragment cannot be computed here.
+        """
         message_id = self.message_id if uses_message_id and isinstance(self.message_id, str) else None
         key = partition_key(self.session_id, self.partition_key, message_id)
         return None if key is None else fragment_of(key)
 
 
 def routing_key_in(payload: bytes, session_id: str | None) -> RoutingKey:
-    """The key of an encoded message, of which the session is known."""
+    """Return the routing key of an encoded message with this session id."""
     if session_id is not None:
         return RoutingKey(session_id=session_id)
     message = Message(payload)
-    found = message.lookup(Section.MESSAGE_ANNOTATIONS, PARTITION_KEY)
-    if isinstance(found, str):
-        return RoutingKey(partition_key=str(found))
+    annotated_key = message.lookup(Section.MESSAGE_ANNOTATIONS, PARTITION_KEY)
+    if isinstance(annotated_key, str):
+        return RoutingKey(partition_key=str(annotated_key))
     return RoutingKey(message_id=message.field(Section.PROPERTIES, MESSAGE_ID))
 
 
 def routing_key_to(fragment: int | None, messages: Iterable[BrokeredMessage]) -> RoutingKey | None:
-    """The key of a message that leads to a fragment; an id only if no other does. None if there is none."""
+    """Return a key of these messages that maps to a fragment, or None. Prefer other keys to message ids."""
     keys = [RoutingKey.for_message(message) for message in messages]
-    leading = [
+    matching = [
         key
-        for is_id_a_key in (False, True)
+        for uses_message_id in (False, True)
         for key in keys
-        if key.fragment_number(uses_message_id=is_id_a_key) == fragment
+        if key.fragment_number(uses_message_id=uses_message_id) == fragment
     ]
-    return leading[0] if leading and fragment is not None else None
+    return matching[0] if matching and fragment is not None else None
 
 
 def ping_key_for(error: ServiceBusError, messages: Sequence[BrokeredMessage]) -> RoutingKey:
-    """What pings carry that ask whether an entity takes messages again: the key of the send that failed first (Q13).
+    """Return the key for pings that test an entity: the key of the send that failed first (Q13).
 
-    The id of a message only where the namespace has said that it is one: elsewhere a ping of the same id might be
-    taken for the message, and that for a duplicate.
+    A message id is used only if the namespace has reported that it is the key. Otherwise the entity might take a ping
+    with the same id for the message, and then discard the message as a duplicate.
     """
-    found = routing_key_to(error.fragment, messages)
-    if found is not None:
-        return found
+    matching = routing_key_to(error.fragment, messages)
+    if matching is not None:
+        return matching
     first = RoutingKey.for_message(messages[0])
     return RoutingKey(session_id=first.session_id, partition_key=first.partition_key)
 
 
 class FragmentOutage:
-    """One fragment, from the send that it did not take to the ping that it answers."""
+    """The outage of one fragment, from the first failed send to the first ping that gets a response."""
 
     def __init__(
         self, number: int, outages: FragmentOutages, ping_key: RoutingKey, failure: ServiceBusError, since_ms: int
     ) -> None:
-        """`key` leads there: pings carry it."""
+        """Create an outage of fragment `number`; pings carry `ping_key`, which maps to this fragment."""
         self.number = number
         self.path = outages.path
         self.ping_key = ping_key
@@ -107,26 +110,29 @@ class FragmentOutage:
 
     @property
     def fragment(self) -> int | None:
-        """Of which a ping is told."""
+        """The fragment number that ping events report."""
         return self.number
 
     def ping_succeeded(self) -> None:
-        """It is there again."""
+        """End the outage: the fragment accepted a ping."""
         self._outages.restore(self)
 
     def pings_refused(self, error: ServiceBusError) -> None:
-        """The entity answers, and refuses: the next send hears why, since nothing can be said of the fragment."""
+        """End the outage: the entity responds, but refuses pings.
+
+        The state of the fragment is then unknown, so the next send goes to the primary and gets its error.
+        """
         self._outages.restore(self, error)
 
 
 class ParkingTurn:
-    """The turn of a batch that parks messages for fragments that are down after its others are at the primary.
+    """The turn of a batch that parks some of its messages after the primary has stored the others.
 
-    A later send of the same keys waits until they are parked, or it would overtake them.
+    A later send with the same keys waits until these messages are parked; otherwise it would overtake them.
     """
 
     def __init__(self, outages: FragmentOutages, fragment_numbers: set[int]) -> None:
-        """`numbers` are the fragments."""
+        """Create a turn for messages to these fragments."""
         self.fragment_numbers = fragment_numbers
         self._outages = outages
         self.ended: Final = asyncio.Event()
@@ -139,30 +145,34 @@ class ParkingTurn:
                     await earlier.ended.wait()
 
     def end(self) -> None:
-        """Let later sends go on. May be called again."""
+        """Let later sends proceed. Idempotent."""
         self._outages.turns.pop(self, None)
         self.ended.set()
 
 
 class FragmentOutages:
-    """Those of one entity, to all senders of a factory."""
+    """The fragment outages of one entity, shared by all senders of a factory."""
 
     def __init__(
         self, path: str, clock: Clock, on_change: Callable[[FragmentOutage, ServiceBusError | None], None]
     ) -> None:
-        """None is down. `changed` is told of each when it goes down and when it is back, perhaps with a reason."""
+        """Create an empty set of outages.
+
+        `on_change` is called when a fragment goes down, with its error, and when it comes back, with the reason if
+        there is one.
+        """
         self.path = path
         self.down: Final[dict[int, FragmentOutage]] = {}
-        """By their numbers. The same object always: senders look at it with each message."""
+        """The current outages by fragment number. This dict is never replaced: senders check it for each message."""
         self.turns: Final[dict[ParkingTurn, None]] = {}
-        """Of batches under way, in their order."""
+        """The turns of batches in progress, in order."""
         self._uses_message_id = False
-        """The entity detects duplicates: it has said so by refusing a message with no other key."""
+        """Whether the entity detects duplicates, as shown by a refused message that had no other key."""
         self._clock = clock
         self._on_change = on_change
 
     def outage_for(self, messages: Iterable[BrokeredMessage]) -> FragmentOutage | None:
-        """Why messages that are sent together cannot go to the primary now; None if they can."""
+        """Return the outage that keeps messages in one send from the primary, or None."""
         if not self.down:
             return None
         numbers = (
@@ -172,7 +182,7 @@ class FragmentOutages:
         return next((self.down[number] for number in numbers if number in self.down), None)
 
     def affected_messages(self, messages: Iterable[BrokeredMessage]) -> dict[int, int]:
-        """Return the messages that lead to fragments that are down: the index of each, and its fragment."""
+        """Return the messages that map to fragments that are down: their indexes and fragment numbers."""
         if not self.down:
             return {}
         numbers = [
@@ -182,10 +192,10 @@ class FragmentOutages:
         return {index: number for index, number in enumerate(numbers) if number is not None and number in self.down}
 
     def take_turn(self, fragment_numbers: set[int], *, is_split: bool) -> ParkingTurn | None:
-        """Queue up to park messages for some fragments; None if that can be done at once.
+        """Return a turn to park messages for some fragments, or None if they can be parked at once.
 
-        `is_split`: others of the batch go to the primary before. All other sends are in order without a turn, unless
-        such a batch is ahead of them.
+        `is_split`: other messages of the batch go to the primary first. Other sends need no turn to stay in order,
+        unless such a batch is ahead of them.
         """
         if not is_split and not any(turn.fragment_numbers & fragment_numbers for turn in self.turns):
             return None
@@ -204,25 +214,25 @@ class FragmentOutages:
         return earlier
 
     def note_failure(self, error: ServiceBusError, messages: Iterable[BrokeredMessage]) -> None:
-        """One of these was refused because its fragment is down."""
+        """Mark the fragment that refused one of these messages as down."""
         number = error.fragment
         if number is None or number in self.down:
             return
         key = routing_key_to(number, messages)
-        if key is None:  # a namespace that hashes in another way: nothing is known of other messages
+        if key is None:  # the namespace hashes keys differently: other messages cannot be mapped
             return
         self._uses_message_id = self._uses_message_id or key.message_id is not None
         outage = self.down[number] = FragmentOutage(number, self, key, error, self._clock.wall_ms())
         self._on_change(outage, error)
 
     def restore(self, outage: FragmentOutage, reason: ServiceBusError | None = None) -> None:
-        """It is not held to be down any more."""
+        """Mark a fragment as available again."""
         if self.down.get(outage.number) is outage:
             del self.down[outage.number]
             outage.is_pinged, outage.next_ping_ms = False, None
             self._on_change(outage, reason)
 
     def restore_all(self) -> None:
-        """Somebody knows better."""
+        """Mark all fragments as available again."""
         for outage in list(self.down.values()):
             self.restore(outage)

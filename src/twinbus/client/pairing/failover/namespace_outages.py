@@ -1,8 +1,8 @@
-"""Outages of a whole namespace, as the parts of a pairing meet them.
+"""Outages of a whole namespace, as the parts of a pairing notice them.
 
-If a namespace is gone, every pump and every backlog queue finds out by itself, and again with each attempt. Owns: that
-an outage is told once at its beginning and once at its end. What each part meets is an event of its own as well, which
-says that it follows from an outage, so that the log does not repeat it.
+If a namespace is down, every pump and every backlog queue notices the outage separately, and again with each attempt.
+Owns: reporting an outage once when it begins and once when it ends. The failure of each pump or queue is also an event,
+which is flagged as part of an outage so that the log does not repeat the outage.
 """
 
 from __future__ import annotations
@@ -22,58 +22,58 @@ if TYPE_CHECKING:
 
 
 class NamespaceRole(Enum):
-    """A namespace of the pair, and the events of its outages."""
+    """A namespace of the pair, with the events of its outages."""
 
     PRIMARY = (EventKind.PRIMARY_LOST, EventKind.PRIMARY_BACK)
     SECONDARY = (EventKind.SECONDARY_LOST, EventKind.SECONDARY_BACK)
 
     @property
     def lost_event(self) -> EventKind:
-        """Told at the beginning of an outage."""
+        """The event at the beginning of an outage."""
         return self.value[0]
 
     @property
     def back_event(self) -> EventKind:
-        """Told at its end."""
+        """The event at the end of an outage."""
         return self.value[1]
 
 
 def lost_namespace(error: BaseException | None) -> NamespaceRole | None:
-    """Return the namespace that a pump, or a backlog queue, has lost with this error; None if it is no outage."""
+    """Return the namespace that a pump or a backlog queue lost with this error; None if it is not an outage."""
     if isinstance(error, PrimaryLost):
         return NamespaceRole.PRIMARY
     return NamespaceRole.SECONDARY if isinstance(error, ConnectionFailed | ConnectionLost | OperationTimeout) else None
 
 
 class NamespaceOutages:
-    """The outages of one pairing."""
+    """The namespace outages of one pairing."""
 
     def __init__(self, emit: Callable[[EventKind, str], None], addresses: Mapping[NamespaceRole, str]) -> None:
-        """`tell` gets the kind of an event, and which namespace it is about and why."""
+        """Create a record without outages; `emit` gets an event kind, and a text with the namespace and the reason."""
         self._emit = emit
         self._addresses = addresses
         self._waiting_pumps: dict[NamespaceRole, set[str]] = {}
-        """For each namespace that is lost: the backlog queues whose pumps wait for it."""
+        """The backlog queues whose pumps wait, for each lost namespace."""
 
     def note_lost(self, role: NamespaceRole, error: ServiceBusError, pump: str | None = None) -> None:
-        """Note that a namespace is lost; a pump, if one is named, waits for it."""
+        """Note that a namespace is lost; if a pump is named, it waits for that namespace."""
         is_new = role not in self._waiting_pumps
         waiting = self._waiting_pumps.setdefault(role, set())
         if pump is not None:
             waiting.add(pump)
         if is_new:
-            address, why = self._addresses[role], str(error.error if isinstance(error, PrimaryLost) else error)
-            self._emit(role.lost_event, why if address in why else f"{address}: {why}")
+            address, reason = self._addresses[role], str(error.error if isinstance(error, PrimaryLost) else error)
+            self._emit(role.lost_event, reason if address in reason else f"{address}: {reason}")
 
     def note_pump_resumed(self, pump: str) -> None:
-        """Note that a pump waits no longer: it drains again, or it failed for another reason."""
-        for side, waiting in list(self._waiting_pumps.items()):
+        """Note that a pump no longer waits: it drains again, or it failed for another reason."""
+        for role, waiting in list(self._waiting_pumps.items()):
             if pump in waiting:
                 waiting.discard(pump)
-                self.note_reached(side)
+                self.note_reached(role)
 
     def note_reached(self, role: NamespaceRole) -> None:
-        """Note that a namespace answers. Its outage is over when no pump waits for it any more."""
+        """Note that a namespace responds. Its outage ends when no pump waits for that namespace any more."""
         if role in self._waiting_pumps and not self._waiting_pumps[role]:
             del self._waiting_pumps[role]
             self._emit(role.back_event, self._addresses[role])

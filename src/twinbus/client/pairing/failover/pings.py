@@ -1,8 +1,8 @@
-"""Pings: empty messages that ask, once an interval, whether an entity of the primary is there again, or a fragment.
+"""Pings: empty messages, sent once per interval, that test whether an entity or a fragment is available again.
 
-Owns: when they are sent, and what their answers mean. They are sent while the entity is failed over or unreachable, or
-while its fragment is held to be down, at fixed multiples of the interval after that began; one that has no answer when
-the next is due is given up (Q13).
+Owns: the schedule of pings and the evaluation of their results. Pings are sent while the entity is failed over or
+unreachable, or while its fragment is marked down, at fixed multiples of the interval after the failure. A ping without
+a response is abandoned before the next one is due (Q13).
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ if TYPE_CHECKING:
 
 PING_TIME_TO_LIVE: Final = dt.timedelta(seconds=1)
 REFUSALS_UNTIL_UNREACHABLE: Final = 2
-"""So many refused pings in a row make an entity unreachable (Q14)."""
+"""The number of consecutive refused pings that make an entity unreachable (Q14)."""
 
 
 class PingTarget(Protocol):
-    """What is asked whether it is there again."""
+    """An entity or a fragment that is pinged."""
 
     path: str
     ping_key: RoutingKey
-    """What pings carry."""
+    """The routing key that pings carry."""
     next_ping_ms: int | None
 
     @property
     def fragment(self) -> int | None:
-        """Of the entity; None where all of it is meant."""
+        """The fragment number; None if the whole entity is pinged."""
 
     @property
     def is_pinged(self) -> bool:
-        """It is to be asked."""
+        """Whether pings should be sent."""
 
     def ping_succeeded(self) -> None:
-        """The primary took a ping."""
+        """Note that the primary accepted a ping."""
 
     def pings_refused(self, error: ServiceBusError) -> None:
-        """The primary answers pings, and refuses them."""
+        """Note that the primary responds to pings, but refuses them."""
 
 
 class Pings:
-    """Those of one factory."""
+    """The pings of one factory."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Pings:
         events: PairEventPublisher,
         classify: Callable[[ServiceBusError], FailureClass],
     ) -> None:
-        """Nothing is pinged yet. `classify` says what a failure is to a paired sender."""
+        """Create a pinger without targets; `classify` returns the class of a failure for a paired sender."""
         self._primary = primary
         self._interval_s = interval_s
         self._events = events
@@ -72,20 +72,20 @@ class Pings:
         self._senders: dict[str, MessageSender] = {}
 
     def start(self, target: PingTarget) -> None:
-        """It takes no messages: ping it, with an ordinary sender, since a ping is never parked."""
+        """Start pinging a target with an ordinary sender, because a ping must never be parked."""
         sender = self._senders.get(target.path)
         if sender is None:
             sender = self._senders[target.path] = MessageSender(self._primary, target.path)
         self._tasks[target] = asyncio.ensure_future(self._run(target, sender))
 
     def stop(self, target: PingTarget) -> None:
-        """It is healthy, whoever says so."""
+        """Stop pinging a target, which is healthy again."""
         task = self._tasks.pop(target, None)
         if task is not None and task is not asyncio.current_task():
             task.cancel()
 
     def close(self) -> None:
-        """No more pings."""
+        """Stop all pings."""
         for task in self._tasks.values():
             task.cancel()
 
@@ -96,7 +96,7 @@ class Pings:
             number += 1
             due_s = started_s + number * self._interval_s
             wait_s = due_s - loop.time()
-            if wait_s < 0:  # the last one took its time
+            if wait_s < 0:  # the previous ping took longer than an interval
                 continue
             target.next_ping_ms = self._primary.settings.clock.wall_ms() + round(wait_s * 1000)
             await asyncio.sleep(wait_s)
@@ -111,7 +111,7 @@ class Pings:
                 target.pings_refused(error)
 
     async def _ping(self, ping_key: RoutingKey, sender: MessageSender) -> ServiceBusError | None:
-        """Ping once; why it did not succeed."""
+        """Send one ping; return the error if the ping failed."""
         ping = BrokeredMessage(
             content_type=PING_CONTENT_TYPE,
             time_to_live=PING_TIME_TO_LIVE,
@@ -121,7 +121,7 @@ class Pings:
         if ping_key.message_id is not None:
             ping.message_id = ping_key.message_id
         payload = ping.encode(self._primary.settings.clock.wall_ms())
-        # A little less than the interval, so that it is over when the next one is due.
+        # A little less than the interval, so that this ping has finished when the next ping is due.
         timeout_s = self._interval_s * 0.98
         try:
             await sender.deliver(payload, timeout_s=timeout_s, policy=NO_RETRY)

@@ -1,5 +1,4 @@
 """Observing a pair.
 
-Owns: the events of a pair and everything that is made of them: logs, status, alarms, metrics, and reports to the
-secondary.
+Owns: the events of a pair, and the logs, status, alarms, metrics and reports to the secondary that are based on events.
 """

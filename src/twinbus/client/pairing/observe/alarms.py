@@ -1,11 +1,11 @@
-"""Alarms of a pair: what needs somebody's attention (Q20).
+"""Alarms of a pair: conditions that need an operator's attention (Q20).
 
-Owns: which alarms there are, and when the backlog is looked at for them: at most three times in `alarm_after`, and only
-while something is parked or a pump stands still. A healthy pair asks nothing (R009), and an idle syphon no more than
-its polls (R072).
+Owns: the kinds of alarms, and the schedule of backlog checks: at most three times per `alarm_after`, and only while
+messages are parked or a pump does not run. A healthy pair makes no requests (R009), and an idle syphon only polls
+(R072).
 
-That messages are parked for long is no alarm while they are being taken back: it is one when the oldest message of a
-queue is old, and has been the oldest at the last look, too.
+Messages that are parked for a long time raise no alarm while they are being drained. The alarm is raised if the oldest
+message in a queue is old, and was already the oldest at the previous check.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger(__name__)
 
 CHECKS_PER_PERIOD: Final = 3
-"""In `alarm_after`."""
+"""The number of checks per `alarm_after`."""
 CHECK_TIMEOUT_S: Final = 5.0
 NEARLY_FULL_SHARE: Final = 0.8
 EVENT_KINDS: Final = frozenset(
@@ -51,23 +51,24 @@ _MEGABYTE: Final = 1_048_576
 
 
 class AlarmKind(Enum):
-    """What can be wrong."""
+    """Kinds of alarms."""
 
     NOT_DRAINED = "parked messages are not taken back"
     EXTRA_BACKLOG = "messages lie in a backlog queue that nobody drains"
-    """It is beyond those asked for (R022, R023)."""
+    """The queue is beyond the configured number of backlog queues (R022, R023)."""
     DESTINATION_REFUSES = "a destination refuses its parked messages"
-    """It is disabled or missing, or the key is not accepted: the messages stay in the backlog, or the spool (Q19)."""
+    """The entity is disabled or missing, or the key is not accepted: messages stay in the backlog or the spool
+    (Q19)."""
     DEAD_LETTERED = "messages were dead-lettered in a backlog queue"
     SPOOL_REFUSED = "messages were refused from the spool"
     NEARLY_FULL = "a backlog queue is nearly full"
-    """A full one is left out, and others are used while there are any (Q11)."""
+    """A full queue is left out of the rotation, and the other queues are used (Q11)."""
     UNPROTECTED = "the secondary could not be prepared"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alarm:
-    """One thing that is wrong."""
+    """An alarm that is raised now."""
 
     kind: AlarmKind
     backlog_queue: str | None
@@ -76,19 +77,19 @@ class Alarm:
 
 
 _CHECKED_KINDS: Final = frozenset(AlarmKind) - {AlarmKind.SPOOL_REFUSED}
-"""Alarms that need further looks at the backlog."""
+"""Kinds of alarms that need further checks of the backlog."""
 
 
 class Alarms:
-    """Of one pairing."""
+    """The alarms of one pairing."""
 
     def __init__(self, pairing: Pairing) -> None:
-        """Nothing is wrong, and nothing is looked at."""
+        """Create a set without alarms; checks begin with `start`."""
         self.contents: dict[str, BacklogQueueContents] = {}
-        """What was seen in each backlog queue at the last look; empty where there was none."""
+        """The contents of each backlog queue at the last check; empty before the first check."""
         self._pairing = pairing
         self._raised: dict[tuple[AlarmKind, str | None, str | None], Alarm] = {}
-        """By kind, backlog queue and destination."""
+        """The raised alarms by kind, backlog queue and destination."""
         self._oldest_numbers: dict[str, int] = {}
         self._task: asyncio.Task[None] | None = None
         self._clock = pairing.primary.settings.clock
@@ -96,23 +97,23 @@ class Alarms:
 
     @property
     def raised(self) -> tuple[Alarm, ...]:
-        """Those there are now, the oldest first."""
+        """The raised alarms, oldest first."""
         return tuple(self._raised.values())
 
     @property
     def is_checking(self) -> bool:
-        """The backlog is looked at from time to time."""
+        """Whether the backlog is checked periodically."""
         return self._task is not None
 
     def on_event(self, event: PairingEvent) -> None:
-        """Something happened that may begin or end an alarm."""
+        """Raise or clear an alarm after an event, and start backlog checks if necessary."""
         if event.kind is EventKind.UNPROTECTED:
-            self._raise(AlarmKind.UNPROTECTED, None, event.reason or "sends fail if the primary does")
+            self._raise(AlarmKind.UNPROTECTED, None, event.reason or "sends fail if the primary fails")
         elif event.kind is EventKind.PROTECTED:
             self._clear(AlarmKind.UNPROTECTED, None)
         elif event.kind is EventKind.DESTINATION_REFUSES:
-            place = "the spool" if event.backlog_queue is None else f"'{event.backlog_queue}'"
-            reason = f"messages for '{event.path}' stay in {place}: {event.reason}"
+            location = "the spool" if event.backlog_queue is None else f"'{event.backlog_queue}'"
+            reason = f"messages for '{event.path}' stay in {location}: {event.reason}"
             self._raise(AlarmKind.DESTINATION_REFUSES, event.backlog_queue, reason, event.path)
         elif event.kind is EventKind.DESTINATION_ACCEPTS:
             self._clear(AlarmKind.DESTINATION_REFUSES, event.backlog_queue, event.path)
@@ -124,12 +125,12 @@ class Alarms:
             self.start()
 
     def start(self) -> None:
-        """Look from now on, for as long as something is parked."""
+        """Start periodic checks, which continue while messages are parked or alarms are raised."""
         if self._task is None and not self._pairing.is_closed:
             self._task = asyncio.ensure_future(self._run())
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop the checks."""
         if self._task is not None:
             self._task.cancel()
 
@@ -144,45 +145,47 @@ class Alarms:
             self._task = None
 
     def _may_be_parked(self) -> bool:
-        return any(found.parked != 0 for found in self.contents.values())
+        return any(contents.parked != 0 for contents in self.contents.values())
 
     async def check_backlog(self) -> None:
-        """Look once, and raise or end alarms. What cannot be asked now stays as it is."""
+        """Check the backlog once, and raise or clear alarms. An alarm stays unchanged if its data cannot be read."""
         rotation = self._pairing.rotation
         queues, extra = list(rotation.queues), list(rotation.extra_paths)
-        mine = [queue.path for queue in queues]
+        paths = [queue.path for queue in queues]
         manager, secondary = self._pairing.options.secondary_namespace_manager, self._pairing.secondary
-        looked = [inspect(secondary, manager, path, sample=1, limit_s=CHECK_TIMEOUT_S) for path in (*mine, *extra)]
-        self.contents = dict(zip((*mine, *extra), await asyncio.gather(*looked), strict=True))
+        inspections = [
+            inspect(secondary, manager, path, sample=1, limit_s=CHECK_TIMEOUT_S) for path in (*paths, *extra)
+        ]
+        self.contents = dict(zip((*paths, *extra), await asyncio.gather(*inspections), strict=True))
         for queue in queues:
             self._check_age(queue.path, self.contents[queue.path])
             self._check_size(queue.path, self.contents[queue.path].size_bytes, queue.max_size_mb)
         for path in extra:
             self._check_extra_queue(path, self.contents[path])
-        for path, found in self.contents.items():
-            self._check_dead_letters(path, found.dead_lettered)
+        for path, contents in self.contents.items():
+            self._check_dead_letters(path, contents.dead_lettered)
         spool = self._pairing.spool
         if spool is not None:
-            with suppress(SpoolFailed, OSError):  # it is closed, or its disk is sick: other alarms say so
+            with suppress(SpoolFailed, OSError):  # the spool reports its own failures
                 await spool.count_refused()
             self.check_spool()
 
     def check_spool(self) -> None:
-        """Raise or end the alarm of messages that were refused from the spool."""
+        """Raise or clear the alarm for refused messages in the spool."""
         spool = self._pairing.spool
         status = None if spool is None else spool.status
         if spool is not None and status is not None and status.refused:
             reason = (
-                f"{_count_of_messages(status.refused)} in {spool.folder / 'refused'}, each with the reason "
-                "beside it: remove the"
-                " cause, then `pairing.resend_refused()` sends them again"
+                f"{_count_of_messages(status.refused)} in {spool.folder / 'refused'}, each with a file that has the"
+                " reason: fix the cause, then send them again with"
+                " `pairing.resend_refused()`"
             )
             self._raise(AlarmKind.SPOOL_REFUSED, None, reason)
         else:
             self._clear(AlarmKind.SPOOL_REFUSED, None)
 
     def _check_age(self, path: str, contents: BacklogQueueContents) -> None:
-        if contents.for_entities is None:  # it could not be peeked at
+        if contents.for_entities is None:  # peeking failed
             return
         if contents.oldest is None or contents.oldest_number is None:
             self._oldest_numbers.pop(path, None)
@@ -193,8 +196,8 @@ class Alarms:
         age_s = (self._clock.wall_ms() - milliseconds_of(contents.oldest)) / 1000
         if is_same and age_s > self._alarm_after_s:
             count = "some messages" if contents.parked is None else f"{contents.parked:,} messages"
-            drained = "" if self._pairing.syphon is not None else "; this program runs no syphon: does another one?"
-            reason = f"{count} in '{path}', the oldest for {age_s:.0f} s, and nothing takes them back{drained}"
+            hint = "" if self._pairing.syphon is not None else "; this program runs no syphon: check that another does"
+            reason = f"{count} in '{path}', the oldest for {age_s:.0f} s, are not drained{hint}"
             self._raise(AlarmKind.NOT_DRAINED, path, reason)
         elif not is_same:
             self._clear(AlarmKind.NOT_DRAINED, path)
@@ -212,8 +215,8 @@ class Alarms:
         if contents.parked or contents.oldest is not None:
             count = "messages" if contents.parked is None else f"{contents.parked:,} messages"
             reason = (
-                f"{count} in '{path}', and {len(self._pairing.rotation.queues)} backlog queues are used: it is none of"
-                " them, and is not drained; `twinbus pair drain --extra` does that"
+                f"{count} in '{path}', which is not one of the {len(self._pairing.rotation.queues)} backlog queues in"
+                " use and is not drained: run `twinbus pair drain --extra`"
             )
             self._raise(AlarmKind.EXTRA_BACKLOG, path, reason)
         elif contents.parked == 0 or contents.for_entities is not None:
@@ -226,20 +229,20 @@ class Alarms:
             self._clear(AlarmKind.DEAD_LETTERED, path)
 
     def _raise_dead_lettered(self, path: str, count: int | None) -> None:
-        """Raise it with the number of messages, where that is known."""
-        found = "messages" if count is None else _count_of_messages(count)
+        """Raise the alarm for dead-lettered messages, with their number if it is known."""
+        messages = "messages" if count is None else _count_of_messages(count)
         reason = (
-            f"{found} in '{path}/$DeadLetterQueue', each with the reason: remove the cause, then"
-            " `twinbus pair drain --dead-letters` sends them again"
+            f"{messages} in '{path}/$DeadLetterQueue', each with the reason: fix the cause, then send them again with"
+            " `twinbus pair drain --dead-letters`"
         )
         self._raise(AlarmKind.DEAD_LETTERED, path, reason)
 
     def _raise(self, kind: AlarmKind, backlog_queue: str | None, reason: str, path: str | None = None) -> None:
-        before = self._raised.get((kind, backlog_queue, path))
-        since = datetime_of(self._clock.wall_ms()) if before is None else before.since
+        previous = self._raised.get((kind, backlog_queue, path))
+        since = datetime_of(self._clock.wall_ms()) if previous is None else previous.since
         alarm = Alarm(kind=kind, backlog_queue=backlog_queue, reason=reason, since=since)
         self._raised[kind, backlog_queue, path] = alarm
-        if before is None:
+        if previous is None:
             self._pairing.event_publisher.emit(
                 EventKind.ALARM, backlog_queue=backlog_queue, reason=f"{kind.value}: {reason}"
             )

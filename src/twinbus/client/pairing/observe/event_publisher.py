@@ -1,9 +1,9 @@
-"""The publisher of a pair's events: it puts the time on each, writes its log record, and calls the listeners.
+"""The publisher of a pair's events: adds the time to each event, writes its log record, and calls the listeners.
 
     async for event in pairing.events(): ...
 
-Owns: the streams of applications, and the state of outages (`outages`), each of which is published once. A stream whose
-reader does not keep up loses the oldest events, and says how many.
+Owns: the event streams of applications, and the state of outages (`outages`), each of which is published once. A stream
+whose reader is too slow drops the oldest events and reports their number.
 """
 
 from __future__ import annotations
@@ -67,16 +67,16 @@ STATE_BY_EVENT: Final = {
     EventKind.FAILED_OVER: EntityState.FAILED_OVER,
     EventKind.UNREACHABLE: EntityState.UNREACHABLE,
 }
-"""Events that are a change of an entity's state."""
+"""The entity state that each state-change event leads to."""
 
 
 def is_logged(kind: EventKind) -> bool:
-    """A record of such an event would be written."""
+    """Return whether events of this kind are written to the log."""
     return log.isEnabledFor(LOG_LEVELS.get(kind, logging.INFO))
 
 
 def write_log_record(event: PairingEvent) -> None:
-    """Write the record of an event."""
+    """Write the log record for an event."""
     level = logging.DEBUG if event.is_outage else LOG_LEVELS.get(event.kind, logging.INFO)
     if not log.isEnabledFor(level):
         return
@@ -97,26 +97,26 @@ def write_log_record(event: PairingEvent) -> None:
 
 def _log_text(event: PairingEvent) -> str:
     state = STATE_BY_EVENT.get(event.kind)
-    what = event.kind.value if state is None else f"'{event.path}' is {state.value}"
+    text = event.kind.value if state is None else f"'{event.path}' is {state.value}"
     if state is None and event.path is not None:
-        what += f", '{event.path}'"
+        text += f", '{event.path}'"
     if event.fragment is not None:
-        what += f", fragment {event.fragment}"
+        text += f", fragment {event.fragment}"
     if event.backlog_queue is not None:
-        what += f", backlog queue '{event.backlog_queue}'"
-    return what if event.reason is None else f"{what}: {event.reason}"
+        text += f", backlog queue '{event.backlog_queue}'"
+    return text if event.reason is None else f"{text}: {event.reason}"
 
 
 MAX_BUFFERED_EVENTS: Final = 10_000
-"""Events that wait for the reader of one stream."""
+"""The maximum number of events buffered for the reader of one stream."""
 
 
 class DeferralBegan(MessageEvent):
-    """Parked messages of a destination begin to be deferred: for listeners that do not need an event of each."""
+    """The event for a destination that began to defer messages, for listeners that do not need an event per message."""
 
 
 class EventFields(TypedDict, total=False):
-    """The fields of an event, beside its kind and time."""
+    """The fields of an event besides its kind and time."""
 
     path: str | None
     fragment: int | None
@@ -131,21 +131,21 @@ class EventFields(TypedDict, total=False):
 
 
 class PairEventPublisher(EventPublisher):
-    """The events of one pair."""
+    """The publisher of one pair's events."""
 
     def __init__(self, clock: Clock, primary: str = "", secondary: str = "") -> None:
-        """`primary` and `secondary` are the addresses of the namespaces."""
+        """Create a publisher; `primary` and `secondary` are the addresses of the namespaces."""
         super().__init__()
         self._clock = clock
         addresses = {NamespaceRole.PRIMARY: primary, NamespaceRole.SECONDARY: secondary}
         self.outages = NamespaceOutages(lambda kind, reason: self.emit(kind, reason=reason), addresses)
 
     def is_wanted(self, kind: Kind) -> bool:
-        """Return whether somebody listens for such events, or the log has them."""
+        """Return whether a listener or the log wants events of this kind."""
         return kind in self.listened_kinds or (isinstance(kind, EventKind) and is_logged(kind))
 
     def emit(self, kind: EventKind, **fields: Unpack[EventFields]) -> None:
-        """Publish an event that happened now."""
+        """Publish an event with the current time."""
         event = PairingEvent(kind=kind, at_ms=self._clock.wall_ms(), **fields)
         write_log_record(event)
         self.publish(event)
@@ -153,7 +153,7 @@ class PairEventPublisher(EventPublisher):
     def emit_message(
         self, kind: EventKind, message: ParkedMessage, backlog_queue: str, reason: str | None = None
     ) -> None:
-        """Publish what happened to a parked message, if somebody wants to know."""
+        """Publish an event about a parked message, if a listener or the log wants it."""
         if self.is_wanted(kind):
             restored = message.restored
             self.emit(
@@ -168,24 +168,24 @@ class PairEventPublisher(EventPublisher):
 
     async def stream(self) -> AsyncIterator[PairingEvent]:
         """Yield all events from now on."""
-        waiting: deque[PairingEvent] = deque(maxlen=MAX_BUFFERED_EVENTS)
+        buffered: deque[PairingEvent] = deque(maxlen=MAX_BUFFERED_EVENTS)
         arrived, lost = asyncio.Event(), 0
 
         def take(event: PairingEvent) -> None:
             nonlocal lost
-            lost += len(waiting) == MAX_BUFFERED_EVENTS
-            waiting.append(event)
+            lost += len(buffered) == MAX_BUFFERED_EVENTS
+            buffered.append(event)
             arrived.set()
 
-        end = self.listen(take, ALL_KINDS)
+        unsubscribe = self.listen(take, ALL_KINDS)
         try:
             while True:
                 await arrived.wait()
                 arrived.clear()
                 if lost:
-                    missing, lost = lost, 0
-                    yield PairingEvent(kind=EventKind.EVENTS_LOST, at_ms=waiting[0].at_ms, count=missing)
-                while waiting:
-                    yield waiting.popleft()
+                    lost_count, lost = lost, 0
+                    yield PairingEvent(kind=EventKind.EVENTS_LOST, at_ms=buffered[0].at_ms, count=lost_count)
+                while buffered:
+                    yield buffered.popleft()
         finally:
-            end()
+            unsubscribe()

@@ -1,4 +1,4 @@
-"""Events of a pair: their kinds and fields. `pair_events` publishes them."""
+"""Events of a pair: their kinds and fields. `event_publisher` publishes them."""
 
 from __future__ import annotations
 
@@ -8,57 +8,59 @@ from typing import Final
 
 
 class EventKind(Enum):
-    """What can happen."""
+    """Kinds of events."""
 
     SUSPECTED = "suspected"
     """A send failed: the failover interval of an entity began."""
     FAILED_OVER = "failed over"
     PARKED = "parked"
     PINGED = "pinged"
-    """With the reason why the ping did not succeed, if it did not."""
+    """A ping was sent; `reason` is set if the ping failed."""
     RESTORED = "restored"
     """An entity is healthy again."""
     UNREACHABLE = "unreachable"
     """Pings are refused: sends fail, and nothing is parked."""
     FRAGMENT_DOWN = "fragment down"
-    """What is sent to an entity with a key that leads there is parked; all else is not."""
+    """Messages whose key maps to this fragment are parked; the entity's other messages are not."""
     FRAGMENT_BACK = "fragment back"
-    """A ping with such a key was answered; with the reason, if it was refused."""
+    """The fragment's outage ended because a ping succeeded, or was refused with `reason`."""
     QUEUE_OUT = "backlog queue out of rotation"
     QUEUE_BACK = "backlog queue back in rotation"
     SPOOLED = "spooled"
-    """Both namespaces were down: the message is on the local disk."""
+    """The message is on the local disk: both namespaces were down, or the spool holds earlier messages of its
+    session."""
     UNSPOOLED = "taken from the spool"
-    """It is with the primary now, or parked."""
+    """A spooled message was sent to the primary or parked."""
     SPOOL_REFUSED = "refused from the spool"
-    """A spooled message will never be taken, for the reason given: it is in the folder `refused` of the spool."""
+    """A spooled message will never be accepted, because of `reason`: it is in the spool's folder `refused`."""
     MOVED = "moved back"
-    """The syphon brought a parked message to its destination."""
+    """The syphon moved a parked message to its destination."""
     DEFERRED = "deferred"
-    """The destination of a parked message is not available: the message waits in its backlog queue."""
+    """The destination of a parked message is not available: the message stays in its backlog queue."""
     DESTINATION_REFUSES = "destination refuses"
     """A destination is disabled or missing, or the key is not accepted: its parked messages stay in the backlog."""
     DESTINATION_ACCEPTS = "destination accepts again"
-    """... or its messages were dead-lettered, or another pump has the backlog queue."""
+    """A destination accepts messages again, or its messages were dead-lettered, or another pump took over the backlog
+    queue."""
     DEAD_LETTERED = "dead-lettered"
-    """A parked message cannot be delivered, for the reason given."""
+    """A parked message cannot be delivered, because of `reason`."""
     PUMP_STARTED = "pump started"
     PUMP_DISPLACED = "pump displaced"
-    """Another host drains that backlog queue now."""
+    """Another host drains the backlog queue now."""
     PUMP_FAILED = "pump failed"
     PRIMARY_LOST = "primary lost"
-    """The syphon has lost its connection to the primary. Told once in an outage, however many pumps wait."""
+    """The syphon lost its connection to the primary. Published once per outage, however many pumps wait."""
     PRIMARY_BACK = "primary back"
     SECONDARY_LOST = "secondary lost"
-    """The secondary cannot be reached: parked messages are not taken back, and nothing can be parked."""
+    """The secondary cannot be reached: no messages can be parked or drained."""
     SECONDARY_BACK = "secondary back"
     ALARM = "alarm"
     ALARM_OVER = "alarm over"
     FACTORY_FAULTED = "factory faulted"
     UNPROTECTED = "unprotected"
-    """The secondary could not be prepared, or not yet, and is still being tried: sends fail if the primary does."""
+    """The secondary could not be prepared in time; the preparation is repeated. Sends fail if the primary fails."""
     PROTECTED = "protected"
-    """The backlog queues of a secondary that is not required are there."""
+    """The backlog queues of a secondary that is not required exist now."""
     EVENTS_LOST = "events lost"
 
 
@@ -67,23 +69,23 @@ ALL_KINDS: Final = frozenset(EventKind)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairingEvent:
-    """One thing that happened."""
+    """An event of a pair."""
 
     kind: EventKind
     at_ms: int
-    """Of the wall clock."""
+    """The wall-clock time."""
     path: str | None = None
     """The entity of the primary."""
     fragment: int | None = None
-    """Of that entity, where it is about one."""
+    """The fragment of that entity, for events about a fragment."""
     backlog_queue: str | None = None
     message_id: object = None
     session_id: str | None = None
     sequence_number: int | None = None
     count: int = 1
-    """Messages it is about."""
+    """The number of messages that the event is about."""
     time_to_live_ms: int | None = None
-    """Of a message that was parked or spooled, if it was sent with one."""
+    """The time to live of a parked or spooled message, if it has one."""
     reason: str | None = None
     is_outage: bool = False
-    """It follows from the outage of a namespace, which another event tells of: of a pump, or a backlog queue."""
+    """Whether this event of a pump or a backlog queue is part of a namespace outage, which has an event of its own."""

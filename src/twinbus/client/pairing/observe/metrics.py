@@ -1,10 +1,10 @@
-"""Numbers of a pair for Prometheus.
+"""Prometheus metrics of a pair.
 
-    pairing.metrics()   # then they are in prometheus_client's default registry
+    pairing.metrics()   # adds them to prometheus_client's default registry
 
-Owns: what is counted, under which names and labels. Counting is adding to a number; what a scrape gets is put together
-when it is asked for, and asks nobody: what lies in the backlog is what was seen at the last look (`alarms`). Several
-pairs of a program share a registry: the label `primary` tells them apart.
+Owns: the metrics, their names and their labels. An event only increments a counter. A scrape collects the present
+values without any request: the contents of the backlog are as of the last check (`alarms`). Several pairs of a program
+can share a registry: the label `primary` distinguishes them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ try:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
     from prometheus_client.registry import Collector
 except ImportError as error:
-    raise ImportError("metrics are made with prometheus-client: pip install twinbus[metrics]") from error
+    raise ImportError("metrics need prometheus-client: pip install twinbus[metrics]") from error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -36,17 +36,17 @@ if TYPE_CHECKING:
     from twinbus.client.pairing.pairing import Pairing
 
 MAX_ENTITY_LABELS: Final = 1_000
-"""Entities with a label of their own; the others are counted together."""
+"""The number of entities with their own label; all other entities share one label."""
 OTHERS: Final = "(others)"
 _COUNTERS: Final = {
-    "sent": ("Messages that the primary took", ("entity",)),
+    "sent": ("Messages that the primary accepted", ("entity",)),
     "parked": ("Messages that were parked in a backlog queue", ("entity",)),
-    "spooled": ("Messages that went to the local disk", ("entity",)),
-    "failed": ("Messages whose send was given up", ("entity", "failure")),
-    "pings": ("Pings", ("entity", "outcome")),
-    "moved": ("Parked messages that this client's syphon brought back", ("backlog_queue",)),
-    "deferred": ("Parked messages that the syphon put aside", ("backlog_queue",)),
-    "dead_lettered": ("Parked messages that cannot be delivered", ("backlog_queue",)),
+    "spooled": ("Messages that were stored in the local spool", ("entity",)),
+    "failed": ("Messages whose send failed or was cancelled", ("entity", "failure")),
+    "pings": ("Pings of the primary", ("entity", "outcome")),
+    "moved": ("Parked messages that this client's syphon moved to their destinations", ("backlog_queue",)),
+    "deferred": ("Parked messages that the syphon deferred", ("backlog_queue",)),
+    "dead_lettered": ("Parked messages that were dead-lettered", ("backlog_queue",)),
 }
 _BY_ENTITY: Final = {EventKind.PARKED: "parked", EventKind.SPOOLED: "spooled"}
 _BY_QUEUE: Final = {
@@ -58,22 +58,22 @@ _EVENT_KINDS: Final = frozenset({*_BY_ENTITY, *_BY_QUEUE, EventKind.PINGED})
 
 
 class Metrics:
-    """Of one pairing."""
+    """The metrics of one pairing."""
 
     def __init__(self, pairing: Pairing) -> None:
-        """Everything is 0."""
+        """Create metrics with all counters at 0."""
         self.primary = pairing.primary_name
         self.counts: dict[str, Counter[tuple[str, ...]]] = {name: Counter() for name in _COUNTERS}
-        """By the values of the labels."""
+        """The counters, by metric name and label values."""
         self.registry: CollectorRegistry | None = None
-        """Where they are scraped; None: in the default one."""
+        """The registry that exports the metrics; None: the default registry."""
         self._pairing = pairing
         self._labels: set[str] = set()
         self._collector: _PairsCollector | None = None
         self._unsubscribes: list[Callable[[], None]] = []
 
     def register(self, registry: CollectorRegistry | None) -> None:
-        """Count from now on, and have the numbers scraped."""
+        """Start counting, and add the metrics to a registry."""
         self.registry = registry
         self._collector = _collector_of(REGISTRY if registry is None else registry)
         self._collector.pairs.append(self)
@@ -83,17 +83,21 @@ class Metrics:
         ]
 
     def unregister(self) -> None:
-        """Nothing more is counted."""
+        """Stop counting, and remove the metrics from the registry."""
         if self._collector is not None:
             self._collector.pairs.remove(self)
             self._collector = None
-        for end in self._unsubscribes:
-            end()
+        for unsubscribe in self._unsubscribes:
+            unsubscribe()
 
     # --- counting -----------------------------------------------------------------------------------------------------
 
     def on_event(self, event: Sent | SendFailed | PairingEvent) -> None:
-        """Add to a number. A send fails for a cause of one of the three classes, or is cancelled by the application."""
+        """Increment the counter for an event.
+
+        The label of a failed send is one of the three failure classes, or `cancelled` if the application cancelled the
+        send.
+        """
         if isinstance(event, Sent):
             self.counts["sent"][self._label(event.path),] += len(event.messages)
         elif isinstance(event, SendFailed):
@@ -116,45 +120,45 @@ class Metrics:
             self._labels.add(path)
         return path
 
-    # --- what is so now -----------------------------------------------------------------------------------------------
+    # --- current state ------------------------------------------------------------------------------------------------
 
     def entities_by_state(self) -> Counter[EntityState]:
-        """How many entities are in which state."""
+        """Return the number of entities in each state."""
         return Counter(health.state for health in self._pairing.entity_healths)
 
     @property
     def fragments_down(self) -> int:
-        """How many fragments of entities are held to be down by themselves."""
+        """The number of fragments with an outage of their own."""
         return sum(len(health.fragment_outages.down) for health in self._pairing.entity_healths)
 
     def alarms_by_kind(self) -> Counter[AlarmKind]:
-        """How many alarms of which kind there are."""
+        """Return the number of alarms of each kind."""
         return Counter(alarm.kind for alarm in self._pairing.observers.alarms.raised)
 
     def backlog(self) -> Iterator[tuple[str, int | None, float | None]]:
-        """Of each backlog queue at the last look: how many messages, and for how long the oldest is there (seconds)."""
+        """Yield each queue's path, message count, and age of its oldest message in seconds, as of the last check."""
         now_ms = self._pairing.primary.settings.clock.wall_ms()
-        for path, found in list(self._pairing.observers.alarms.contents.items()):
-            if found.oldest is not None:
-                age_s: float | None = (now_ms - milliseconds_of(found.oldest)) / 1000
+        for path, contents in list(self._pairing.observers.alarms.contents.items()):
+            if contents.oldest is not None:
+                age_s: float | None = (now_ms - milliseconds_of(contents.oldest)) / 1000
             else:
-                age_s = 0.0 if found.parked == 0 else None
-            yield path, found.parked, age_s
+                age_s = 0.0 if contents.parked == 0 else None
+            yield path, contents.parked, age_s
 
     @property
     def is_protected(self) -> bool:
-        """Backlog queues are there."""
+        """Whether the backlog queues exist."""
         return self._pairing.is_protected
 
 
 class _PairsCollector(Collector):
-    """All pairs of one registry. Those that have one primary are told together: a series is there once."""
+    """The collector of all pairs in one registry. Pairs with the same primary are combined into one series."""
 
     def __init__(self) -> None:
         self.pairs: list[Metrics] = []
 
     def collect(self) -> Iterable[Metric]:
-        """What a scrape gets. It may be another thread's: what is counted meanwhile is in the next one."""
+        """Return the metrics for a scrape, which may run in another thread while events are counted."""
         pairs = list(self.pairs)
         for name, (text, labels) in _COUNTERS.items():
             family = CounterMetricFamily(f"twinbus_pairing_{name}", text, labels=("primary", *labels))
@@ -172,28 +176,28 @@ class _PairsCollector(Collector):
 def _state_metrics(pairs: Sequence[Metrics]) -> Iterator[Metric]:
     entities = GaugeMetricFamily("twinbus_pairing_entities", "Entities by state", labels=("primary", "state"))
     alarms = GaugeMetricFamily("twinbus_pairing_alarms", "Alarms by kind", labels=("primary", "kind"))
-    fragments = GaugeMetricFamily("twinbus_pairing_fragments_down", "Fragments held to be down", labels=("primary",))
-    protected = GaugeMetricFamily("twinbus_pairing_protected", "1: backlog queues are there", labels=("primary",))
+    fragments = GaugeMetricFamily("twinbus_pairing_fragments_down", "Fragments marked down", labels=("primary",))
+    protected = GaugeMetricFamily("twinbus_pairing_protected", "1 if the backlog queues exist", labels=("primary",))
     for primary in dict.fromkeys(pair.primary for pair in pairs):
-        mine = [pair for pair in pairs if pair.primary == primary]
+        same_primary = [pair for pair in pairs if pair.primary == primary]
         states, raised = (
-            sum([one.entities_by_state() for one in mine], Counter()),
-            sum([one.alarms_by_kind() for one in mine], Counter()),
+            sum([metrics.entities_by_state() for metrics in same_primary], Counter()),
+            sum([metrics.alarms_by_kind() for metrics in same_primary], Counter()),
         )
         for state in EntityState:
             entities.add_metric((primary, state.value), states[state])
         for kind in AlarmKind:
             alarms.add_metric((primary, kind.name.lower()), raised[kind])
-        fragments.add_metric((primary,), sum(one.fragments_down for one in mine))
-        protected.add_metric((primary,), all(one.is_protected for one in mine))
+        fragments.add_metric((primary,), sum(metrics.fragments_down for metrics in same_primary))
+        protected.add_metric((primary,), all(metrics.is_protected for metrics in same_primary))
     yield from (entities, fragments, alarms, protected)
 
 
 def _backlog_metrics(pairs: Sequence[Metrics]) -> Iterator[Metric]:
     labels = ("primary", "backlog_queue")
-    parked = GaugeMetricFamily("twinbus_pairing_parked_messages", "Messages at the last look", labels=labels)
+    parked = GaugeMetricFamily("twinbus_pairing_parked_messages", "Parked messages at the last check", labels=labels)
     age = GaugeMetricFamily(
-        "twinbus_pairing_oldest_parked_age_seconds", "For how long the oldest message is parked", labels=labels
+        "twinbus_pairing_oldest_parked_age_seconds", "Age of the oldest parked message", labels=labels
     )
     counts: dict[tuple[str, str], int] = {}
     ages_s: dict[tuple[str, str], float] = {}

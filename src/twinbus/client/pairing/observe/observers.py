@@ -1,6 +1,6 @@
-"""The listeners that a pair comes with: alarms, reports to the secondary, the journal and metrics.
+"""The built-in listeners of a pair: alarms, reports to the secondary, the journal and metrics.
 
-Owns: their beginning and end, and which events each of them gets. No send waits for one of them.
+Owns: starting and stopping these listeners, and which events each of them gets. No send waits for a listener.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 class Observers:
-    """Of one pairing."""
+    """The built-in listeners of one pairing."""
 
     def __init__(self, pairing: Pairing) -> None:
-        """`start` begins."""
+        """Create the listeners; `start` subscribes them to events."""
         self.alarms = alarms.Alarms(pairing)
         self.reports = reports.Reports(pairing)
         self.journal: Journal | None = None
@@ -32,7 +32,7 @@ class Observers:
         self._pairing = pairing
 
     def start(self) -> None:
-        """Listen from now on. ImportError, or OSError, where a journal is wanted and cannot be."""
+        """Subscribe the listeners. Raise ImportError or OSError if a configured journal cannot be created."""
         events = self._pairing.event_publisher
         folder = self._pairing.options.journal_dir
         if folder is not None:
@@ -46,22 +46,25 @@ class Observers:
         events.listen(lambda _: self.reports.start(), reports.EVENT_KINDS)
 
     def add_metrics(self, registry: CollectorRegistry | None) -> None:
-        """Count for Prometheus, in a registry."""
+        """Start counting for Prometheus in a registry, unless it was added before."""
         from twinbus.client.pairing.observe.metrics import Metrics  # noqa: PLC0415  # prometheus-client is optional
 
-        if any(one.registry is registry for one in self._metrics):
+        if any(added.registry is registry for added in self._metrics):
             return
         metrics = Metrics(self._pairing)
         metrics.register(registry)
         self._metrics.append(metrics)
 
     async def stop(self) -> None:
-        """No more looks and reports; the secondary hears that this client has ended."""
+        """Stop checks and reports, and report to the secondary that this client has stopped."""
         self.alarms.close()
         await self.reports.close()
 
     async def close(self) -> None:
-        """The factories are closed, too: write the last rows. May be called again."""
+        """Remove the metrics and write the last rows of the journal. Idempotent.
+
+        The factories must be closed first, so that no more rows follow.
+        """
         for metrics in self._metrics:
             metrics.unregister()
         self._metrics.clear()

@@ -1,10 +1,10 @@
-"""Reports to the secondary: how a pair is, from each client's point of view, so that operators see all of them.
+"""Reports to the secondary: the state of a pair as each client sees it, so that operators see all clients.
 
-A secondary that is a twinbus has a node `$pairing` that keeps the last report of each client. Owns: when a report is
-sent (after a change, and every `REPORT_S` as a heartbeat, healthy or not) and its contents. At most one report a second
-is sent, of at most `MOST_BYTES`; while all is well it is some 500 bytes. A client that ends says so, and one that dies
-is forgotten after three missing heartbeats. A report concerns no entity, so it is not metered, and a report that fails
-neither delays nor fails a send.
+A twinbus secondary has a node `$pairing` that keeps the last report of each client. Owns: when a report is sent (after
+a change, and every `REPORT_INTERVAL_S` as a heartbeat, healthy or not) and its contents. At most one report per second
+is sent, with at most `MAX_REPORT_BYTES`; a healthy pair's report has about 500 bytes. A client that closes sends a last
+message, and a client that dies is forgotten after three missed heartbeats. A report concerns no entity, so it is not
+metered, and a failed report neither delays nor fails a send.
 """
 
 from __future__ import annotations
@@ -42,21 +42,22 @@ NODE: Final = "$pairing"
 REPORT_OPERATION: Final = "twinbus:report"
 LEAVE_OPERATION: Final = "twinbus:leave"
 REPORT_INTERVAL_S: Final = 30.0
-"""Between reports while nothing changes."""
+"""The time between reports while nothing changes."""
 MIN_INTERVAL_S: Final = 1.0
-"""Between reports, however much changes."""
+"""The minimum time between reports, however often the state changes."""
 UNSUPPORTED_RETRY_S: Final = 3600.0
-"""Until a secondary without the node is asked again, unless something changes: it may be another server by then."""
+"""The time until a secondary without the node is asked again, unless the state changes: the server may have been
+replaced."""
 REPORT_TIMEOUT_S: Final = 5.0
-"""How long a report may take."""
+"""The time limit for a report."""
 LEAVE_TIMEOUT_S: Final = 1.0
-"""How long the last word may take: closing a pairing waits for it."""
+"""The time limit for the last message, for which closing a pairing waits."""
 COALESCE_S: Final = 0.1
-"""Changes of one moment go in one report."""
+"""Changes within this time are combined into one report."""
 MAX_REPORT_BYTES: Final = 60_000
-"""The node takes 64 KB."""
+"""The maximum size of a report; the node accepts 64 KB."""
 ITEM_LIMITS: Final = (100, 25, 5, 0)
-"""Entities, queues and alarms in a report: as many as fit."""
+"""The numbers of entities, queues and alarms to try, until the report fits."""
 MAX_TEXT_LENGTH: Final = 200
 EVENT_KINDS: Final = frozenset(
     {
@@ -73,40 +74,40 @@ EVENT_KINDS: Final = frozenset(
         EventKind.PROTECTED,
     }
 )
-"""What changes a report."""
+"""The events that change a report."""
 
 
 class Reports(ClientEntity):
-    """The reports of one pairing. They end with the pairing, or with either factory."""
+    """The reports of one pairing, sent until the pairing or either factory is closed."""
 
     def __init__(self, pairing: Pairing) -> None:
-        """Nothing is reported before `start`, or before something changes."""
+        """Create a reporter; the first report is sent by `start`."""
         super().__init__(pairing.secondary, NODE)
         self._pairing = pairing
         self._ping_interval_s = duration_s(pairing.options.ping_primary_interval)
         self._started_ms = pairing.primary.settings.clock.wall_ms()
         self._instance = uuid.uuid4().hex
-        """Several factories, in any number of processes, may have the same client id."""
+        """A unique id, because several factories in any number of processes may have the same client id."""
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._leave_task: asyncio.Task[None] | None = None
         self._links: RequestResponseLinks | None = None
         self._unsupported_by: weakref.ref[AmqpConnection] | None = None
-        """The connection on which there is no such node."""
+        """The connection on which the node does not exist."""
 
     def start(self) -> None:
-        """Report from now on: at once, also where something changed before there was anybody to report to."""
+        """Send a report as soon as possible, and start the heartbeat if it is not running yet."""
         self._changed.set()
         if self._task is None and not self.is_closed:
             self._task = asyncio.ensure_future(self._run())
 
     async def close(self) -> None:
-        """Report no more, and tell the secondary that this client has ended. May be called again."""
+        """Stop reporting, and tell the secondary that this client has stopped. Idempotent."""
         self.is_closed = True
         if self._leave_task is None:
             self.factory.unregister(self)
             self._leave_task = asyncio.ensure_future(self._leave())
-        await asyncio.shield(self._leave_task)  # who closed it first may not wait for it
+        await asyncio.shield(self._leave_task)  # the first caller of close may be cancelled
 
     async def _leave(self) -> None:
         if self._task is not None:
@@ -119,7 +120,7 @@ class Reports(ClientEntity):
         try:
             await links.request({"operation": LEAVE_OPERATION}, body, timeout_s=LEAVE_TIMEOUT_S)
         except ServiceBusError as error:
-            log.debug("the end of the pairing was not reported to %s: %r", self._pairing.secondary.address, error)
+            log.debug("could not report the end of the pairing to %s: %r", self._pairing.secondary.address, error)
         links.detach()
 
     async def _run(self) -> None:
@@ -143,16 +144,16 @@ class Reports(ClientEntity):
 
     async def _report(self) -> None:
         queues = self._pairing.rotation.queues
-        if not queues:  # unprotected: there is nobody to tell, and no right to
+        if not queues:  # unprotected: without a backlog queue the client has no right to report
             return
         try:
             async with asyncio.timeout(REPORT_TIMEOUT_S):
-                conversation = await self._pairing.secondary.authorized_connection(queues[0].path)
-                if self._unsupported_by is not None and self._unsupported_by() is conversation:
+                connection = await self._pairing.secondary.authorized_connection(queues[0].path)
+                if self._unsupported_by is not None and self._unsupported_by() is connection:
                     return
-                await self._send(conversation)
+                await self._send(connection)
         except (ServiceBusError, TimeoutError) as error:
-            log.debug("the pairing was not reported to %s: %r", self._pairing.secondary.address, error)
+            log.debug("could not report the pairing to %s: %r", self._pairing.secondary.address, error)
 
     async def _send(self, connection: AmqpConnection) -> None:
         links = self._links
@@ -171,22 +172,22 @@ class Reports(ClientEntity):
             self._links, self._unsupported_by = links, None
         answer = await links.request({"operation": REPORT_OPERATION}, self.to_json(), timeout_s=REPORT_TIMEOUT_S)
         if not answer.is_success:
-            log.debug("a report was refused: %s", answer.error)
+            log.debug("the secondary refused a report: %s", answer.error)
 
     def to_json(self) -> str:
-        """The report, as JSON."""
+        """Return the report as JSON."""
         text = ""
-        for most in ITEM_LIMITS:
-            text = json.dumps(self._body(most), separators=(",", ":"))
+        for max_items in ITEM_LIMITS:
+            text = json.dumps(self._body(max_items), separators=(",", ":"))
             if len(text) <= MAX_REPORT_BYTES:
                 break
         return text
 
     def _body(self, max_items: int) -> Mapping[str, object]:
         pairing = self._pairing
-        unwell = [one for one in pairing.entity_healths if not one.is_fully_healthy]
-        whys_out = [(queue.path, pairing.rotation.out_reason(queue)) for queue in pairing.rotation.queues]
-        out = [(path, _shortened(str(why))) for path, why in whys_out if why is not None]
+        unhealthy = [entity for entity in pairing.entity_healths if not entity.is_fully_healthy]
+        out_reasons = [(queue.path, pairing.rotation.out_reason(queue)) for queue in pairing.rotation.queues]
+        out = [(path, _shortened(str(reason))) for path, reason in out_reasons if reason is not None]
         alarms = pairing.observers.alarms.raised
         return {
             "client": self._client_id,
@@ -202,10 +203,10 @@ class Reports(ClientEntity):
             "is_protected": pairing.is_protected,
             "runs_syphon": pairing.syphon is not None,
             "backlog_queues": len(pairing.rotation.queues),
-            "healthy": sum(one.state is EntityState.HEALTHY for one in pairing.entity_healths),
-            "entities": [_entity_fields(health) for health in unwell[:max_items]],
-            "entities_not_shown": max(0, len(unwell) - max_items),
-            "backlog": [{"path": path, "why_out": why} for path, why in out[:max_items]],
+            "healthy": sum(entity.state is EntityState.HEALTHY for entity in pairing.entity_healths),
+            "entities": [_entity_fields(health) for health in unhealthy[:max_items]],
+            "entities_not_shown": max(0, len(unhealthy) - max_items),
+            "backlog": [{"path": path, "why_out": reason} for path, reason in out[:max_items]],
             "alarms": [_alarm_fields(alarm) for alarm in alarms[:max_items]],
         } | ({} if pairing.spool_status is None else {"spool": _spool_fields(pairing.spool_status)})
 

@@ -1,7 +1,7 @@
-"""How a pair is now, to be looked at: `await pairing.status()`.
+"""The current status of a pair: `await pairing.status()`.
 
-Owns: what there is to see, and putting it together within a few seconds. Looking changes nothing; what the secondary
-does not tell now is unknown (None). What lies in the backlog queues is found by `inspection`.
+Owns: the contents of the status, and collecting them within a few seconds. Reading the status changes nothing; a value
+that the secondary does not return in time is unknown (None). The contents of backlog queues are read by `inspection`.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from twinbus.model.errors import ServiceBusError
 
 STATUS_TIMEOUT_S: Final = 5.0
-"""How long looking may take."""
+"""The time limit for collecting the status."""
 
 
 class PumpState(Enum):
-    """What a pump of the syphon does."""
+    """The state of one of the syphon's pumps."""
 
     STARTING = "starting"
     ACTIVE = "active"
@@ -44,7 +44,7 @@ class PumpState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FragmentStatus:
-    """A fragment of an entity that is held to be down."""
+    """A fragment of an entity that is marked down."""
 
     number: int
     why: str
@@ -54,21 +54,21 @@ class FragmentStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntityStatus:
-    """One entity of the primary, to this client."""
+    """The status of one entity of the primary, as this client sees it."""
 
     path: str
     state: EntityState
     why: str | None
-    """The failure that made it so; None while it is healthy."""
+    """The error that caused the present state; None while the entity is healthy."""
     since: dt.datetime
     next_ping: dt.datetime | None
     fragments_down: tuple[FragmentStatus, ...]
-    """Those of it for which messages are parked, whatever its state."""
+    """The fragments of the entity whose messages are parked, whatever the state of the entity."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BacklogQueueStatus:
-    """One backlog queue."""
+    """The status of one backlog queue."""
 
     path: str
     is_in_rotation: bool
@@ -79,7 +79,7 @@ class BacklogQueueStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtraQueueStatus:
-    """A backlog queue beyond those that this client uses, with messages in it."""
+    """A backlog queue that this client does not use, but that has messages."""
 
     path: str
     contents: BacklogQueueContents
@@ -87,7 +87,7 @@ class ExtraQueueStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PumpStatus:
-    """One pump of this client's syphon."""
+    """The status of one pump of this client's syphon."""
 
     backlog_queue: str
     state: PumpState
@@ -96,7 +96,7 @@ class PumpStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairingStatus:
-    """All that can be seen of a pair from this client."""
+    """The status of a pair, as this client sees it."""
 
     at: dt.datetime
     primary: str
@@ -105,23 +105,24 @@ class PairingStatus:
     entities: tuple[EntityStatus, ...]
     backlog_queues: tuple[BacklogQueueStatus, ...]
     extra_backlog_queues: tuple[ExtraQueueStatus, ...]
-    """Those in which messages are, or may be: R022, Q20."""
+    """The unused backlog queues that have messages, or may have messages (R022, Q20)."""
     pumps: tuple[PumpStatus, ...]
-    """None where this client runs no syphon."""
+    """The pumps of the syphon; empty if this client runs no syphon."""
     spool: SpoolStatus | None
-    """What waits on the local disk, and what was refused from there; None without a `spool_dir`."""
+    """The messages on the local disk, pending and refused; None without a `spool_dir`."""
     alarms: tuple[Alarm, ...]
 
     @property
     def parked(self) -> int | None:
-        """Messages in all backlog queues; None if one did not tell."""
+        """The number of messages in all backlog queues; None if a count is unknown."""
         return self._sum([queue.contents.parked for queue in self._queues])
 
     @property
     def dead_lettered(self) -> int | None:
-        """Messages in the dead-letter queues of all backlog queues; None if one did not tell.
+        """The number of messages in the dead-letter queues of all backlog queues; None if a count is unknown.
 
-        They were not delivered. `twinbus pair drain --dead-letters` sends them again when the cause is removed.
+        These messages were not delivered. After the cause is fixed, `twinbus pair drain --dead-letters` sends them
+        again.
         """
         return self._sum([queue.contents.dead_lettered for queue in self._queues])
 
@@ -136,7 +137,11 @@ class PairingStatus:
 
 
 async def pairing_status(pairing: Pairing, *, limit_s: float = STATUS_TIMEOUT_S) -> PairingStatus:
-    """Look at everything at once. A pair whose secondary is just being prepared is looked at when that is over."""
+    """Collect the status, with all requests in parallel.
+
+    If the secondary is still being prepared, wait until the preparation succeeds or the pair is reported as
+    unprotected.
+    """
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + limit_s
     await pairing.preparation.wait_until_protection_known(limit_s)
@@ -156,13 +161,13 @@ async def pairing_status(pairing: Pairing, *, limit_s: float = STATUS_TIMEOUT_S)
         is_protected=pairing.is_protected,
         entities=tuple(entity_status(health) for health in pairing.entity_healths),
         backlog_queues=tuple(
-            _queue_status(queue, pairing.rotation.out_reason(queue), found, now_ms, now_s)
-            for queue, found in zip(queues, contents[: len(queues)], strict=True)
+            _queue_status(queue, pairing.rotation.out_reason(queue), queue_contents, now_ms, now_s)
+            for queue, queue_contents in zip(queues, contents[: len(queues)], strict=True)
         ),
         extra_backlog_queues=tuple(
-            ExtraQueueStatus(path=path, contents=found)
-            for path, found in zip(extra, contents[len(queues) :], strict=True)
-            if found.parked != 0 or found.oldest is not None or found.dead_lettered
+            ExtraQueueStatus(path=path, contents=queue_contents)
+            for path, queue_contents in zip(extra, contents[len(queues) :], strict=True)
+            if queue_contents.parked != 0 or queue_contents.oldest is not None or queue_contents.dead_lettered
         ),
         pumps=tuple(_pump_status(pump) for pump in (() if pairing.syphon is None else pairing.syphon.pumps)),
         spool=pairing.spool_status,
@@ -171,7 +176,7 @@ async def pairing_status(pairing: Pairing, *, limit_s: float = STATUS_TIMEOUT_S)
 
 
 def entity_status(health: EntityHealth) -> EntityStatus:
-    """What is held of an entity."""
+    """Return the status of an entity."""
     return EntityStatus(
         path=health.path,
         state=health.state,
@@ -183,7 +188,7 @@ def entity_status(health: EntityHealth) -> EntityStatus:
 
 
 def healthy_entity_status(path: str, since_ms: int) -> EntityStatus:
-    """Return the state of an entity that nothing is held against."""
+    """Return the status of an entity without any known failure."""
     return EntityStatus(
         path=path,
         state=EntityState.HEALTHY,

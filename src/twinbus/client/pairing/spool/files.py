@@ -1,10 +1,10 @@
-"""The files of a spool: records are appended to the last segment, and a segment goes when all of its records have.
+"""The files of a spool: records are appended to the last segment, and a segment is deleted after its last record.
 
-Owns: what is on disk, and what a crash or a sick disk can leave there. Every call is made on the spool's own thread,
-one at a time, and may take as long as the disk does. Which record goes next is not known here.
+Owns: the data on disk, and recovery after a crash or a disk error. Every call is made on the spool's own thread, one at
+a time, and may take as long as the disk does. Knows nothing of the order in which records are sent.
 
-A segment is never written to again once an fsync of it failed, or its writer has ended: what the disk holds of it then
-is only known by reading it.
+After a failed fsync or a restart, an existing segment is never written again: only reading the file shows what is on
+disk.
 """
 
 from __future__ import annotations
@@ -53,90 +53,93 @@ _OFFSET: Final = (1 << _OFFSET_BITS) - 1
 
 
 def segment_number_of(position: int) -> int:
-    """The segment that a record is in."""
+    """Return the number of a record's segment."""
     return position >> _OFFSET_BITS
 
 
 def _refused_file_stem(position: int) -> str:
-    """Name the file of a refused record after its position."""
+    """Return a refused record's file name without suffix; the name contains the position."""
     return f"{segment_number_of(position):08d}-{position & _OFFSET:010d}"
 
 
 @dataclass(slots=True)
 class Segment:
-    """One file of records."""
+    """A file of records."""
 
     number: int
     size: int
     pending: int = 0
-    """Records that have not gone."""
+    """The number of records that are not removed."""
     done_mark_count: int = 0
-    """Of those that have, in the file beside it."""
+    """The number of marks of removed records in the file beside the segment."""
     descriptor: int | None = None
-    """While it is written to."""
+    """The file descriptor while the segment is written; None when it is sealed."""
 
     def position(self, offset: int) -> int:
-        """A number for a record in it; those of later segments are larger."""
+        """Return the position of the record at `offset`; positions of later segments are larger."""
         return self.number << _OFFSET_BITS | offset
 
     def seal(self) -> None:
-        """It is not written to any more."""
+        """Close the file: the segment is not written any more."""
         if self.descriptor is not None:
             os.close(self.descriptor)
             self.descriptor = None
 
 
 class RefusedCount(NamedTuple):
-    """What is in the folder `refused`."""
+    """The number and size of messages in the folder `refused`."""
 
     messages: int = 0
-    """Those of a batch count each; a file that cannot be read counts as one."""
+    """Each message of a batch counts; a file that cannot be read counts as one message."""
     bytes: int = 0
 
 
 class SpoolFiles:
-    """All of one folder."""
+    """The files of one spool folder."""
 
     def __init__(self, folder: Path, segment_bytes: int = SEGMENT_BYTES) -> None:
-        """`open` reads what is there."""
+        """Create the object without any I/O; `open` reads the folder."""
         self._folder_path = folder
         self._segment_bytes = segment_bytes
         self._segments: dict[int, Segment] = {}
         self._active: Segment | None = None
         self._folder: SpoolFolder | None = None
         self.bytes = 0
-        """Of all segments."""
+        """The total size of all segments."""
         self.refused = RefusedCount()
         self.next_number = 1
 
     @property
     def folder(self) -> SpoolFolder:
-        """It is open."""
+        """The folder; the spool must be open."""
         assert self._folder is not None, "the spool is not open"
         return self._folder
 
-    # --- from start to end --------------------------------------------------------------------------------------------
+    # --- opening and closing ------------------------------------------------------------------------------------------
 
     def open(self, on_found: Callable[[int, SpoolRecord], None]) -> None:
-        """Take the folder, and tell every record that has not gone, in order. SpoolFailed if that cannot be."""
+        """Lock the folder, and call `on_found` with every pending record, in order. Raise SpoolFailed on failure."""
         try:
             self._folder = SpoolFolder(self._folder_path)
             try:
-                once = self._dropping_refused_copies(on_found)
+                on_pending = self._dropping_refused_copies(on_found)
                 for number in self._folder.segment_numbers():
-                    self._load_segment(number, once)
+                    self._load_segment(number, on_pending)
                 self.next_number = self._folder.free_number()
                 self.count_refused()
             except BaseException:
                 self.close()
                 raise
         except OSError as error:
-            raise SpoolFailed(f"{self._folder_path} cannot be the folder of a spool: {error}") from error
+            raise SpoolFailed(f"{self._folder_path} cannot be used as a spool: {error}") from error
 
     def _dropping_refused_copies(
         self, on_found: Callable[[int, SpoolRecord], None]
     ) -> Callable[[int, SpoolRecord], None]:
-        """Forget the copy in `refused` of a record that has not gone: its refusal was cut off, and comes again."""
+        """Return a callback that deletes the copy in `refused` of a record that is still pending.
+
+        A crash interrupted the refusal of such a record: it is sent, and refused, again.
+        """
         refused = {file.stem: file for file in self._refused_files()}
         if not refused:
             return on_found
@@ -151,7 +154,7 @@ class SpoolFiles:
         return once
 
     def close(self) -> None:
-        """Leave it to the next owner."""
+        """Close the files and release the folder to its next owner."""
         if self._active is not None:
             self._active.seal()
             self._active = None
@@ -162,16 +165,16 @@ class SpoolFiles:
     def _load_segment(self, number: int, on_found: Callable[[int, SpoolRecord], None]) -> None:
         file = self.folder.segment_path(number)
         data, marks = file.read_bytes(), self._read_done_file(number)
-        gone = read_done_marks(marks)
+        removed = read_done_marks(marks)
         segment = self._segments[number] = Segment(number, len(data), done_mark_count=len(marks) // DONE_MARK_BYTES)
         for part in scan(data, str(file)):
             if isinstance(part, FoundRecord):
-                if part.offset not in gone:
+                if part.offset not in removed:
                     segment.pending += 1
                     on_found(segment.position(part.offset), part.record)
             elif part.is_torn:
                 self._truncate_torn(segment, part)
-            elif part.offset not in gone:
+            elif part.offset not in removed:
                 self._save_damaged(segment, part, data)
         self.bytes += segment.size
         if not segment.pending:
@@ -185,7 +188,7 @@ class SpoolFiles:
 
     def _truncate_torn(self, segment: Segment, damage: DamagedBytes) -> None:
         file = self.folder.segment_path(segment.number)
-        log.warning("%s: the last %d bytes were never written out: cut off", file, damage.end - damage.offset)
+        log.warning("%s: removing the last %d bytes, an incomplete record", file, damage.end - damage.offset)
         descriptor = os.open(file, os.O_WRONLY | os.O_CLOEXEC)
         try:
             os.ftruncate(descriptor, damage.offset)
@@ -195,22 +198,22 @@ class SpoolFiles:
         segment.size = damage.offset
 
     def _save_damaged(self, segment: Segment, damage: DamagedBytes, data: bytes) -> None:
-        """Keep what cannot be read where somebody can look at it, and say so, once."""
-        kept = self.folder.damaged / f"{segment.number:08d}-{damage.offset:010d}.part"
-        write_file_atomically(kept, data[damage.offset : damage.end])
+        """Save damaged bytes in a file for inspection, and log them once."""
+        saved = self.folder.damaged / f"{segment.number:08d}-{damage.offset:010d}.part"
+        write_file_atomically(saved, data[damage.offset : damage.end])
         log.critical(
-            "%s is damaged: %d bytes from %d on are no record, and there may have been messages in them: kept as %s",
+            "%s is damaged: %d bytes at offset %d are not a valid record and may have contained messages: saved as %s",
             self.folder.segment_path(segment.number),
             damage.end - damage.offset,
             damage.offset,
-            kept,
+            saved,
         )
         self._write_done_marks(segment, [damage.offset])
 
-    # --- in -----------------------------------------------------------------------------------------------------------
+    # --- adding -------------------------------------------------------------------------------------------------------
 
     def append(self, contents: Sequence[bytes]) -> list[int | OSError]:
-        """Write records, all with one fsync; the position of each, or why it is not there."""
+        """Write records with one fsync; return each record's position, or the error if it was not stored."""
         if not contents:
             return []
         try:
@@ -234,7 +237,7 @@ class SpoolFiles:
         return outcomes
 
     def _writable_segment(self) -> tuple[Segment, int]:
-        """The segment that is written to."""
+        """Return the segment that is open for writing; create one if necessary."""
         if self._active is not None and self._active.descriptor is not None:
             return self._active, self._active.descriptor
         number = self.next_number
@@ -253,21 +256,25 @@ class SpoolFiles:
         return segment, segment.descriptor
 
     def _write(self, segment: Segment, descriptor: int, content: bytes) -> int | OSError:
-        """Write one; what it began to write of one that does not fit is taken away again."""
+        """Write one record; if that fails, remove the part that was written."""
         offset = segment.size
         frame = encode_frame(content, offset)
         try:
             write_at(descriptor, frame, offset)
         except OSError as error:
-            # Should this fail, too, the next record goes over it, or it is found at the next start.
+            # If this fails too, the next record overwrites the partial frame, or the next start finds it.
             _truncate(descriptor, offset)
             return error
         segment.size += len(frame)
         return segment.position(offset)
 
     def _abandon_segment(self, segment: Segment, start: int) -> None:
-        """An fsync failed: nobody knows what the disk has of it, and asking again would only be told "all is well"."""
-        log.error("%s could not be synced: it is not written to any more", self.folder.segment_path(segment.number))
+        """Stop writing to a segment after a failed fsync.
+
+        The state of the file on disk is unknown, and a second fsync could report success without having written the
+        data.
+        """
+        log.error("fsync of %s failed: the file is not written any more", self.folder.segment_path(segment.number))
         assert segment.descriptor is not None
         _truncate(segment.descriptor, start)
         segment.size = start
@@ -277,49 +284,52 @@ class SpoolFiles:
             self._delete_empty(segment)
 
     def _delete_empty(self, segment: Segment) -> None:
-        """Nothing was ever in it; where it stays, it is no harm."""
+        """Delete a segment that never had a record; an empty file that remains does no harm."""
         with contextlib.suppress(OSError):
             self._delete(segment)
 
-    # --- out ----------------------------------------------------------------------------------------------------------
+    # --- removing -----------------------------------------------------------------------------------------------------
 
     def read(self, position: int) -> SpoolRecord:
-        """A record that has not gone."""
+        """Read a pending record."""
         number, offset = segment_number_of(position), position & _OFFSET
         file = self.folder.segment_path(number)
         descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
         try:
             size = frame_size_of_head(os.pread(descriptor, FRAME_HEAD_BYTES, offset))
-            found = read_frame(os.pread(descriptor, size, offset), 0, offset)
+            frame = read_frame(os.pread(descriptor, size, offset), 0, offset)
         finally:
             os.close(descriptor)
-        if found is None:
-            raise SpoolFailed(f"{file} is damaged: there is no record at {offset} any more")
-        return found[0]
+        if frame is None:
+            raise SpoolFailed(f"{file} is damaged: the record at offset {offset} cannot be read")
+        return frame[0]
 
     def mark_done(self, positions: Iterable[int]) -> None:
-        """These have gone. Where the disk does not take that, it is said, and they may go twice."""
+        """Mark records as removed.
+
+        If the disk fails, log a warning: the messages may be sent again after a restart.
+        """
         offsets: dict[int, list[int]] = {}
         for position in positions:
             offsets.setdefault(segment_number_of(position), []).append(position & _OFFSET)
-        for number, gone in offsets.items():
+        for number, removed in offsets.items():
             segment = self._segments[number]
-            segment.pending -= len(gone)
+            segment.pending -= len(removed)
             try:
                 if segment.pending:
-                    self._write_done_marks(segment, gone)
+                    self._write_done_marks(segment, removed)
                 else:
                     self._delete(segment)
             except OSError as error:
                 log.warning(
-                    "%s: it could not be noted that %d messages were sent: after a restart they may be sent again: %s",
+                    "%s: %d messages could not be marked as sent, and may be sent again after a restart: %s",
                     self.folder.segment_path(number),
-                    len(gone),
+                    len(removed),
                     error,
                 )
 
     def refuse(self, position: int, record: SpoolRecord, reason: str) -> Path:
-        """Keep a record that nobody takes in a file of its own, beside the reason. It has not gone by that."""
+        """Write a record to a file in `refused`, with a text file that has the reason. The record stays pending."""
         file = self.folder.refused / f"{_refused_file_stem(position)}{SEGMENT_SUFFIX}"
         content = FILE_HEADER + encode_frame(encode_record(record), len(FILE_HEADER))
         write_file_atomically(file, content)
@@ -328,38 +338,38 @@ class SpoolFiles:
         return file
 
     def count_refused(self) -> None:
-        """Count what is in the folder `refused`."""
+        """Count the messages in the folder `refused`."""
         messages = size = 0
         for file in self._refused_files():
-            with contextlib.suppress(FileNotFoundError):  # somebody removes it now
+            with contextlib.suppress(FileNotFoundError):  # the file was removed in the meantime
                 size += file.stat().st_size
                 record = self._read_refused(file)
                 messages += 1 if record is None else len(record.message_ids)
         self.refused = RefusedCount(messages, size)
 
     def requeue_refused(self, path: str | None) -> list[tuple[int, SpoolRecord]]:
-        """Make segments of the files in `refused`, or of those for one entity: each record, with its position.
+        """Turn files in `refused`, or only one entity's, into segments; return positions and records.
 
-        A file is renamed, so that its message is in one place or the other, whenever this process is killed.
-        SpoolFailed if the disk allows none of them to be moved.
+        A file is renamed, so that its message is in exactly one place even if this process is killed. Raise SpoolFailed
+        if no file could be moved.
         """
-        taken: list[tuple[int, SpoolRecord]] = []
+        requeued: list[tuple[int, SpoolRecord]] = []
         try:
             for file in self._refused_files():
                 record = self._read_refused(file)
                 if record is not None and (path is None or canonical_key(record.path) == canonical_key(path)):
-                    taken.append((self._adopt_refused(file), record))
+                    requeued.append((self._adopt_refused(file), record))
             sync_folder(self.folder.path)
             sync_folder(self.folder.refused)
             self.count_refused()
         except OSError as error:
-            if not taken:
-                raise SpoolFailed(f"{self.folder.refused}: no message could be taken back: {error}") from error
-            log.error("%s: not all messages could be taken back: %s", self.folder.refused, error)  # noqa: TRY400
-        return taken
+            if not requeued:
+                raise SpoolFailed(f"{self.folder.refused}: no message could be requeued: {error}") from error
+            log.error("%s: not all messages could be requeued: %s", self.folder.refused, error)  # noqa: TRY400
+        return requeued
 
     def _adopt_refused(self, file: Path) -> int:
-        """Make a segment of a file with one record; the position of that."""
+        """Turn a file with one record into a segment, and return the record's position."""
         segment = Segment(self.next_number, file.stat().st_size, pending=1)
         self.next_number += 1
         file.rename(self.folder.segment_path(segment.number))
@@ -370,14 +380,14 @@ class SpoolFiles:
         return segment.position(len(FILE_HEADER))
 
     def _refused_files(self) -> list[Path]:
-        """Return the files of refused messages, the first that was refused first."""
+        """Return the files of refused messages, in the order of their positions."""
         return sorted(self.folder.refused.glob(f"*{SEGMENT_SUFFIX}"))
 
     def _read_refused(self, file: Path) -> SpoolRecord | None:
-        """Return the record in a file of one; None if there is none, or something else beside it."""
+        """Return the only record of a file; None if the file has no record, or has other bytes as well."""
         data = file.read_bytes()
-        found = read_frame(data, len(FILE_HEADER), len(FILE_HEADER)) if data.startswith(FILE_HEADER) else None
-        return found[0] if found is not None and found[1] == len(data) else None
+        frame = read_frame(data, len(FILE_HEADER), len(FILE_HEADER)) if data.startswith(FILE_HEADER) else None
+        return frame[0] if frame is not None and frame[1] == len(data) else None
 
     def _write_done_marks(self, segment: Segment, offsets: Iterable[int]) -> None:
         file = self.folder.done_path(segment.number)
@@ -386,7 +396,7 @@ class SpoolFiles:
             os.open(file, os.O_WRONLY | os.O_CLOEXEC) if segment.done_mark_count or file.exists() else create_file(file)
         )
         try:
-            # At its place, not at the end: there may be a piece of a mark.
+            # At the computed offset, not at the end of the file, which may have a partial mark.
             write_at(descriptor, marks, segment.done_mark_count * DONE_MARK_BYTES)
             os.fsync(descriptor)
         finally:
@@ -394,7 +404,7 @@ class SpoolFiles:
         segment.done_mark_count += len(marks) // DONE_MARK_BYTES
 
     def _delete(self, segment: Segment) -> None:
-        """Nothing in it is wanted any more. The marks go last: without them all would be sent again."""
+        """Delete a segment. Its marks are deleted last: without them all its records would be sent again."""
         segment.seal()
         if self._active is segment:
             self._active = None
@@ -409,4 +419,4 @@ def _truncate(descriptor: int, size: int) -> None:
     try:
         os.ftruncate(descriptor, size)
     except OSError as error:
-        log.warning("a piece of a record that was not written whole stays behind: %s", error)
+        log.warning("an incomplete record could not be removed: %s", error)

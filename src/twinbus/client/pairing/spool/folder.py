@@ -1,7 +1,7 @@
-"""The folder of a spool: one owner at a time, readable by nobody else, and as durable as its disk.
+"""The folder of a spool: locked by one owner, accessible only to its user, and durable after a power cut.
 
-Owns: the lock, the names, and how files are made and removed so that they stay so after a power cut. Knows nothing of
-what is in them.
+Owns: the lock, the file names, and the creation and removal of files so that both survive a power cut. Knows nothing of
+the contents of files.
 """
 
 from __future__ import annotations
@@ -26,56 +26,59 @@ _NUMBERED_FILE: Final = re.compile(r"(\d{8,})(?:-\d+)?\.\w+")
 
 
 class SpoolFolder:
-    """Locked from its making until `close`. SpoolFailed says who has it, or why it cannot be used."""
+    """A spool folder that is locked until `close`.
+
+    Raise SpoolFailed if another process owns the folder, or if the folder cannot be used.
+    """
 
     def __init__(self, path: Path) -> None:
-        """Make it if it is not there."""
+        """Create the folder if necessary, lock it, and delete the temporary files of a crashed process."""
         self.path = path
         self.damaged = path / "damaged"
-        """Pieces of files that are no records."""
+        """The folder for parts of files that are not valid records."""
         self.refused = path / "refused"
-        """Messages that were refused when they were sent, one in a file, each with a text that says why."""
+        """The folder for refused messages: one file per message, each with a text file that has the reason."""
         for folder in (path, self.damaged, self.refused):
             create_folder(folder)
         self._lock = self._acquire_lock()
-        for left in path.rglob(f".*{_TEMPORARY_SUFFIX}"):  # of a process that was cut off
-            left.unlink()
+        for leftover in path.rglob(f".*{_TEMPORARY_SUFFIX}"):  # left by a process that crashed
+            leftover.unlink()
 
     def close(self) -> None:
-        """Somebody else may have it."""
+        """Release the lock, so that another process can use the folder."""
         os.close(self._lock)
 
     def segment_path(self, number: int) -> Path:
-        """A file of records."""
+        """Return the path of a segment, which is a file of records."""
         return self.path / f"{number:08d}{SEGMENT_SUFFIX}"
 
     def done_path(self, number: int) -> Path:
-        """The file that says which of them have gone."""
+        """Return the path of the file that marks the removed records of a segment."""
         return self.path / f"{number:08d}{DONE_SUFFIX}"
 
     def segment_numbers(self) -> list[int]:
-        """The segments that are there, oldest first. Files put here by hand become the youngest of them."""
-        numbered, strange = [], []
+        """Return the numbers of the segments, oldest first. Files added by hand become the newest segments."""
+        numbered, unnumbered = [], []
         for file in self.path.glob(f"*{SEGMENT_SUFFIX}"):
             if re.fullmatch(r"\d{8,}", file.stem):
                 numbered.append(int(file.stem))
             else:
-                strange.append(file)
-        for number, file in enumerate(sorted(strange), start=self.free_number() if strange else 1):
+                unnumbered.append(file)
+        for number, file in enumerate(sorted(unnumbered), start=self.free_number() if unnumbered else 1):
             file.rename(self.segment_path(number))
             numbered.append(number)
-        if strange:
+        if unnumbered:
             sync_folder(self.path)
-        for marks in self.path.glob(f"*{DONE_SUFFIX}"):  # the crash was between the removal of the two
-            if marks.stem.isdigit() and int(marks.stem) not in numbered:
-                marks.unlink()
+        for done_file in self.path.glob(f"*{DONE_SUFFIX}"):  # left by a crash after its segment was deleted
+            if done_file.stem.isdigit() and int(done_file.stem) not in numbered:
+                done_file.unlink()
         return sorted(numbered)
 
     def free_number(self) -> int:
-        """One that no file has, also none that was set aside: their names come from it."""
+        """Return a number that no file name contains, including the names of damaged and refused files."""
         names = [file.name for folder in (self.path, self.damaged, self.refused) for file in folder.iterdir()]
-        taken = [int(match[1]) for name in names if (match := _NUMBERED_FILE.fullmatch(name))]
-        return max(taken, default=0) + 1
+        used = [int(match[1]) for name in names if (match := _NUMBERED_FILE.fullmatch(name))]
+        return max(used, default=0) + 1
 
     def _acquire_lock(self) -> int:
         file = self.path / "lock"
@@ -97,7 +100,7 @@ class SpoolFolder:
 
 
 def create_folder(path: Path) -> None:
-    """A folder for its owner alone; one that is there is left as it is. It stays after a power cut."""
+    """Create a folder for its user only, durably; an existing folder is not changed."""
     if path.is_dir():
         return
     create_folder(path.parent)
@@ -106,7 +109,7 @@ def create_folder(path: Path) -> None:
 
 
 def create_file(path: Path) -> int:
-    """A new file, open for writing; it, too, stays. Its descriptor."""
+    """Create a file durably, and return its descriptor for writing."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
     try:
         sync_folder(path.parent)
@@ -117,33 +120,33 @@ def create_file(path: Path) -> int:
 
 
 def write_file_atomically(path: Path, content: bytes) -> None:
-    """Put a file in place whole, on disk when this returns."""
-    new = path.with_name(f".{path.name}{_TEMPORARY_SUFFIX}")
+    """Write a file atomically and durably."""
+    temporary = path.with_name(f".{path.name}{_TEMPORARY_SUFFIX}")
     try:
-        new.unlink(missing_ok=True)
-        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
+        temporary.unlink(missing_ok=True)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(descriptor)
-        new.replace(path)
+        temporary.replace(path)
         sync_folder(path.parent)
     except OSError:
         with contextlib.suppress(OSError):
-            new.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
         raise
 
 
 def write_at(descriptor: int, content: bytes, offset: int) -> None:
-    """All of it, or OSError."""
-    rest = memoryview(content)
-    while rest:
-        written = os.pwrite(descriptor, rest, offset)
-        rest, offset = rest[written:], offset + written
+    """Write all bytes at `offset`, or raise OSError."""
+    remaining = memoryview(content)
+    while remaining:
+        written = os.pwrite(descriptor, remaining, offset)
+        remaining, offset = remaining[written:], offset + written
 
 
 def sync_folder(path: Path) -> None:
-    """What was made, renamed or removed there stays so after a power cut."""
+    """Make the creation, renaming and removal of files in a folder durable."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -1,8 +1,9 @@
-"""What is in a spool, in the memory of its owner: for whom, in which order, since when.
+"""The in-memory index of a spool: the destinations, order and age of its records.
 
-Owns: the order. Within a session of an entity one message goes after the other; a batch of several sessions goes when
-it is first in each. Everything else may go at once. A record is known by its *position* alone, a number that grows:
-eight bytes here for each in a line, however large the messages are. Knows nothing of files.
+Owns: the order of sends. The records of a session are sent one after the other; a batch with several sessions is sent
+when it is first in each of them. All other records may be sent at any time. The index stores only the *position* of a
+record, an increasing number: eight bytes per record in each queue, however large the messages are. Knows nothing of
+files.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 _COMPACT_AFTER: Final = 1024
-"""Positions that have gone, before their memory is given back."""
+"""The number of removed positions after which their memory is released."""
 
 
 class PositionQueue:
-    """Positions, first in, first out."""
+    """A FIFO queue of positions."""
 
     __slots__ = ("_head", "_positions")
 
     def __init__(self) -> None:
-        """Nobody waits."""
+        """Create an empty queue."""
         self._positions = array("Q")
         self._head = 0
 
@@ -35,49 +36,50 @@ class PositionQueue:
 
     @property
     def first(self) -> int:
-        """Who goes next; there must be one."""
+        """The first position; the queue must not be empty."""
         return self._positions[self._head]
 
     def append(self, position: int) -> None:
-        """Wait behind the others."""
+        """Add a position at the end."""
         self._positions.append(position)
 
     def pop(self) -> int:
-        """The first goes."""
-        number = self._positions[self._head]
+        """Remove and return the first position."""
+        position = self._positions[self._head]
         self._head += 1
         if self._head >= _COMPACT_AFTER and 2 * self._head > len(self._positions):
             del self._positions[: self._head]
             self._head = 0
-        return number
+        return position
 
 
 class EntityQueue:
-    """What waits for one entity."""
+    """The spooled records for one entity."""
 
     def __init__(self, path: str) -> None:
-        """`path` as it was spelled first."""
+        """Create an empty queue for an entity; `path` is the first spelling of its path."""
         self.path = path
         self._count = 0
         self._without_session = PositionQueue()
-        """Of no session."""
+        """Records without a session."""
         self._sessions: dict[str, PositionQueue] = {}
-        """By session. The first of each waits in `_ready`, or is on its way."""
+        """Records by session. The first record of each session is in `_ready` or in flight."""
         self._sessions_of_batch: dict[int, Sequence[str]] = {}
-        """Sessions of a batch that has more than one."""
+        """The sessions of each batch that has more than one session."""
         self._ready: list[int] = []
-        """A heap: what may go now because it is first in its sessions, and what was put back."""
+        """A heap of records that may be sent now: records that are first in their sessions, and records that were put
+        back."""
 
     def __len__(self) -> int:
-        """Records that have not gone, on their way or not."""
+        """Return the number of records, including those in flight."""
         return self._count
 
     def holds_sessions(self, session_ids: Iterable[str]) -> bool:
-        """Whether something of one of these sessions has not gone."""
+        """Return whether a record of one of these sessions is spooled."""
         return any(session_id in self._sessions for session_id in session_ids)
 
     def add(self, position: int, session_ids: Sequence[str]) -> None:
-        """One more, behind the others of its sessions."""
+        """Add a record behind the earlier records of its sessions."""
         self._count += 1
         if not session_ids:
             self._without_session.append(position)
@@ -90,30 +92,30 @@ class EntityQueue:
             heapq.heappush(self._ready, position)
 
     def take(self) -> int | None:
-        """The oldest that may go; it is on its way until it is `put_back` or `remove`d. None: nothing may."""
+        """Take the oldest record that may be sent, or None. The record is in flight until `put_back` or `remove`."""
         if self._ready and (not self._without_session or self._ready[0] < self._without_session.first):
             return heapq.heappop(self._ready)
         return self._without_session.pop() if self._without_session else None
 
     def put_back(self, position: int) -> None:
-        """It was on its way, and did not arrive: it is the next to go, and those behind it still wait."""
+        """Put back a record that could not be sent: it is sent next, and the records behind it still wait."""
         heapq.heappush(self._ready, position)
 
     def remove(self, position: int, session_ids: Sequence[str]) -> None:
-        """It was on its way, and has gone: those behind it may follow."""
+        """Remove a record that was in flight; the records behind it may follow."""
         self._count -= 1
         self._sessions_of_batch.pop(position, None)
         following: dict[int, Sequence[str]] = {}
         for session_id in session_ids:
-            line = self._sessions[session_id]
-            gone = line.pop()
-            assert gone == position, "a message has overtaken another of its session"
-            if line:
-                following[line.first] = self._sessions_of_batch.get(line.first, (session_id,))
+            session_queue = self._sessions[session_id]
+            removed = session_queue.pop()
+            assert removed == position, "a message has overtaken another of its session"
+            if session_queue:
+                following[session_queue.first] = self._sessions_of_batch.get(session_queue.first, (session_id,))
             else:
                 del self._sessions[session_id]
-        for successor, its_sessions in following.items():
-            if self._is_first(successor, its_sessions):
+        for successor, successor_sessions in following.items():
+            if self._is_first(successor, successor_sessions):
                 heapq.heappush(self._ready, successor)
 
     def _is_first(self, position: int, session_ids: Iterable[str]) -> bool:
@@ -121,49 +123,49 @@ class EntityQueue:
 
 
 class SpoolIndex:
-    """All that has not gone."""
+    """All records of a spool."""
 
     def __init__(self) -> None:
-        """Nothing is there."""
+        """Create an empty index."""
         self.messages = 0
         self.entity_queues: dict[str, EntityQueue] = {}
-        """By entity; an entity for which nothing waits has none."""
+        """The queues by entity; an entity without records has no queue."""
         self._order = PositionQueue()
         self._spooled_at_ms = PositionQueue()
-        """When those of `_order` were spooled."""
+        """The times when the records in `_order` were spooled."""
         self._removed: set[int] = set()
-        """Those that have gone, and still are in `_order` because an older one is."""
+        """Removed records that are still in `_order`, because an older record is not removed."""
 
     @property
     def oldest_ms(self) -> int | None:
-        """When the oldest of all was spooled; None if there is nothing."""
+        """The time when the oldest record was spooled; None if the spool is empty."""
         return self._spooled_at_ms.first if self._spooled_at_ms else None
 
     def holds_sessions(self, path: str, session_ids: Iterable[str]) -> bool:
-        """Whether something for one of these sessions of an entity has not gone."""
-        pile = self.entity_queues.get(canonical_key(path))
-        return pile is not None and pile.holds_sessions(session_ids)
+        """Return whether a record for one of an entity's sessions is spooled."""
+        queue = self.entity_queues.get(canonical_key(path))
+        return queue is not None and queue.holds_sessions(session_ids)
 
     def add(
         self, position: int, path: str, session_ids: Sequence[str], *, messages: int, spooled_at_ms: int
     ) -> EntityQueue:
-        """One more; positions only grow. The pile it is on."""
+        """Add a record and return the queue of its entity; positions must increase."""
         key = canonical_key(path)
-        pile = self.entity_queues.get(key)
-        if pile is None:
-            pile = self.entity_queues[key] = EntityQueue(path)
-        pile.add(position, session_ids)
+        queue = self.entity_queues.get(key)
+        if queue is None:
+            queue = self.entity_queues[key] = EntityQueue(path)
+        queue.add(position, session_ids)
         self.messages += messages
         self._order.append(position)
         self._spooled_at_ms.append(spooled_at_ms)
-        return pile
+        return queue
 
     def remove(self, position: int, path: str, session_ids: Sequence[str], *, messages: int) -> None:
-        """It has gone."""
+        """Remove a record."""
         key = canonical_key(path)
-        pile = self.entity_queues[key]
-        pile.remove(position, session_ids)
-        if not pile:
+        queue = self.entity_queues[key]
+        queue.remove(position, session_ids)
+        if not queue:
             del self.entity_queues[key]
         self.messages -= messages
         self._removed.add(position)

@@ -1,9 +1,10 @@
-"""What a spool's file is made of: records of messages, framed so that damage shows.
+"""The format of a spool's files: message records in frames that make damage detectable.
 
-A frame is a mark, the length of its content, a CRC-32 and the content. The CRC covers the place in the file, too: a
-message that itself holds a piece of such a file is never taken for a record of it, whatever is damaged around it.
+A frame has a mark, the length of its content, a CRC-32 and the content. The CRC also covers the offset in the file. So
+if a message contains part of a spool file, that part is never taken for a record, even if the bytes around it are
+damaged.
 
-Owns: the format, and what can still be read of a file that was cut off or damaged. Pure: bytes in, bytes out.
+Owns: the format, and the recovery of records from a truncated or damaged file. Pure: bytes in, bytes out.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 FILE_HEADER: Final = b"TWSPOOL1"
-"""Of every file; its last digit is the version of the format."""
+"""The header of every file; its last digit is the version of the format."""
 _FORMAT_PREFIX: Final = FILE_HEADER[:-1]
 _FRAME_MARK: Final = b"\xf5REC"
 _FRAME: Final = struct.Struct(">4sII")
@@ -31,22 +32,22 @@ _DONE_MARK: Final = struct.Struct(">QI")
 
 
 class SpoolRecord(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
-    """A message, or a batch, as it was to be sent."""
+    """A spooled message or batch."""
 
     path: str
     message_format: int
     payload: bytes
-    """As it would have gone to the primary."""
+    """The bytes to send to the primary."""
     may_have_arrived: bool
-    """Some attempt at it had no answer."""
+    """Whether an attempt to send the message got no response."""
     spooled_at_ms: int
     message_ids: list[str]
     session_ids: list[str]
-    """Each once; a batch may have several."""
+    """The distinct session ids; a batch may have several."""
 
 
 class FoundRecord(NamedTuple):
-    """A record, and where it is."""
+    """A record and its offset and size in the file."""
 
     offset: int
     size: int
@@ -54,12 +55,12 @@ class FoundRecord(NamedTuple):
 
 
 class DamagedBytes(NamedTuple):
-    """Bytes that are no record."""
+    """Bytes that are not a valid record."""
 
     offset: int
     end: int
     is_torn: bool
-    """They are the beginning of a last record, of which the rest was never written: nobody was told it is safe."""
+    """Whether the bytes are the start of a last record that was never written completely, and so never confirmed."""
 
 
 _encoder: Final = msgspec.msgpack.Encoder()
@@ -67,22 +68,22 @@ _decoder: Final = msgspec.msgpack.Decoder(SpoolRecord)
 
 
 def encode_record(record: SpoolRecord) -> bytes:
-    """What is framed of it."""
+    """Encode a record as the content of a frame."""
     return _encoder.encode(record)
 
 
 def encode_frame(content: bytes, offset: int) -> bytes:
-    """A frame that stands at `offset` of its file."""
+    """Encode a frame that is written at `offset` of its file."""
     return _FRAME.pack(_FRAME_MARK, len(content), _checksum(content, offset)) + content
 
 
 def frame_size(content: bytes) -> int:
-    """How many bytes a frame has."""
+    """Return the size of a frame with this content."""
     return _FRAME.size + len(content)
 
 
 def frame_size_of_head(head: bytes) -> int:
-    """How many bytes the frame has that begins with `head`; 0 if no frame begins so."""
+    """Return the size of the frame that starts with `head`; 0 if `head` is not the start of a frame."""
     if len(head) < _FRAME.size:
         return 0
     mark, length, _ = _FRAME.unpack_from(head)
@@ -90,7 +91,7 @@ def frame_size_of_head(head: bytes) -> int:
 
 
 def read_frame(data: bytes, at: int, offset: int) -> tuple[SpoolRecord, int] | None:
-    """The record at `at` of `data`, which is `offset` of the file, and where it ends; None if there is none."""
+    """Read the record at `at` of `data`, which is at `offset` of the file; return it and its end, or None."""
     if len(data) - at < _FRAME.size:
         return None
     mark, length, checksum = _FRAME.unpack_from(data, at)
@@ -107,16 +108,16 @@ def read_frame(data: bytes, at: int, offset: int) -> tuple[SpoolRecord, int] | N
 
 
 def scan(data: bytes, name: str) -> Iterator[FoundRecord | DamagedBytes]:
-    """All that is in a file, in order. SpoolFailed if a newer version has written it."""
+    """Yield all records and damaged parts of a file, in order. Raise SpoolFailed for a newer version."""
     at = 0
     if data.startswith(FILE_HEADER):
         at = len(FILE_HEADER)
     elif data.startswith(_FORMAT_PREFIX) and len(data) >= len(FILE_HEADER):
-        raise SpoolFailed(f"{name} was written by a newer version of twinbus: use that one")
+        raise SpoolFailed(f"{name} was written by a newer version of twinbus: use that version")
     while at < len(data):
-        found = read_frame(data, at, at)
-        if found is not None:
-            record, end = found
+        frame = read_frame(data, at, at)
+        if frame is not None:
+            record, end = frame
             yield FoundRecord(at, end - at, record)
             at = end
             continue
@@ -126,7 +127,7 @@ def scan(data: bytes, name: str) -> Iterator[FoundRecord | DamagedBytes]:
 
 
 def _next_frame(data: bytes, at: int) -> int:
-    """Where the next good record is; the end of the data if there is none."""
+    """Return the position of the next valid record; the end of the data if there is none."""
     while True:
         at = data.find(_FRAME_MARK, at)
         if at < 0:
@@ -137,13 +138,13 @@ def _next_frame(data: bytes, at: int) -> int:
 
 
 def _is_torn(data: bytes, at: int) -> bool:
-    """Whether the bytes from `at` are a frame, or the beginning of a file, that just ends too early."""
+    """Return whether the bytes from `at` are a frame, or a file header, that was cut off at the end of the file."""
     if at == 0:
         return FILE_HEADER.startswith(data)
-    rest = data[at : at + _FRAME.size]
-    if len(rest) < _FRAME.size:
-        return _FRAME_MARK.startswith(rest[: len(_FRAME_MARK)])
-    mark, length, _ = _FRAME.unpack(rest)
+    head = data[at : at + _FRAME.size]
+    if len(head) < _FRAME.size:
+        return _FRAME_MARK.startswith(head[: len(_FRAME_MARK)])
+    mark, length, _ = _FRAME.unpack(head)
     return bool(mark == _FRAME_MARK) and at + _FRAME.size + length > len(data)
 
 
@@ -151,16 +152,16 @@ def _checksum(content: bytes, offset: int) -> int:
     return crc32(content, crc32(_OFFSET_AND_LENGTH.pack(offset, len(content))))
 
 
-# --- marks ------------------------------------------------------------------------------------------------------------
+# --- done marks -------------------------------------------------------------------------------------------------------
 
 
 def encode_done_mark(offset: int) -> bytes:
-    """Says that the record at `offset` has gone."""
+    """Encode the mark that the record at `offset` was removed."""
     return _DONE_MARK.pack(offset, crc32(offset.to_bytes(8, "big")))
 
 
 def read_done_marks(data: bytes) -> set[int]:
-    """The offsets that are marked. What is damaged marks nothing: such a message is sent once more."""
+    """Return the marked offsets. A damaged mark is ignored, so that its message is sent once more."""
     whole = len(data) - len(data) % _DONE_MARK.size
     return {
         offset for offset, check in _DONE_MARK.iter_unpack(data[:whole]) if check == crc32(offset.to_bytes(8, "big"))

@@ -1,12 +1,12 @@
-"""The spool: where messages go when both namespaces are down. A folder on the local disk, and what is known of it.
+"""The spool: a folder on the local disk that stores messages while both namespaces are down.
 
     spool = Spool(folder, max_bytes=1 << 30)
     await spool.open()
     await spool.append(record)      # on disk when this returns
 
-Owns: the way of a record in and out, and that no more is on disk than was allowed. All disk work is done on one thread,
-so the loop never waits for it; what arrives while the disk is busy is written together, with one fsync. Who sends what
-is here, and when, is the affair of `unspooling`.
+Owns: adding, reading and removing records, and the size limit. All disk I/O runs on one thread, so that the event loop
+never blocks; records that arrive while the disk is busy are written together, with one fsync. `spool_sender` decides
+when records are sent.
 """
 
 from __future__ import annotations
@@ -38,28 +38,28 @@ T = TypeVar("T")
 ArgumentTypes = TypeVarTuple("ArgumentTypes")
 DEFAULT_MAX_BYTES: Final = 1 << 30
 _MIN_SEGMENTS: Final = 8
-"""A small spool has at least so many: what has gone makes room early."""
+"""The minimum number of segments of a small spool, so that removed records free disk space early."""
 _MIN_SEGMENT_BYTES: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpoolStatus:
-    """What is in a spool now."""
+    """The current contents of a spool."""
 
     count: int
-    """Messages; those of a batch count each."""
+    """The number of messages; each message of a batch counts."""
     bytes: int
-    """On disk. A file goes when all that is in it has gone."""
+    """The size on disk. A file is deleted when all its records are removed."""
     oldest_ms: int | None
-    """When the oldest was spooled; None if there is nothing."""
+    """The time when the oldest message was spooled; None if the spool is empty."""
     refused: int = 0
-    """Messages in the folder `refused`: their destination will never accept them as they are. They are in addition to
-    `count`, and so are `refused_bytes` to `bytes`."""
+    """The number of messages in the folder `refused`, which their destination will never accept as they are. They are
+    not included in `count`, and their size `refused_bytes` is not included in `bytes`."""
     refused_bytes: int = 0
 
 
 class _PendingAppend:
-    """A record that waits for the disk."""
+    """A record that is not on disk yet."""
 
     __slots__ = ("content", "outcome", "record")
 
@@ -70,35 +70,35 @@ class _PendingAppend:
 
 
 class Spool:
-    """One folder, in use by one pairing."""
+    """A spool folder that is used by one pairing."""
 
     def __init__(self, folder: Path, *, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
-        """`open` takes the folder."""
+        """Create a spool without any I/O; `open` locks and reads the folder."""
         self.folder = folder
         self.max_bytes = max_bytes
         self.on_added: Callable[[EntityQueue], None] = ignore
-        """Called when something was spooled for an entity."""
+        """Called with an entity's queue when a record was spooled for that entity."""
         self._files = SpoolFiles(folder, min(SEGMENT_BYTES, max(_MIN_SEGMENT_BYTES, max_bytes // _MIN_SEGMENTS)))
         self._index = SpoolIndex()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="twinbus-spool")
         self._pending_appends: deque[_PendingAppend] = deque()
         self._pending_removals: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._pending_bytes = 0
-        """Of appends that are not on disk."""
+        """The size of appends that are not on disk yet."""
         self._commit_task: asyncio.Task[None] | None = None
         self._first_new_segment = 0
         self._unawaited_positions: set[int] = set()
-        """Positions of records whose senders gave up before they were on disk."""
+        """Positions of records whose senders stopped waiting before the records were on disk."""
         self._is_open = False
 
-    # --- from start to end --------------------------------------------------------------------------------------------
+    # --- opening and closing ------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Take the folder, and find what is there. SpoolFailed if somebody else has it, or it cannot be used."""
+        """Lock the folder and read its records. Raise SpoolFailed if it is in use, or reading fails."""
         try:
             await self._on_thread(self._files.open, self._on_found)
         except BaseException:
-            # It may still be opening, if nobody waits for it any more: it is closed after that, in order.
+            # After a cancellation the thread may still be opening the files: the same thread closes them afterwards.
             closing = asyncio.get_running_loop().run_in_executor(self._thread, self._files.close)
             closing.add_done_callback(ignore_failure)
             self._thread.shutdown(wait=False)
@@ -107,11 +107,11 @@ class Spool:
         self._is_open = True
 
     def _on_found(self, position: int, record: SpoolRecord) -> None:
-        """On the thread; nobody else uses the index before it is open."""
+        """Add a record to the index, on the spool's thread; the index is not used elsewhere before `open` returns."""
         self._add_to_index(position, record)
 
     async def close(self) -> None:
-        """What is being written is written; then somebody else may have the folder. May be called again."""
+        """Finish pending writes and release the folder. Idempotent."""
         if not self._is_open:
             return
         self._is_open = False
@@ -119,15 +119,15 @@ class Spool:
             await self._commit_task
         try:
             await self._on_thread(self._files.close)
-        except RuntimeError:  # the process ends: there are no threads any more
+        except RuntimeError:  # the interpreter is shutting down and starts no threads
             self._files.close()
         self._thread.shutdown(wait=False)
 
-    # --- what is there ------------------------------------------------------------------------------------------------
+    # --- contents -----------------------------------------------------------------------------------------------------
 
     @property
     def status(self) -> SpoolStatus:
-        """How much is there."""
+        """The current contents of the spool."""
         files = self._files
         return SpoolStatus(
             count=self._index.messages,
@@ -139,38 +139,38 @@ class Spool:
 
     @property
     def is_empty(self) -> bool:
-        """Nothing is there."""
+        """Whether the spool has no records."""
         return not self._index.entity_queues
 
     @property
     def entity_queues(self) -> Sequence[EntityQueue]:
-        """What there is, by entity."""
+        """The spooled records by entity."""
         return list(self._index.entity_queues.values())
 
     def holds_sessions(self, path: str, session_ids: Sequence[str]) -> bool:
-        """Whether something for one of these sessions of an entity is here: what comes later must go behind it."""
+        """Return whether records for one of these sessions are spooled: later messages must follow them."""
         return bool(session_ids) and self._index.holds_sessions(path, session_ids)
 
     def is_possible_duplicate(self, position: int) -> bool:
-        """Whether a message may be sent elsewhere, too, whatever its record says.
+        """Return whether a message may also be sent elsewhere, regardless of its record.
 
-        It was here when the spool was opened, and an earlier process may have sent it; or its sender gave up before it
-        was on disk, and may send it again.
+        Either the message was in the spool when the spool was opened, and an earlier process may have sent it; or its
+        sender stopped waiting before the record was on disk, and may send the message again.
         """
         return segment_number_of(position) < self._first_new_segment or position in self._unawaited_positions
 
-    # --- in and out ---------------------------------------------------------------------------------------------------
+    # --- records ------------------------------------------------------------------------------------------------------
 
     async def append(self, record: SpoolRecord) -> None:
-        """Keep a record: it is on disk when this returns. SpoolFull or SpoolFailed if it is not here."""
+        """Store a record: it is on disk when this returns. Raise SpoolFull or SpoolFailed if it is not stored."""
         self._check_open()
         content = encode_record(record)
         size = frame_size(content)
         held = self._files.bytes + self._pending_bytes
         if held + size > self.max_bytes:
             raise SpoolFull(
-                f"{self.folder} holds {held:,} bytes, and may hold {self.max_bytes:,} (spool_max_bytes): the message of"
-                f" {size:,} is not there"
+                f"the spool {self.folder} is full: it holds {held:,} of {self.max_bytes:,} bytes, and the message has"
+                f" {size:,}; raise spool_max_bytes"
             )
         append = _PendingAppend(record, content, asyncio.get_running_loop().create_future())
         self._pending_appends.append(append)
@@ -179,45 +179,45 @@ class Spool:
         await append.outcome
 
     async def read(self, position: int) -> SpoolRecord:
-        """A record that is here."""
+        """Read a record of this spool."""
         self._check_open()
         return await self._on_thread(self._files.read, position)
 
     async def remove(self, position: int, record: SpoolRecord) -> None:
-        """It has gone, and nothing will bring it back when this returns."""
+        """Remove a record for good: it will not be sent again after a restart."""
         self._check_open()
-        noted = asyncio.get_running_loop().create_future()
-        self._pending_removals.append((position, noted))
+        done = asyncio.get_running_loop().create_future()
+        self._pending_removals.append((position, done))
         self._commit_soon()
-        await noted
+        await done
         self._unawaited_positions.discard(position)
         self._index.remove(position, record.path, record.session_ids, messages=len(record.message_ids))
 
     async def refuse(self, position: int, record: SpoolRecord, reason: str) -> Path:
-        """Put it aside, with the reason, where somebody can look at it: the file it is in now."""
+        """Move a record, with the reason, to the folder `refused`, and return its file."""
         self._check_open()
         file = await self._on_thread(self._files.refuse, position, record, reason)
         await self.remove(position, record)
         return file
 
     async def count_refused(self) -> None:
-        """Count what is in the folder `refused` now: somebody may have removed files by hand."""
+        """Count the messages in the folder `refused`, because files may have been removed by hand."""
         self._check_open()
         await self._on_thread(self._files.count_refused)
 
     async def requeue_refused(self, path: str | None = None) -> int:
-        """Take messages that were refused back into the spool, all or those for one entity: how many there are.
+        """Requeue refused messages, or only one entity's, and return their number.
 
-        They are behind everything that waits now. A file that cannot be read stays where it is.
+        The messages go behind all pending records. A file that cannot be read stays in `refused`.
         """
         self._check_open()
-        taken = 0
+        count = 0
         for position, record in await self._on_thread(self._files.requeue_refused, path):
-            taken += len(record.message_ids)
+            count += len(record.message_ids)
             self.on_added(self._add_to_index(position, record))
-        return taken
+        return count
 
-    # --- inside -------------------------------------------------------------------------------------------------------
+    # --- internals ----------------------------------------------------------------------------------------------------
 
     def _check_open(self) -> None:
         if not self._is_open:
@@ -237,28 +237,28 @@ class Spool:
             self._commit_task = asyncio.ensure_future(self._commit())
 
     async def _commit(self) -> None:
-        """Write what waits, and what came meanwhile, until nothing does."""
+        """Write all pending appends and removals, including new ones that arrive meanwhile."""
         while self._pending_appends or self._pending_removals:
             appends, removals = list(self._pending_appends), list(self._pending_removals)
             self._pending_appends.clear()
             self._pending_removals.clear()
             wanted = [append for append in appends if not append.outcome.cancelled()]
-            contents, gone = [append.content for append in wanted], [position for position, _ in removals]
+            contents, removed = [append.content for append in wanted], [position for position, _ in removals]
             try:
-                outcomes = await self._on_thread(self._write, contents, gone)
-            except Exception as error:  # a fault of ours: it must not leave anybody waiting
+                outcomes = await self._on_thread(self._write, contents, removed)
+            except Exception as error:  # a bug in twinbus: callers must not wait forever
                 log.exception("the spool in %s failed", self.folder)
                 outcomes = [OSError(str(error))] * len(wanted)
             self._pending_bytes -= sum(frame_size(append.content) for append in appends)
             for append, outcome in zip(wanted, outcomes, strict=True):
                 self._finish_append(append, outcome)
-            for _, noted in removals:
-                if not noted.cancelled():
-                    noted.set_result(None)
+            for _, done in removals:
+                if not done.cancelled():
+                    done.set_result(None)
         self._commit_task = None
 
     def _write(self, contents: Sequence[bytes], removed: Sequence[int]) -> list[int | OSError]:
-        """On the thread."""
+        """Write appends and removals, on the spool's thread."""
         outcomes = self._files.append(contents)
         self._files.mark_done(removed)
         return outcomes
@@ -267,14 +267,16 @@ class Spool:
         is_awaited = not append.outcome.cancelled()
         if isinstance(outcome, OSError):
             if is_awaited:
-                append.outcome.set_exception(SpoolFailed(f"{self.folder} did not take the message: {outcome}"))
+                append.outcome.set_exception(
+                    SpoolFailed(f"the message could not be stored in {self.folder}: {outcome}")
+                )
             return
-        pile = self._add_to_index(outcome, append.record)
+        queue = self._add_to_index(outcome, append.record)
         if is_awaited:
             append.outcome.set_result(None)
         else:
             self._unawaited_positions.add(outcome)
-        self.on_added(pile)
+        self.on_added(queue)
 
     async def _on_thread(self, function: Callable[[*ArgumentTypes], T], *arguments: *ArgumentTypes) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)

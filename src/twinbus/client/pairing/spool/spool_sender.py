@@ -1,8 +1,8 @@
-"""Messages go on from the spool: each is sent as if an application sent it now, and leaves the spool when it is safe.
+"""The sender of spooled messages: sends each message as a new send, and removes it when it is safe.
 
-Owns: when that is tried, and what follows a failure. While an entity takes nothing, and nothing can be parked for it,
-one message at a time asks again, with pauses that grow; once one has gone, many are on their way at the same time. The
-order is the pile's (`spool_index`).
+Owns: when messages are sent, and what happens after a failure. While an entity accepts no messages and none can be
+parked for it, one message at a time is retried, with growing pauses; after a success, many messages are in flight at
+the same time. The index (`index`) decides the order.
 """
 
 from __future__ import annotations
@@ -41,64 +41,66 @@ log: Final = logging.getLogger(__name__)
 FIRST_PAUSE_S: Final = 1.0
 MAX_PAUSE_S: Final = 60.0
 MAX_IN_FLIGHT: Final = 64
-"""Messages for one entity that are sent at the same time."""
+"""The maximum number of records for one entity that are sent at the same time."""
 
 
 class FailureAction(Enum):
-    """What a failure means for the message, and for those behind it."""
+    """What happens after a failure to the message and to the messages behind it."""
 
-    ENTITY_WAITS = "the entity takes nothing now"
-    MESSAGE_WAITS = "this message does not go now; others may"
-    REFUSED = "it will never be accepted"
+    ENTITY_WAITS = "the entity accepts no messages now"
+    MESSAGE_WAITS = "this message cannot be sent now, but others may"
+    REFUSED = "the message will never be accepted"
     FACTORY_ENDED = "the factory has ended"
 
 
 _ACTION_BY_ERROR: Final[dict[type[BaseException], FailureAction]] = {
-    PartlyStored: FailureAction.ENTITY_WAITS,  # the rest of the batch follows
-    MessageCannotBeParked: FailureAction.MESSAGE_WAITS,  # it goes when the primary is back
-    SpoolFailed: FailureAction.MESSAGE_WAITS,  # it cannot be read now, or not be put aside
+    PartlyStored: FailureAction.ENTITY_WAITS,  # the other messages of the batch are sent later
+    MessageCannotBeParked: FailureAction.MESSAGE_WAITS,  # the message is sent when the primary is back
+    SpoolFailed: FailureAction.MESSAGE_WAITS,  # the record cannot be read or moved to `refused`
     OSError: FailureAction.MESSAGE_WAITS,
 }
 
 
 class SpoolSender:
-    """Of one pairing."""
+    """The sender of one pairing's spool."""
 
     def __init__(self, pairing: Pairing, spool: Spool) -> None:
-        """`start` begins."""
+        """Create a sender; `start` starts sending."""
         self._pairing = pairing
         self._spool = spool
         self._entity_senders: dict[str, EntitySpoolSender] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        """Go on with what is there, and with what comes."""
+        """Start sending the records in the spool, and records that are added later."""
         self._spool.on_added = self._on_added
-        for pile in self._spool.entity_queues:
-            self._start_entity_sender(pile, 0.0)
+        for queue in self._spool.entity_queues:
+            self._start_entity_sender(queue, 0.0)
 
     async def close(self) -> None:
-        """Stop. What was not sent stays in the spool."""
+        """Stop sending. Messages that were not sent stay in the spool."""
         self._spool.on_added = ignore
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _on_added(self, queue: EntityQueue) -> None:
-        outlet = self._entity_senders.get(canonical_key(queue.path))
-        if outlet is None or outlet.queue is not queue:  # the last one has just seen that nothing is left
-            self._start_entity_sender(queue, FIRST_PAUSE_S)  # both namespaces have just refused it
+        entity_sender = self._entity_senders.get(canonical_key(queue.path))
+        if (
+            entity_sender is None or entity_sender.queue is not queue
+        ):  # the previous sender is stopping, since its queue was empty
+            self._start_entity_sender(queue, FIRST_PAUSE_S)  # both namespaces have just failed
         else:
-            outlet.changed.set()
+            entity_sender.changed.set()
 
     def _start_entity_sender(self, queue: EntityQueue, pause_s: float) -> None:
         try:
-            outlet = EntitySpoolSender(self._pairing, self._spool, queue)
+            entity_sender = EntitySpoolSender(self._pairing, self._spool, queue)
         except (ObjectClosed, FactoryFaulted) as error:
-            log.warning("what is spooled for '%s' stays there until the next start: %s", queue.path, error)
+            log.warning("messages for '%s' stay in the spool until the next start: %s", queue.path, error)
             return
-        self._entity_senders[canonical_key(queue.path)] = outlet
-        task = asyncio.ensure_future(self._run(outlet, queue, pause_s))
+        self._entity_senders[canonical_key(queue.path)] = entity_sender
+        task = asyncio.ensure_future(self._run(entity_sender, queue, pause_s))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -111,34 +113,34 @@ class SpoolSender:
 
 
 class EntitySpoolSender:
-    """The way out for what is spooled for one entity."""
+    """The sender of the records that are spooled for one entity."""
 
     def __init__(self, pairing: Pairing, spool: Spool, queue: EntityQueue) -> None:
-        """`run` is its life: until nothing is left."""
+        """Create a sender for one entity's queue; `run` sends its records."""
         self.changed = asyncio.Event()
-        """Something was added, or has gone, or failed."""
+        """Set when a record was added, sent, or failed."""
         self.queue = queue
         self._pairing = pairing
         self._spool = spool
         self._sender = pairing.make_sender(queue.path)
         self._in_flight: set[asyncio.Task[None]] = set()
         self._max_in_flight = 1
-        """That may be on their way now."""
+        """The present limit of records in flight."""
         self._possible_duplicates: set[int] = set()
-        """Sent before without an answer."""
+        """Positions of records that were sent earlier without a response."""
         self._stored_positions: dict[int, Sequence[int]] = {}
-        """Of a batch that was sent in part, the places of messages that are safe."""
+        """For each batch that was stored in part, the batch positions of the messages that are safe."""
         self._failures = 0
-        """In a row, of the entity."""
+        """The number of consecutive failures of the entity."""
         self._rejection_policy = RejectionPolicy(duration_s(pairing.options.not_found_grace))
         self._refusal: ServiceBusError | None = None
-        """Why the entity refuses all messages now: it is disabled or missing, or the key is not accepted."""
+        """The error with which the entity refuses all messages now: disabled, missing, or the key is not accepted."""
         self._has_failed = False
-        """Since the last pause."""
+        """Whether a send has failed since the last pause."""
         self._is_ended = False
 
     async def run(self, pause_s: float) -> None:
-        """Send until there is nothing; the first after a pause."""
+        """Send records until the queue is empty, starting after a pause."""
         try:
             await self._pause(pause_s)
             while self.queue and not self._is_ended:
@@ -156,7 +158,7 @@ class EntitySpoolSender:
             await self._sender.close()
 
     def _start_sends(self) -> None:
-        """Send as many as may be on their way."""
+        """Start sends up to the limit of records in flight."""
         while len(self._in_flight) < self._max_in_flight:
             position = self.queue.take()
             if position is None:
@@ -170,24 +172,26 @@ class EntitySpoolSender:
         self.changed.set()
         if not task.cancelled() and task.exception() is not None:
             log.error(
-                "a spooled message for '%s' is left for the next start", self.queue.path, exc_info=task.exception()
+                "a spooled message for '%s' stays in the spool until the next start",
+                self.queue.path,
+                exc_info=task.exception(),
             )
 
     async def _wait_for_in_flight(self) -> None:
-        """Let those that are on their way have their answers."""
+        """Wait until all sends in flight have finished."""
         if self._in_flight:
             await asyncio.wait(self._in_flight)
         self._has_failed = False
 
     async def _pause(self, pause_s: float) -> None:
-        """Wait, but no longer than until the entity's state has changed."""
+        """Pause, but return early if the entity's state changes."""
         if pause_s > 0:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
                     await self._sender.health.state_changed.wait()
 
     async def _send_record(self, position: int) -> None:
-        """Send one, and remove it; or see what its failure means."""
+        """Send a record and remove it, or handle its failure."""
         record: SpoolRecord | None = None
         try:
             record = await self._spool.read(position)
@@ -199,7 +203,7 @@ class EntitySpoolSender:
                 may_have_arrived=self._is_possible_duplicate(position, record),
                 stored=self._stored_positions.get(position, ()),
             )
-        except Exception as error:  # noqa: BLE001  # whatever it is: the message stays
+        except Exception as error:  # noqa: BLE001  # after any error the message stays in the spool
             await self._on_failure(position, record, error)
         else:
             self._on_accepted()
@@ -217,7 +221,7 @@ class EntitySpoolSender:
 
     def _on_accepted(self) -> None:
         if self._failures:
-            log.info("messages spooled for '%s' are sent again", self.queue.path)
+            log.info("sending of messages spooled for '%s' has resumed", self.queue.path)
         self._failures, self._max_in_flight = 0, min(2 * self._max_in_flight, MAX_IN_FLIGHT)
         self._rejection_policy.note_accepted()
         self._end_refusal()
@@ -225,26 +229,26 @@ class EntitySpoolSender:
     # --- failures -----------------------------------------------------------------------------------------------------
 
     async def _on_failure(self, position: int, record: SpoolRecord | None, error: Exception) -> None:
-        verdict = self._action_for(error)
+        action = self._action_for(error)
         if isinstance(error, NotSent | PartlyStored) and error.stored:
             self._stored_positions[position] = error.stored
         if may_have_happened(error):
             self._possible_duplicates.add(position)
-        if verdict is FailureAction.REFUSED and record is not None:
+        if action is FailureAction.REFUSED and record is not None:
             try:
                 await self._refuse(position, record, error)
             except (OSError, SpoolFailed) as failure:
-                log.error("%s; it could not be put aside: %s", error, failure)  # noqa: TRY400  # both are the disk's
-                verdict = FailureAction.MESSAGE_WAITS
+                log.error("%s; the message could not be moved to `refused`: %s", error, failure)  # noqa: TRY400  # the traceback would not help
+                action = FailureAction.MESSAGE_WAITS
             else:
                 return
-        # An outage is told once, not with every attempt.
-        level = logging.DEBUG if verdict is FailureAction.ENTITY_WAITS and self._failures else logging.WARNING
-        log.log(level, "a spooled message for '%s' was not sent: %s: %s", self.queue.path, verdict.value, error)
-        if verdict is FailureAction.MESSAGE_WAITS:
+        # An outage is logged once, not with every attempt.
+        level = logging.DEBUG if action is FailureAction.ENTITY_WAITS and self._failures else logging.WARNING
+        log.log(level, "a spooled message for '%s' was not sent: %s: %s", self.queue.path, action.value, error)
+        if action is FailureAction.MESSAGE_WAITS:
             asyncio.get_running_loop().call_later(MAX_PAUSE_S, self._put_back, position)
             return
-        if verdict is FailureAction.FACTORY_ENDED:
+        if action is FailureAction.FACTORY_ENDED:
             self._is_ended = True
         else:
             self._failures, self._max_in_flight, self._has_failed = self._failures + 1, 1, True
@@ -256,17 +260,19 @@ class EntitySpoolSender:
 
     def _action_for(self, error: Exception) -> FailureAction:
         if self._pairing.primary.ended.is_set():
-            return FailureAction.FACTORY_ENDED  # whatever its end looks like from here
-        for kind, verdict in _ACTION_BY_ERROR.items():
+            return FailureAction.FACTORY_ENDED  # a closed factory can cause any error
+        for kind, action in _ACTION_BY_ERROR.items():
             if isinstance(error, kind):
-                return verdict
+                return action
         if isinstance(error, ServiceBusError):
             return self._action_for_service_error(error)
-        log.error("a spooled message for '%s' met a fault of ours", self.queue.path, exc_info=error)
+        log.error(
+            "a spooled message for '%s' could not be sent because of a bug in twinbus", self.queue.path, exc_info=error
+        )
         return FailureAction.MESSAGE_WAITS
 
     def _action_for_service_error(self, error: ServiceBusError) -> FailureAction:
-        """Judge as the syphon does (`blame`), unless the application says that such an error is an outage."""
+        """Apply the syphon's rule (`delivery_failure`), unless the application classifies the error as an outage."""
         is_outage = class_of(error, self._pairing.options.triggers) is not FailureClass.CALLER
         if not is_outage and self._rejection_policy.is_permanent(error, asyncio.get_running_loop().time()):
             return FailureAction.REFUSED
@@ -293,7 +299,7 @@ class EntitySpoolSender:
         )
         self._possible_duplicates.discard(position)
         self._stored_positions.pop(position, None)
-        log.error("'%s' refused a spooled message, which is kept as %s: %s", record.path, file, error)
+        log.error("'%s' refused a spooled message, which was moved to %s: %s", record.path, file, error)
         self._emit(EventKind.SPOOL_REFUSED, messages_of(record), reason=str(error))
 
     def _emit(self, kind: EventKind, messages: list[BrokeredMessage], reason: str | None = None) -> None:
@@ -308,6 +314,6 @@ class EntitySpoolSender:
 
 
 def messages_of(record: SpoolRecord) -> list[BrokeredMessage]:
-    """The messages in a record: one, or those of a batch."""
+    """Return the messages in a record: one message, or all messages of a batch."""
     payloads = Message(record.payload).data if record.message_format == BATCH_FORMAT else [record.payload]
     return [BrokeredMessage.decode(payload) for payload in payloads]

@@ -1,5 +1,5 @@
-"""The syphon: it brings parked messages back to the primary.
+"""The syphon: returns parked messages to the primary.
 
-Owns: one pump for each backlog queue, the destinations of parked messages, and deferred, withheld and dead-lettered
-messages of the backlog. It does not know senders that park messages.
+Owns: one pump for each backlog queue, the destinations of parked messages, and the deferred, withheld and dead-lettered
+messages of the backlog. Knows nothing of the senders that park messages.
 """

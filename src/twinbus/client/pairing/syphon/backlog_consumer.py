@@ -1,10 +1,10 @@
-"""A backlog queue while it is being drained: from the attach of its link until that is over.
+"""The consumer of a backlog queue, from attaching its link until the link or the primary is lost.
 
-Owns: what came on the link and where each message goes, the renewal of their locks, and the long poll. What is left
-over at the end belongs to the next draining, of this host or another's.
+Owns: the messages delivered on the link and their routing to destinations, the renewal of locks, and the long poll.
+Messages that are unsettled when the consumer stops are left to the next consumer, on this host or another.
 
-Nothing is awaited here while an exception is handled: compiled, a coroutine forgets that exception over an await, and
-who raises it again raises what is not there any more.
+No code here awaits while it handles an exception: in compiled code a coroutine loses the current exception at an await,
+and a bare `raise` after it would fail.
 """
 
 from __future__ import annotations
@@ -64,23 +64,24 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger(__name__)
 
 PREFETCH_WINDOW: Final = 500
-"""Messages of one backlog queue that are on their way at a time."""
+"""The credit of the link: the maximum number of messages in flight from one backlog queue."""
 MAX_TRACKED: Final = 2 * PREFETCH_WINDOW
-"""Messages that are kept: with what was answered, looked through once a window, whose memory serves those to come."""
+"""The number of tracked messages at which settled ones are removed: twice the window, so that the cost per message is
+small."""
 TICK_INTERVAL_S: Final = 5.0
 FINISH_TIMEOUT_S: Final = 5.0
-"""How long the end of a draining waits for answers."""
+"""How long a consumer that stops waits for outcomes."""
 RENEW_AFTER_S: Final = 20.0
-"""A lock of a backlog queue lasts a minute."""
+"""The age at which a lock is renewed; locks of a backlog queue last a minute."""
 RELEASE_TIMEOUT_S: Final = 2.0
 EXCLUSIVE_CHECK_S: Final = 0.1
-"""How often a pump that may have lost its queue looks whether it is certainly its own again."""
+"""The interval at which a pump whose lease is in doubt checks whether the lease is valid again."""
 _MALFORMED_REASON: Final = "ParkedMessageMalformed"
 _EXPIRED_REASON: Final = "TTLExpiredException"
 
 
 class BacklogConsumer:
-    """One life of a pump."""
+    """A consumer of a backlog queue, for one attached link of a pump."""
 
     def __init__(
         self,
@@ -90,9 +91,10 @@ class BacklogConsumer:
         possibly_delivered: set[int],
         lock_ms: int = DEFAULT_LOCK_MS,
     ) -> None:
-        """`link` is attached. `in_doubt` has the numbers of messages that this host may have sent before.
+        """Create a consumer of an attached link.
 
-        `lock_ms` is how long the backlog queue locks messages.
+        `possibly_delivered` has the sequence numbers of messages that this host may have sent before. `lock_ms` is the
+        lock duration of the backlog queue.
         """
         self._settings = settings
         self._lock_ms = lock_ms
@@ -101,26 +103,24 @@ class BacklogConsumer:
         self._loop = asyncio.get_running_loop()
         self._destinations: dict[str, Destination] = {}
         self._destination_by_path: dict[str, Destination] = {}
-        """The same, by their paths as messages have them."""
+        """The destinations by path, as spelled in messages."""
         self._end_reason: asyncio.Future[ServiceBusError] = self._loop.create_future()
         self._credit_drained: asyncio.Future[None] | None = None
         self._wake_up = asyncio.Event()
         self._previous_on_arrival = link.on_arrival
-        """Who hears of arrivals when this is over: the receiver."""
+        """The receiver's own callback, which is restored when the consumer stops."""
         self._unsettled: dict[IncomingDelivery, float] = {}
-        """What came on the link and is not settled, with the time its lock is good from."""
+        """Unsettled deliveries on the link, and when each was locked."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._deferred_requests = DeferredRequests(receiver)
         self._deferred_settlement = DeferredSettlement(self._deferred_requests, self._start_task)
-        self.withheld_paths = WithheldPaths(
-            receiver, is_possible=link.lease is not None
-        )  # a lease: the server is a twinbus
+        self.withheld_paths = WithheldPaths(receiver, is_possible=link.lease is not None)  # only twinbus grants leases
         self._possibly_delivered = possibly_delivered
         self._last_arrival_s = self._loop.time()
         self._exclusive_wait: asyncio.Task[None] | None = None
 
     async def run(self) -> ServiceBusError:
-        """Drain until the link is over, or the primary gone; why. Then, or whatever it raises, it is ended (`end`)."""
+        """Drain until the link or the primary is lost, and return the error. The caller must call `end` afterwards."""
         await self._find_deferred()
         self._link.on_arrival = self._on_arrival
         self._link.on_ended = self._set_end_reason
@@ -131,18 +131,18 @@ class BacklogConsumer:
             await self._wait_for_work()
             if not self._end_reason.done():
                 await self._tick()
-        self._link.stop_topping_up()
-        if self._link.is_open:  # its `failure` was None above, and what is compiled takes that for granted
+        self._link.stop_replenishing()
+        if self._link.is_open:  # not `failure`: compiled code assumes that it is still None, as checked above
             await self._finish()
         return self._end_reason.result()
 
     async def end(self) -> None:
-        """Give back what was not settled."""
+        """Release all messages that were not settled."""
         self._release_unsettled()
         await self._release_deferred()
 
     async def _wait_for_work(self) -> None:
-        """Until there is something to do: soon, while messages are on their way; else when the poll is over."""
+        """Wait until the next tick while messages are locked; otherwise until a message arrives or the poll is over."""
         idle_s = self._last_arrival_s + self._settings.poll_s - self._loop.time()
         self._wake_up.clear()
         with suppress(TimeoutError):
@@ -152,27 +152,27 @@ class BacklogConsumer:
                 await self._wake_up.wait()
 
     def stop(self) -> None:
-        """End it well, soon."""
+        """Stop draining, after finishing the messages in flight."""
         self._set_end_reason(ObjectClosed("the pump was stopped"))
 
     def on_primary_lost(self, path: str, error: ServiceBusError) -> None:
-        """End it because the primary cannot be reached; the credit is taken back before anything else is parked."""
+        """Stop draining because the primary cannot be reached; first withdraw the credit."""
         if not self._end_reason.done():
-            self._link.stop_topping_up()
+            self._link.stop_replenishing()
             self._link.drain()
             self._end_with_primary_lost(path, error)
 
     async def _finish(self) -> None:
-        """Complete what the primary accepts of what is on its way: given back, it would be sent again."""
+        """Complete messages in flight that the primary accepts: if they were released, they would be sent again."""
         with suppress(TimeoutError):
             async with asyncio.timeout(FINISH_TIMEOUT_S):
                 await asyncio.gather(*[destination.finish() for destination in self._destinations.values()])
-                await asyncio.sleep(0)  # what was completed in this turn is told at its end
+                await asyncio.sleep(0)  # completions are sent at the end of a turn of the loop
                 if self._tasks:
                     await asyncio.wait(list(self._tasks))
 
     def _grant_credit(self) -> None:
-        """Receive, unless it is over: a message that comes then goes back unsent, and is charged again."""
+        """Grant credit, unless draining has stopped: further messages would be released unsent and charged again."""
         if not self._end_reason.done():
             self._link.keep_credit(PREFETCH_WINDOW)
 
@@ -185,50 +185,50 @@ class BacklogConsumer:
         self._set_end_reason(PrimaryLost(path, error))
 
     def _release_unsettled(self) -> None:
-        """What was not settled goes back to its place, to be the first of the next draining.
+        """Release unsettled messages to their places, so that the next consumer receives them first.
 
-        What was never sent is released; what may have arrived is given back with a delivery on its count.
+        Messages that were never sent are released; the delivery count of messages that may have arrived is increased.
         """
         sent: set[IncomingDelivery] = set()
         for destination in self._destinations.values():
-            for parcel in destination.close():
-                self._possibly_delivered.add(parcel.sequence_number)
-                parcel.mark_possible_duplicate()
-                if isinstance(parcel, DeliveredParkedMessage):
-                    sent.add(parcel.delivery)
-        self._link.stop_topping_up()
+            for message in destination.close():
+                self._possibly_delivered.add(message.sequence_number)
+                message.mark_possible_duplicate()
+                if isinstance(message, DeliveredParkedMessage):
+                    sent.add(message.delivery)
+        self._link.stop_replenishing()
         self._link.on_arrival, self._link.on_ended = (
             self._previous_on_arrival,
             None,
-        )  # closing the receiver drains the rest
-        left = [delivery for delivery in self._unsettled if not delivery.answered]
-        self._link.release([delivery for delivery in left if delivery in sent], MODIFIED_IN_DOUBT)
-        self._link.release([delivery for delivery in left if delivery not in sent], RELEASED)
+        )  # closing the receiver drains the link
+        unanswered = [delivery for delivery in self._unsettled if not delivery.answered]
+        self._link.release([delivery for delivery in unanswered if delivery in sent], MODIFIED_IN_DOUBT)
+        self._link.release([delivery for delivery in unanswered if delivery not in sent], RELEASED)
         for task in list(self._tasks):
             task.cancel()
 
     async def _release_deferred(self) -> None:
-        """Those that were taken back from the deferred ones are free at once, not only when their locks are over."""
-        asked = [task for destination in self._destinations.values() for task in destination.receive_tasks]
-        if asked:
-            await asyncio.wait(asked, timeout=RELEASE_TIMEOUT_S)
-        giving_back: list[asyncio.Future[None]] = []
+        """Unlock deferred messages that were received, so that they are available before their locks expire."""
+        receive_tasks = [task for destination in self._destinations.values() for task in destination.receive_tasks]
+        if receive_tasks:
+            await asyncio.wait(receive_tasks, timeout=RELEASE_TIMEOUT_S)
+        settlements: list[asyncio.Future[None]] = []
         for is_marked in (False, True):
-            some = [parcel for parcel in self._deferred_settlement.locked_since_s if parcel.is_marked is is_marked]
-            if some:
-                giving_back.append(
+            locked = [message for message in self._deferred_settlement.locked_since_s if message.is_marked is is_marked]
+            if locked:
+                settlements.append(
                     self._deferred_settlement.settle(
-                        some, STATUS_DEFERRED, possible_duplicate_change(is_marked=is_marked)
+                        locked, STATUS_DEFERRED, possible_duplicate_change(is_marked=is_marked)
                     )
                 )
         with suppress(TimeoutError):
             async with asyncio.timeout(RELEASE_TIMEOUT_S):
-                await asyncio.gather(*giving_back, return_exceptions=True)
+                await asyncio.gather(*settlements, return_exceptions=True)
 
     # --- messages in --------------------------------------------------------------------------------------------------
 
     def _on_arrival(self) -> None:
-        """Messages have come, or a drain is over."""
+        """Handle arrived messages, or a finished credit drain."""
         arrived = self._link.arrived
         if arrived and self.has_exclusive_access():
             self._last_arrival_s = now_s = self._loop.time()
@@ -247,7 +247,7 @@ class BacklogConsumer:
             self._credit_drained.set_result(None)
 
     def _route(self, delivery: IncomingDelivery, now_ms: int) -> None:
-        """Send one message on its way, or to the dead letters."""
+        """Submit a message to its destination, or dead-letter it."""
         try:
             restored = restore(
                 delivery.payload, now_ms, deduct_parked_time=self._settings.deduct_parked_time, lock_ms=self._lock_ms
@@ -258,24 +258,24 @@ class BacklogConsumer:
         if isinstance(restored, ExpiredMessage):
             self._dead_letter(delivery, restored.path, _EXPIRED_REASON, restored.description)
             return
-        arrived = DeliveredParkedMessage(self._link, delivery, restored, self._last_arrival_s)
-        self._destination_for(restored.path).submit(self._marked_if_in_doubt(arrived))
+        message = DeliveredParkedMessage(self._link, delivery, restored, self._last_arrival_s)
+        self._destination_for(restored.path).submit(self._marked_if_in_doubt(message))
 
     def _defer_unrestored(self, delivery: IncomingDelivery) -> bool:
-        """Defer a message whose destination takes nothing now, as it is; False if it is to be sorted."""
+        """Defer a message whose destination accepts nothing now, without restoring it; False if it must be routed."""
         try:
-            looked = summarize_parked(delivery.payload)
+            summary = summarize_parked(delivery.payload)
         except ParkedMessageMalformed:
             return False
-        destination = self._destination_for(looked.path)
+        destination = self._destination_for(summary.path)
         if not destination.is_deferring:
             return False
-        as_it_is = RestoredMessage(looked.path, looked.session_id, delivery.payload, looked.sequence_number)
-        destination.submit(self._marked_if_in_doubt(DeliveredParkedMessage(self._link, delivery, as_it_is)))
+        unrestored = RestoredMessage(summary.path, summary.session_id, delivery.payload, summary.sequence_number)
+        destination.submit(self._marked_if_in_doubt(DeliveredParkedMessage(self._link, delivery, unrestored)))
         return True
 
     def _marked_if_in_doubt(self, message: DeliveredParkedMessage) -> DeliveredParkedMessage:
-        """The same; marked, if this host may have sent it and its backlog queue has not heard of that."""
+        """Return the message, marked if this host may have sent it and the backlog queue has not recorded that."""
         if self._possibly_delivered and message.sequence_number in self._possibly_delivered:
             message.mark_possible_duplicate()
         return message
@@ -309,25 +309,26 @@ class BacklogConsumer:
         self._destination_by_path[path] = destination
         return destination
 
-    # --- the claim ----------------------------------------------------------------------------------------------------
+    # --- the lease ----------------------------------------------------------------------------------------------------
 
     def has_exclusive_access(self) -> bool:
-        """Whether the queue is certainly ours: another host may have it after we were silent (`client.lease`).
+        """Return whether the lease on the queue is definitely valid (`client.amqp.lease`).
 
-        If not, nothing is sent, deferred or dead-lettered until it is: what we hold may be the other host's by now.
+        After a silence another host may have the queue. Then no message is sent, deferred or dead-lettered until the
+        lease is valid again, because the other host may hold the same messages.
         """
         link = self._link
         if link.failure is not None:
             return False
         if self._exclusive_wait is None and (link.lease is None or link.lease.is_valid):
-            return True  # else what waits since then is sent first
+            return True  # otherwise the postponed messages are sent first
         if self._exclusive_wait is None and not self._end_reason.done():
             self._exclusive_wait = self._start_task(self._wait_for_exclusive_access())
         return False
 
     async def _wait_for_exclusive_access(self) -> None:
         link = self._link
-        while link.failure is None and not (link.lease is None or link.lease.is_valid):  # noqa: ASYNC110  # time passes
+        while link.failure is None and not (link.lease is None or link.lease.is_valid):  # noqa: ASYNC110  # no event signals a valid lease
             await asyncio.sleep(EXCLUSIVE_CHECK_S)
         self._exclusive_wait = None
         if link.failure is None and not self._end_reason.done():
@@ -335,60 +336,61 @@ class BacklogConsumer:
                 destination.resume()
             self._on_arrival()
 
-    # --- deferred ones ------------------------------------------------------------------------------------------------
+    # --- deferred messages --------------------------------------------------------------------------------------------
 
     async def _find_deferred(self) -> None:
-        """What an earlier pump has put aside comes before all that waits for the same destination (Q19)."""
+        """Find the messages that an earlier pump deferred: they precede later messages for their destination (Q19)."""
         start = 1
         while start:
             start = self._assign_deferred(await self._deferred_requests.peek(start))
 
     def _assign_deferred(self, payloads: Sequence[bytes]) -> int:
-        """Give the destinations the numbers of their deferred messages; the number to go on from, 0 after the last."""
+        """Assign deferred messages to their destinations; return the next number to peek at, or 0 at the end."""
         number = 0
         for payload in payloads:
             number = _sequence_number_in(payload)
             try:
-                looked = summarize_parked(payload)
+                summary = summarize_parked(payload)
             except ParkedMessageMalformed:
-                log.warning("deferred message %d of '%s' is none of ours", number, self._receiver.path)
+                log.warning("deferred message %d of '%s' is not a parked message", number, self._receiver.path)
                 continue
-            if looked.is_deferred:
-                self._destination_for(looked.path).add_deferred(number)
+            if summary.is_deferred:
+                self._destination_for(summary.path).add_deferred(number)
         return number + 1 if payloads else 0
 
     @property
     def max_per_request(self) -> int:
-        """How many deferred messages fit in one request."""
+        """The number of deferred messages that fit in one request."""
         return self._deferred_requests.max_per_request
 
     async def receive_deferred(self, sequence_numbers: Sequence[int]) -> list[ParkedMessage]:
-        """Deferred messages by their numbers, in order; one that is not there any more is somebody else's affair.
+        """Receive deferred messages by their numbers, in order; numbers that no longer exist are skipped.
 
-        MessageNotFound where one is there and cannot be had: a pump that was killed holds it until its lock is over.
+        Raise MessageNotFound if all the messages exist, but one cannot be received: its lock is held by a pump that was
+        killed, until the lock expires.
         """
         asked_s = self._loop.time()
         missing: MessageNotFound | None = None
-        taken: list[tuple[bytes, uuid.UUID]] = []
+        received: list[tuple[bytes, uuid.UUID]] = []
         try:
-            taken = await self._deferred_requests.receive(sequence_numbers)
+            received = await self._deferred_requests.receive(sequence_numbers)
         except MessageNotFound as error:
             missing = error
         if missing is not None:
-            there = await self._still_deferred(sequence_numbers)
-            if len(there) == len(sequence_numbers):
+            still_deferred = await self._still_deferred(sequence_numbers)
+            if len(still_deferred) == len(sequence_numbers):
                 raise missing
-            return await self.receive_deferred(there) if there else []
-        self._wake_up.set()  # their locks are to be renewed
+            return await self.receive_deferred(still_deferred) if still_deferred else []
+        self._wake_up.set()  # the tick must renew their locks
         now_ms = self._settings.clock.wall_ms()
-        parcels = [self._restore_deferred(payload, lock, now_ms) for payload, lock in taken]
-        opened = [parcel for parcel in parcels if parcel is not None]
-        opened.sort(key=_sequence_number_of)
-        self._deferred_settlement.locked_since_s.update(dict.fromkeys(opened, asked_s))
-        return [*opened]
+        messages = [self._restore_deferred(payload, lock, now_ms) for payload, lock in received]
+        restored = [message for message in messages if message is not None]
+        restored.sort(key=_sequence_number_of)
+        self._deferred_settlement.locked_since_s.update(dict.fromkeys(restored, asked_s))
+        return [*restored]
 
     def _restore_deferred(self, payload: bytes, lock_token: uuid.UUID, now_ms: int) -> DeferredParkedMessage | None:
-        """A message that was taken back; None if it goes to the dead letters."""
+        """Restore a deferred message that was received; None if it was dead-lettered."""
         restored: RestoredMessage | ExpiredMessage
         try:
             restored = restore(
@@ -400,25 +402,25 @@ class BacklogConsumer:
         if isinstance(restored, ExpiredMessage):
             self._dead_letter_deferred(payload, lock_token, restored.path, _EXPIRED_REASON, restored.description)
             return None
-        parcel = DeferredParkedMessage(self._deferred_settlement, restored, lock_token)
-        if self._possibly_delivered and parcel.sequence_number in self._possibly_delivered:
-            parcel.mark_possible_duplicate()
-        return parcel
+        message = DeferredParkedMessage(self._deferred_settlement, restored, lock_token)
+        if self._possibly_delivered and message.sequence_number in self._possibly_delivered:
+            message.mark_possible_duplicate()
+        return message
 
     def _dead_letter_deferred(
         self, payload: bytes, lock_token: uuid.UUID, path: str | None, reason: str, description: str
     ) -> None:
-        why: dict[str, object] = {"deadletter-reason": reason, "deadletter-description": description}
-        why |= possible_duplicate_change(is_marked=_may_have_been_delivered(payload))
-        self._start_task(self._deferred_requests.settle(STATUS_DEAD_LETTERED, [lock_token], why)).add_done_callback(
-            _log_failure
-        )
+        extra_fields: dict[str, object] = {"deadletter-reason": reason, "deadletter-description": description}
+        extra_fields |= possible_duplicate_change(is_marked=_may_have_been_delivered(payload))
+        self._start_task(
+            self._deferred_requests.settle(STATUS_DEAD_LETTERED, [lock_token], extra_fields)
+        ).add_done_callback(_log_failure)
         self._emit_dead_lettered(payload, path, reason, description)
 
     def restore_again(self, message: DeliveredParkedMessage) -> bool:
-        """Restore a message that was kept for a while as it is now; False if its time is over: it is dead-lettered."""
+        """Restore a message again after it waited; return False if it expired and was dead-lettered."""
         now_ms, waited_ms = self._settings.clock.wall_ms(), round((self._loop.time() - message.received_s) * 1000)
-        lock_ms = self._lock_ms - waited_ms  # as if it had been locked now: it is parked until then
+        lock_ms = self._lock_ms - waited_ms  # as if the message had been locked now: the parked time includes the wait
         restored = restore(
             message.delivery.payload, now_ms, deduct_parked_time=self._settings.deduct_parked_time, lock_ms=lock_ms
         )
@@ -432,22 +434,22 @@ class BacklogConsumer:
         return True
 
     def release(self, messages: Sequence[DeliveredParkedMessage]) -> list[asyncio.Future[None]]:
-        """Release messages that the queue withholds; those that may have been sent, with a delivery on their count."""
-        self._possibly_delivered.update([parcel.sequence_number for parcel in messages if parcel.is_marked])
+        """Release messages that the queue withholds; increase the delivery count of those that may have been sent."""
+        self._possibly_delivered.update([message.sequence_number for message in messages if message.is_marked])
         return release_all(messages)
 
     async def _still_deferred(self, sequence_numbers: Sequence[int]) -> list[int]:
-        """Which of these are there, whoever has them now."""
-        wanted, start, there = set(sequence_numbers), min(sequence_numbers), set[int]()
+        """Return which of these messages are still deferred, whoever has locked them."""
+        wanted, start, still_deferred = set(sequence_numbers), min(sequence_numbers), set[int]()
         while start and start <= max(wanted):
-            found = [
+            deferred = [
                 _sequence_number_in(payload)
                 for payload in await self._deferred_requests.peek(start)
                 if _is_deferred(payload)
             ]
-            there.update(number for number in found if number in wanted)
-            start = found[-1] + 1 if found else 0
-        return sorted(there)
+            still_deferred.update(number for number in deferred if number in wanted)
+            start = deferred[-1] + 1 if deferred else 0
+        return sorted(still_deferred)
 
     def _start_task(self, coroutine: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(coroutine)
@@ -458,7 +460,7 @@ class BacklogConsumer:
     # --- time ---------------------------------------------------------------------------------------------------------
 
     async def _tick(self) -> None:
-        """Renew locks, give up on what has no answer, and begin the next poll when this one is over."""
+        """Renew locks, expire sends without an outcome, and restart the poll when it is over."""
         self._remove_answered()
         await self._renew_locks()
         for destination in self._destinations.values():
@@ -470,35 +472,35 @@ class BacklogConsumer:
         self._unsettled = {delivery: since_s for delivery, since_s in self._unsettled.items() if not delivery.answered}
 
     async def _restart_poll(self) -> None:
-        """Give the credit back and grant it anew: what a receive call was in the original."""
+        """Drain the credit and grant it again, which corresponds to a new receive call of the original client."""
         self._last_arrival_s = self._loop.time()
         if self._link.drain():
             self._credit_drained = self._loop.create_future()
-            over: list[asyncio.Future[Any]] = [self._credit_drained, self._end_reason]
-            await asyncio.wait(over, return_when=asyncio.FIRST_COMPLETED)
+            ends: list[asyncio.Future[Any]] = [self._credit_drained, self._end_reason]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         self._grant_credit()
 
     async def _renew_locks(self) -> None:
         now_s = self._loop.time()
         due = [delivery for delivery, since_s in self._unsettled.items() if now_s - since_s >= RENEW_AFTER_S]
         since_s_of = self._deferred_settlement.locked_since_s
-        deferred = [parcel for parcel, since_s in since_s_of.items() if now_s - since_s >= RENEW_AFTER_S]
+        deferred = [message for message, since_s in since_s_of.items() if now_s - since_s >= RENEW_AFTER_S]
         locks: list[object] = [uuid.UUID(bytes_le=delivery.tag) for delivery in due]
-        locks += [parcel.lock_token for parcel in deferred]
+        locks += [message.lock_token for message in deferred]
         if not locks:
             return
         lost = await self._renew(locks)
         for delivery, lock in zip(due, locks, strict=False):
-            if lock in lost:  # it comes again; asked for once more, it would keep the others from being renewed
+            if lock in lost:  # the message is redelivered; its lost lock would make the next request fail
                 self._unsettled.pop(delivery, None)
             else:
                 self._unsettled[delivery] = now_s
-        for parcel in deferred:
-            if parcel in since_s_of:
-                since_s_of[parcel] = now_s
+        for message in deferred:
+            if message in since_s_of:
+                since_s_of[message] = now_s
 
     async def _renew(self, lock_tokens: list[object]) -> set[object]:
-        """Renew locks, all in one request if none is lost; those that are lost."""
+        """Renew locks, in one request if none is lost; return the lost locks."""
         failure: ServiceBusError | None = None
         body: dict[str, object] = {"lock-tokens": Array(uuid.UUID, lock_tokens)}
         try:
@@ -510,8 +512,8 @@ class BacklogConsumer:
         if failure is None:
             return set()
         if not isinstance(failure, MessageLockLost):
-            level = logging.WARNING if lost_namespace(failure) is None else logging.DEBUG  # an outage is told once
-            log.log(level, "locks of '%s' were not renewed: %s", self._receiver.path, failure)
+            level = logging.WARNING if lost_namespace(failure) is None else logging.DEBUG  # an outage is logged once
+            log.log(level, "could not renew locks of '%s': %s", self._receiver.path, failure)
             return set()
         if len(lock_tokens) == 1:
             return set(lock_tokens)
@@ -534,7 +536,7 @@ def _is_deferred(payload: bytes) -> bool:
 
 
 def _may_have_been_delivered(payload: bytes) -> bool:
-    """As far as can be read."""
+    """Return whether the message has been delivered before; True if its header cannot be read."""
     try:
         return was_delivered(payload)
     except DecodeError:
@@ -542,6 +544,6 @@ def _may_have_been_delivered(payload: bytes) -> bool:
 
 
 def _log_failure(future: asyncio.Future[None]) -> None:
-    """A message whose settling failed comes again."""
+    """Log a failed dead-lettering; the message will be redelivered."""
     if not future.cancelled() and (error := future.exception()) is not None:
-        log.warning("a parked message was not dead-lettered: %s", error)
+        log.warning("could not dead-letter a parked message: %s", error)

@@ -1,7 +1,7 @@
-"""Deferral: the parked messages of one destination that are deferred in their backlog queue.
+"""Deferral: the parked messages for one destination that are deferred in their backlog queue.
 
-Owns: their numbers, oldest first; deferring many messages together; and requests for messages that are taken back. When
-to defer, and when to take back, is the destination's affair.
+Owns: the sequence numbers of these messages, oldest first; deferring messages in batches; and the requests that receive
+them again. The destination decides when to defer messages and when to receive them.
 """
 
 from __future__ import annotations
@@ -27,131 +27,131 @@ log: Final = logging.getLogger(__name__)
 
 
 class BacklogSource(Protocol):
-    """The backlog queue that messages come from, as a destination needs it."""
+    """The backlog queue, as a destination needs it."""
 
     def has_exclusive_access(self) -> bool:
-        """Whether the queue is certainly ours."""
+        """Return whether the lease on the queue is definitely valid."""
 
     @property
     def max_per_request(self) -> int:
-        """How many messages fit in one request."""
+        """The number of messages that fit in one request."""
 
     async def receive_deferred(self, sequence_numbers: Sequence[int]) -> list[ParkedMessage]:
-        """Receive deferred messages by their numbers, in order. ServiceBusError if one cannot be had."""
+        """Receive deferred messages by their numbers, in order. Raise ServiceBusError if one cannot be received."""
 
     @property
     def withheld_paths(self) -> WithheldPaths:
         """The paths whose messages the queue withholds."""
 
     def restore_again(self, message: DeliveredParkedMessage) -> bool:
-        """Restore a message as it is now; False if its time is over: it is dead-lettered."""
+        """Restore a message again after it waited; return False if it expired and was dead-lettered."""
 
     def release(self, messages: Sequence[DeliveredParkedMessage]) -> list[asyncio.Future[None]]:
-        """Release messages, to come again in their order; the confirmations of that."""
+        """Release messages, to be redelivered in order; return futures for the confirmations."""
 
 
 class ReceiveRequest:
     """A request for deferred messages."""
 
     def __init__(self, sequence_numbers: list[int], task: asyncio.Task[list[ParkedMessage]]) -> None:
-        """It is on its way."""
+        """Create a request whose `task` is running."""
         self.sequence_numbers = sequence_numbers
         self.task = task
 
 
 class Deferral:
-    """The deferred messages of one destination."""
+    """The deferred messages for one destination."""
 
     def __init__(self, source: BacklogSource, backlog_queue: str) -> None:
-        """None is deferred, as far as is known."""
+        """Create a deferral without known messages."""
         self.is_closed = False
-        """Nothing more is said of any message."""
+        """Whether the pump has stopped: later failures are not logged."""
         self.receive_tasks: set[asyncio.Task[list[ParkedMessage]]] = set()
-        """Those on their way. What they bring is under locks that the backlog queue has to be given back."""
+        """Requests in flight. Messages that they return are locked and must be settled."""
         self._source = source
         self._backlog_queue = backlog_queue
         self._sequence_numbers: list[int] = []
-        """A heap."""
+        """The sequence numbers of deferred messages, as a heap."""
         self._to_defer: list[ParkedMessage] = []
-        """What is deferred at the end of this turn."""
+        """Messages to defer at the end of this turn of the loop."""
         self._unconfirmed: set[asyncio.Future[None]] = set()
-        """Deferrals whose messages cannot be taken back yet."""
+        """Unconfirmed deferrals: their messages cannot be received yet."""
         self._last_logged_failure = ""
-        """As the log has it."""
+        """The last failure that was logged, so that it is not logged again."""
 
     def __bool__(self) -> bool:
         return bool(self._sequence_numbers)
 
     def has_before(self, sequence_number: int | None) -> bool:
-        """Whether a deferred message comes before another one, or there is one at all."""
+        """Return whether a deferred message precedes `sequence_number`; for None, whether any message is deferred."""
         return bool(self._sequence_numbers) and (sequence_number is None or self._sequence_numbers[0] < sequence_number)
 
     def add(self, sequence_number: int) -> None:
-        """A message is deferred."""
+        """Add the sequence number of a deferred message."""
         heapq.heappush(self._sequence_numbers, sequence_number)
 
-    # --- there --------------------------------------------------------------------------------------------------------
+    # --- deferring ----------------------------------------------------------------------------------------------------
 
     def defer(self, message: ParkedMessage) -> None:
-        """Defer a message, together with the others of this turn."""
+        """Defer a message, together with the other messages of this turn of the loop."""
         self.add(message.sequence_number)
         if not self._to_defer:
             asyncio.get_running_loop().call_soon(self.flush)
         self._to_defer.append(message)
 
     def flush(self) -> None:
-        """The turn is over."""
-        leaving, self._to_defer = self._to_defer, []
-        for parcels, future in defer_all(leaving):
+        """Defer the messages that were collected in this turn of the loop."""
+        to_defer, self._to_defer = self._to_defer, []
+        for messages, future in defer_all(to_defer):
             self._unconfirmed.add(future)
             future.add_done_callback(self._unconfirmed.discard)
-            future.add_done_callback(partial(self.log_failure, "deferred", parcels))
+            future.add_done_callback(partial(self.log_failure, "deferred", messages))
 
     async def wait_confirmed(self) -> None:
-        """All deferrals are confirmed: before that their messages cannot be taken back."""
+        """Wait until all deferrals are confirmed: only then can their messages be received."""
         while self._unconfirmed or self._to_defer:
             if self._to_defer:
                 self.flush()
             await asyncio.wait(list(self._unconfirmed))
 
     def log_failure(self, outcome: str, messages: Sequence[ParkedMessage], future: asyncio.Future[None]) -> None:
-        """A message whose settling failed comes again when its lock is over: at least once, not exactly once (Q17)."""
+        """Log a failed settlement; the messages are redelivered when their locks expire (Q17: at least once)."""
         if not future.cancelled() and (error := future.exception()) is not None and not self.is_closed:
             first = messages[0].sequence_number
-            text = "%d messages of '%s', from number %d on, were not %s: %s"
+            text = "%d messages of '%s', starting with number %d, were not %s: %s"
             level = logging.WARNING if lost_namespace(error) is None else logging.DEBUG
             log.log(level, text, len(messages), self._backlog_queue, first, outcome, error)
 
-    # --- and back -----------------------------------------------------------------------------------------------------
+    # --- receiving ----------------------------------------------------------------------------------------------------
 
     def request(self, max_count: int | None = None, *, before: int | None = None) -> ReceiveRequest:
-        """Ask for the oldest messages, as many as fit in one request, but for those that come behind another one."""
+        """Request the oldest messages, as many as fit in one request; with `before`, only messages before it."""
         max_count = self._source.max_per_request if max_count is None else max_count
         numbers: list[int] = []
         while len(numbers) < max_count and self.has_before(before):
             number = heapq.heappop(self._sequence_numbers)
-            if not numbers or numbers[-1] != number:  # else it was deferred again after a deferral that failed
+            if not numbers or numbers[-1] != number:  # a failed deferral that was repeated adds a number twice
                 numbers.append(number)
         task = asyncio.ensure_future(self._source.receive_deferred(numbers))
         self.receive_tasks.add(task)
         task.add_done_callback(self.receive_tasks.discard)
-        task.add_done_callback(ignore_failure)  # a pump that ends asks no request what became of it
+        task.add_done_callback(ignore_failure)  # a pump that stops does not retrieve the results
         return ReceiveRequest(numbers, task)
 
     async def messages_of(self, request: ReceiveRequest) -> list[ParkedMessage] | None:
-        """What a request brings; None, and the messages stay deferred, if it failed."""
+        """Return the messages from a request; None if the request failed and its messages stay deferred."""
         failure: ServiceBusError | None = None
-        parcels: list[ParkedMessage] = []
+        messages: list[ParkedMessage] = []
         try:
-            parcels = await asyncio.shield(request.task)  # what it brings has to be given back, whoever waits for it
+            messages = await asyncio.shield(request.task)  # after a cancellation its messages still have to be unlocked
         except ServiceBusError as error:
             failure = error
         if failure is None:
-            return parcels
+            return messages
         if str(failure) != self._last_logged_failure:
             self._last_logged_failure = str(failure)
             level = logging.WARNING if lost_namespace(failure) is None else logging.DEBUG
-            log.log(level, "deferred messages of '%s' were not received: %s", self._backlog_queue, failure)
+            log.log(level, "could not receive deferred messages of '%s': %s", self._backlog_queue, failure)
         for number in request.sequence_numbers:
             self.add(number)
         return None

@@ -1,7 +1,7 @@
-"""Deferred messages of one backlog queue: how a pump finds them, takes them back by their numbers, and settles them.
+"""Requests that find, receive and settle the deferred messages in one backlog queue.
 
-Owns: the requests to the queue's `$management`, with many messages in each. Answers are kept small: a request asks for
-as many messages as fit, judged by the size of those before. Knows nothing of destinations.
+Owns: the requests to the queue's `$management`, each with many messages. To keep responses small, a request asks for as
+many messages as should fit, estimated from the size of earlier messages. Knows nothing of destinations.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ if TYPE_CHECKING:
 
 PEEK_BATCH_SIZE: Final = 1_000
 FIRST_RECEIVE_COUNT: Final = 15
-"""Messages of the first request: they come in one answer, and may be large."""
+"""The number of messages in the first request: they come in one response and may be large."""
 MAX_RECEIVE_COUNT: Final = 500
 TARGET_RESPONSE_BYTES: Final = 262_144
-"""What an answer should have, about."""
+"""The approximate size of a response."""
 
 STATUS_COMPLETED: Final = "completed"
 STATUS_DEFERRED: Final = "defered"
-"""As the protocol spells it. Deferred once more is no delivery on the count."""
+"""The protocol's spelling. Deferring a message again does not increase its delivery count."""
 STATUS_DEAD_LETTERED: Final = "suspended"
 
 
 class DeferredRequests:
-    """Those of one backlog queue."""
+    """The requests to one backlog queue."""
 
     def __init__(self, receiver: MessageReceiver) -> None:
-        """`receiver` has the queue for itself."""
+        """Create requests for an exclusive receiver."""
         self.max_per_request = FIRST_RECEIVE_COUNT
-        """How many to take back in one request."""
+        """The number of messages to receive in one request."""
         self._receiver = receiver
 
     async def peek(self, from_sequence_number: int) -> list[bytes]:
-        """Messages from a number on, without their bodies; none if there are no more.
+        """Peek at messages from `from_sequence_number` on, without their bodies; empty after the last message.
 
-        twinbus gives deferred messages only; another server gives all, of which most are none of them.
+        twinbus returns only deferred messages; other servers return all messages.
         """
         body: dict[str, object] = {
             "from-sequence-number": from_sequence_number,
@@ -58,25 +58,25 @@ class DeferredRequests:
         ]
 
     async def receive(self, sequence_numbers: Sequence[int]) -> list[tuple[bytes, uuid.UUID]]:
-        """Messages by their numbers, each with its lock: all, or MessageNotFound if one cannot be had."""
-        if len(sequence_numbers) > self.max_per_request:  # fewer than were fit for one request when they were chosen
+        """Receive messages by their numbers, with their lock tokens. Raise MessageNotFound if one is missing."""
+        if len(sequence_numbers) > self.max_per_request:  # the limit became smaller after these numbers were chosen
             count = self.max_per_request
-            taken = await self.receive(sequence_numbers[:count])
+            received = await self.receive(sequence_numbers[:count])
             try:
-                return taken + await self.receive(sequence_numbers[count:])
+                return received + await self.receive(sequence_numbers[count:])
             except ServiceBusError:
-                with suppress(ServiceBusError):  # their locks expire then
-                    await self.settle(STATUS_DEFERRED, [lock for _, lock in taken])
+                with suppress(ServiceBusError):  # otherwise the locks expire
+                    await self.settle(STATUS_DEFERRED, [lock for _, lock in received])
                 raise
         body: dict[str, object] = {
             "sequence-numbers": Array(int, list(sequence_numbers)),
             "receiver-settle-mode": UInt(1),
         }
         is_too_large = False
-        taken = []
+        received = []
         try:
             entries = _message_entries(await self._request("com.microsoft:receive-by-sequence-number", body))
-            taken = [(_payload_of(entry), _lock_token_of(entry)) for entry in entries]
+            received = [(_payload_of(entry), _lock_token_of(entry)) for entry in entries]
         except MessageTooLarge:
             if len(sequence_numbers) == 1:
                 raise
@@ -84,15 +84,15 @@ class DeferredRequests:
         if is_too_large:
             self.max_per_request = max(1, len(sequence_numbers) // 2)
             return await self.receive(sequence_numbers)
-        if taken:
-            size = max(1, sum([len(payload) for payload, _ in taken]) // len(taken))
+        if received:
+            size = max(1, sum([len(payload) for payload, _ in received]) // len(received))
             self.max_per_request = min(MAX_RECEIVE_COUNT, max(1, TARGET_RESPONSE_BYTES // size))
-        return taken
+        return received
 
     async def settle(
         self, status: str, lock_tokens: Sequence[uuid.UUID], extra_fields: Mapping[str, object] | None = None
     ) -> None:
-        """Settle messages that were taken back; where one lock is lost, the others are settled one by one."""
+        """Settle received messages; if a lock is lost, settle the messages one by one."""
         is_lost = False
         try:
             await self._settle(status, lock_tokens, extra_fields or {})
@@ -126,25 +126,25 @@ class DeferredRequests:
 
 
 def possible_duplicate_change(*, is_marked: bool) -> dict[str, object]:
-    """What a settlement says of a message that may have been sent; nothing of another."""
+    """Return the settlement field that marks a message that may have been sent; empty for other messages."""
     return {"properties-to-modify": {POSSIBLE_DUPLICATE: True}} if is_marked else {}
 
 
 def _message_entries(body: Mapping[object, object]) -> list[dict[object, object]]:
-    """The messages of an answer, each a map."""
-    found = body.get("messages")
-    return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
+    """Return the message maps in a response."""
+    messages = body.get("messages")
+    return [entry for entry in messages if isinstance(entry, dict)] if isinstance(messages, list) else []
 
 
 def _payload_of(entry: Mapping[object, object]) -> bytes:
     payload = entry.get("message")
     if not isinstance(payload, bytes):
-        raise UnknownAnswer("an answer has a message that is no binary")
+        raise UnknownAnswer("a response has a message that is not binary")
     return payload
 
 
 def _lock_token_of(entry: Mapping[object, object]) -> uuid.UUID:
     lock = entry.get("lock-token")
     if not isinstance(lock, uuid.UUID):
-        raise UnknownAnswer("an answer has a deferred message without a lock token")
+        raise UnknownAnswer("a response has a deferred message without a lock token")
     return lock

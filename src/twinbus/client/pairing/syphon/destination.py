@@ -1,30 +1,30 @@
-"""One destination of parked messages, to one pump: an entity of the primary.
+"""A destination for parked messages: an entity of the primary, as one pump sees it.
 
-What is ready goes together, as a batch: all of it is taken, or nothing. Within a session messages go in order, and no
-two batches with messages of one session are on their way at once (Q18). A batch that is refused is sent again message
-by message, so that one bad message harms no other.
+Messages that are ready are sent together, as a batch, which the entity accepts or rejects as a whole. Messages of a
+session are sent in order, and no two batches with messages of one session are in flight at once (Q18). A rejected batch
+is sent again message by message, so that one bad message does not affect the other messages.
 
-Messages for an entity that accepts nothing now wait in the backlog queue until it does (Q19): it is busy, full or
-unavailable, disabled or missing, or does not accept the key. There are two ways to wait:
+Messages for an entity that accepts no messages now wait in the backlog queue (Q19): the entity is busy, full,
+unavailable, disabled or missing, or does not accept the key. Messages can wait in two ways:
 
-- The backlog queue withholds them (`withholding`). Those already received are released to their places, except the
-  oldest one. When the entity accepts that one, the queue is told to deliver the others, in order.
-- They are deferred (`deferral`), and so are those that come after them; later all are taken back by their numbers, in
-  order, in large requests, several at a time. Messages that come on the link meanwhile wait behind them. This is the
-  way where the server cannot withhold messages, for single fragments, and while any message for the entity is
-  deferred: so no message overtakes a deferred one.
+- The backlog queue withholds the messages (`withheld_messages`). Received messages are released to their places,
+  except the oldest message. When the entity accepts that message, the queue delivers the next messages, in order.
+- The messages are deferred (`deferral`), and so are later messages. When the entity recovers, the pump receives all
+  deferred messages by their numbers, in order, in several large requests at a time. Messages that arrive on the link
+  wait behind the deferred messages. Messages are deferred if the server cannot withhold messages, for single
+  fragments, and while any message for the entity is deferred, so that no message overtakes a deferred one.
 
-Either way the entity is probed with its oldest message, every few seconds, and at once when it has answered anybody
-else of this process.
+In both cases the entity is probed with its oldest message every few seconds, and at once when it has responded to
+another part of this process.
 
-A message whose send has no clear answer is *in doubt*: it is marked as a possible duplicate wherever it goes from then
-on, in the backlog queue too.
+A message whose send has no clear outcome is *in doubt*: every later copy is marked as a possible duplicate, including
+the copy in the backlog queue.
 
-Where it is one fragment of a partitioned entity that takes nothing, what leads there goes on as if to a destination of
-its own, and the rest of the entity is not held up.
+If a single fragment of a partitioned entity accepts no messages, its messages get a destination of their own, and the
+messages of other fragments are not delayed.
 
-Owns: the lanes, what is on its way, and what is deferred. What becomes of the pump when the whole primary is gone is
-the pump's affair: `lost` tells it.
+Owns: the queues of sessions, the messages in flight, and the deferred messages. If the whole primary is lost, the pump
+is notified through `on_primary_lost`.
 """
 
 from __future__ import annotations
@@ -61,27 +61,27 @@ if TYPE_CHECKING:
 
 MAX_BATCH_MESSAGES: Final = 100
 MAX_BATCH_BYTES: Final = 200_000
-"""Of messages that go together: a batch may have 256 KB, as one message."""
+"""The maximum total size of the messages in a batch: below 256 KB, the limit for a batch and for a message."""
 MAX_RECEIVE_REQUESTS: Final = 3
-"""Requests for deferred messages that are on their way."""
+"""The maximum number of requests for deferred messages in flight."""
 MAX_UNANSWERED: Final = 500
-"""Messages that were taken back and wait for their answers, before more are."""
+"""The maximum number of recovered messages without an outcome; above it, no more are received."""
 MAX_WAITING_BEHIND: Final = 250
-"""Messages that came on the link and wait for deferred ones: half of what may be out, so that other destinations go on.
-"""
+"""The number of messages from the link that may wait for deferred ones: half the prefetch window, so that other
+destinations continue."""
 EXCLUSIVE_CHECK_S: Final = 0.1
 
 
 class PrimarySenders:
-    """What pumps send with: ordinary senders, since what the primary does not take is parked already."""
+    """The senders of pumps: ordinary senders, because the messages are parked already."""
 
     def __init__(self, primary: MessagingFactory) -> None:
-        """Nothing was sent yet."""
+        """Create an empty set of senders to the primary."""
         self._primary = primary
         self._sender_by_path_key: dict[str, MessageSender] = {}
 
     def sender_to(self, path: str) -> MessageSender:
-        """The one to an entity; all pumps share it."""
+        """Return the sender to an entity, which all pumps share."""
         sender = self._sender_by_path_key.get(canonical_key(path))
         if sender is None:
             sender = self._sender_by_path_key[canonical_key(path)] = MessageSender(self._primary, path)
@@ -89,7 +89,7 @@ class PrimarySenders:
 
 
 class Destination:
-    """An entity that parked messages go to."""
+    """An entity of the primary that parked messages are sent to."""
 
     def __init__(
         self,
@@ -103,66 +103,67 @@ class Destination:
         not_found_grace_s: float = 0.0,
         fragment: int | None = None,
     ) -> None:
-        """Deferred messages come from `source`; `lost` is told when the primary is gone.
+        """Create a destination for the messages of `source`; `on_primary_lost` is called when the primary is lost.
 
-        While the claim on the source is in doubt, messages are neither sent, deferred nor dead-lettered, until `go_on`.
-        Messages are dead-lettered once the entity has been missing for `not_found_grace_s`. `fragment`: of a
-        partitioned entity, it is for what leads to that one.
+        While the lease on the source is in doubt, messages are neither sent, deferred nor dead-lettered, until
+        `resume`. Messages are dead-lettered after the entity has been missing for `not_found_grace_s`. With `fragment`,
+        the destination is only for messages to that fragment of a partitioned entity.
         """
         self._sender, self._backlog_queue, self._events = sender, backlog_queue, events
         self._source, self._on_primary_lost, self._wakeups = source, on_primary_lost, wakeups
         self._deferral, self._withheld_messages = Deferral(source, backlog_queue), WithheldMessages(source, sender.path)
         self._postponed_failures: list[tuple[list[ParkedMessage], ServiceBusError]] = []
-        """What became of messages while the claim was in doubt, in order."""
+        """Failures that occurred while the lease was in doubt, in order."""
         self._loop = asyncio.get_running_loop()
         self._link: SenderLink | None = None
         self._ready: deque[ParkedMessage] = deque()
-        """What goes with the next batches: of each session only the next one."""
+        """Messages for the next batches; only the first message of each session."""
         self._ready_bytes = 0
         self._session_queues: dict[str, deque[ParkedMessage]] = {}
-        """What waits for the messages before it, by session. A lane that is there has some ready, or on their way."""
+        """Messages that wait for earlier messages of their session. A session in this dict has messages ready or in
+        flight."""
         self._in_flight: dict[asyncio.Future[object], tuple[list[ParkedMessage], float, SenderLink]] = {}
         self._unanswered_messages: list[ParkedMessage] = []
-        """What was on its way when the primary was lost."""
+        """Messages that were in flight when the primary was lost."""
         self._possibly_delivered: dict[ParkedMessage, None] = {}
-        """Sent without a clear answer, and not settled since."""
+        """Messages that were sent without a clear outcome and are not settled yet."""
         self._sent_singly: set[int] = set()
-        """Numbers of messages that were in a batch that was refused: they go one by one."""
+        """Sequence numbers of messages from rejected batches: they are sent one by one."""
         self._is_send_scheduled = False
         self._mixes_sessions = True
-        """False where a batch with several sessions was refused: partitioned entities of Azure do so."""
+        """Whether batches may have several sessions; False after such a batch was rejected (as Azure may do)."""
         self._accepted_numbers: set[int] = set()
-        """Numbers of deferred messages that the entity has: they are still to be completed, and not sent again."""
+        """Numbers of deferred messages that the entity has accepted: they must be completed, and not sent again."""
         self._waiting_behind: deque[ParkedMessage] = deque()
-        """What came on the link while deferred messages are taken back."""
+        """Messages that arrived on the link while deferred messages are being received."""
         self._task: asyncio.Task[None] | None = None
         self.is_blocked = False
-        """It accepts nothing now: all messages that come wait in the backlog queue."""
+        """Whether the entity accepts no messages now: all messages wait in the backlog queue."""
         self._is_recovering = False
-        """It takes messages again, and deferred ones are taken back."""
+        """Whether the entity accepts messages again and its deferred messages are being received."""
         self._block_count = 0
-        """How often it was found to take nothing."""
+        """The number of times the entity was blocked, to detect a block during an await."""
         self._has_accepted_probe = False
-        """It has taken a deferred message since it was last found to take nothing."""
+        """Whether the entity has accepted a deferred message since it was last blocked."""
         self._is_paused = self._is_closed = False
         self._idle = asyncio.Event()
         self._answer_received = asyncio.Event()
-        """Something was answered."""
+        """Set when a send has an outcome."""
         self._is_fragment = fragment is not None
         self._wakeup_key = sender.path if fragment is None else fragment_wakeup_key(sender.path, fragment)
-        """What wakes it up."""
+        """The key of the wakeups for this destination."""
         self._fragment_destinations: dict[int, Destination] = {}
-        """Those that took nothing once: what leads there has a way of its own from then on."""
+        """Destinations for fragments that were blocked once: their messages are sent separately from then on."""
         self._not_found_grace_s, self._rejection_policy = not_found_grace_s, RejectionPolicy(not_found_grace_s)
         self._refusal: ServiceBusError | None = None
-        """Why the entity refuses all messages now."""
+        """The error with which the entity refuses all messages now."""
         self._uses_message_id = False
-        """It detects duplicates: a message with no other key was refused for its fragment."""
+        """Whether the entity detects duplicates: a message without another key was rejected because of its fragment."""
 
-    # --- in -----------------------------------------------------------------------------------------------------------
+    # --- incoming -----------------------------------------------------------------------------------------------------
 
     def submit(self, message: ParkedMessage) -> None:
-        """Bring a message there, in its turn."""
+        """Send a message in its turn, or let it wait if the entity is blocked."""
         if self.is_blocked:
             self._postpone_message(message)
         elif not self._is_recovering:
@@ -173,26 +174,26 @@ class Destination:
             self._postpone_message(message)
 
     def add_deferred(self, sequence_number: int) -> None:
-        """A message for it was deferred by an earlier pump."""
+        """Add a message for this destination that an earlier pump deferred."""
         self._deferral.add(sequence_number)
         if not self.is_blocked:
-            self._is_recovering = True  # as far as is known it takes messages
+            self._is_recovering = True  # the entity is assumed to accept messages
             if self._task is None:
                 self._task = self._loop.create_task(self._run(self._recover))
 
     def postpone(self, batch: list[ParkedMessage], error: ServiceBusError) -> None:
-        """It does not accept these now: they wait in the backlog queue, and so do those to come."""
+        """Let messages that the entity does not accept now, and all later ones, wait in the backlog queue."""
         self._block(batch)
-        for parcel in batch:
-            self._postpone_message(parcel, error)
+        for message in batch:
+            self._postpone_message(message, error)
 
     @property
     def is_deferring(self) -> bool:
-        """Messages that come are deferred."""
+        """Whether new messages are deferred."""
         return self.is_blocked and not self._withheld_messages.is_withholding
 
     def expire_sends(self, limit_s: float) -> None:
-        """Take no answer within `limit_s` for a failure."""
+        """Fail sends that have no outcome within `limit_s`."""
         for fragment in self._fragment_destinations.values():
             fragment.expire_sends(limit_s)
         now_s = self._loop.time()
@@ -209,7 +210,7 @@ class Destination:
         return TimedOut(f"'{self._sender.path}' did not answer for {waited_s:.0f} s", was_sent=was_sent)
 
     async def finish(self) -> None:
-        """Send nothing more, and wait for the answers to what is on its way: what was accepted has to be completed."""
+        """Stop sending, and wait for the outcomes of messages in flight: accepted messages must be completed."""
         self._is_paused = True
         while self._in_flight:
             self._idle.clear()
@@ -218,7 +219,7 @@ class Destination:
             await fragment.finish()
 
     def close(self) -> list[ParkedMessage]:
-        """The pump is over: nothing more is said of any message. Returns those that may have arrived."""
+        """Stop the destination without settling any message, and return the messages that may have arrived."""
         self._is_closed = True
         self._end_refusal()
         self._deferral.flush()
@@ -227,9 +228,9 @@ class Destination:
             self._task.cancel()
         in_doubt = self._unanswered_messages
         in_doubt += self._possibly_delivered
-        for future, (load, _, link) in list(self._in_flight.items()):
+        for future, (batch, _, link) in list(self._in_flight.items()):
             if not link.withdraw(future):
-                in_doubt += load
+                in_doubt += batch
             future.cancel()
         for fragment in self._fragment_destinations.values():
             in_doubt += fragment.close()
@@ -237,19 +238,19 @@ class Destination:
 
     @property
     def receive_tasks(self) -> list[asyncio.Task[list[ParkedMessage]]]:
-        """Requests for deferred messages that are on their way."""
+        """Requests for deferred messages in flight."""
         return [
             *self._deferral.receive_tasks,
-            *[one for fragment in self._fragment_destinations.values() for one in fragment.receive_tasks],
+            *[task for fragment in self._fragment_destinations.values() for task in fragment.receive_tasks],
         ]
 
-    # --- out ----------------------------------------------------------------------------------------------------------
+    # --- sending ------------------------------------------------------------------------------------------------------
 
     def _enqueue(self, message: ParkedMessage) -> None:
         session_id = message.restored.session_id
-        lane = self._session_queues.get(session_id) if session_id is not None else None
-        if lane is not None:
-            lane.append(message)
+        session_queue = self._session_queues.get(session_id) if session_id is not None else None
+        if session_queue is not None:
+            session_queue.append(message)
             return
         fragment = (
             self._fragment_destinations.get(self._fragment_number_of(message)) if self._fragment_destinations else None
@@ -262,9 +263,9 @@ class Destination:
         self._make_ready(message)
 
     def _make_ready(self, message: ParkedMessage) -> None:
-        """With the others of this turn of the loop."""
+        """Make a message ready to be sent together with the other messages of this turn of the loop."""
         if self._is_paused:
-            return  # it is given back with all that was not sent
+            return  # the consumer releases all messages that were not sent
         self._ready.append(message)
         self._ready_bytes += len(message.restored.payload)
         self._schedule_sends()
@@ -275,7 +276,7 @@ class Destination:
             self._loop.call_soon(self._send_ready)
 
     def _send_ready(self) -> None:
-        """Send what is ready. While something is on its way, less than a batch waits for more, or for the answer."""
+        """Send ready messages. While a batch is in flight, wait until a full batch is ready or an outcome arrives."""
         self._is_send_scheduled = False
         if self._is_closed or self._is_paused or not self._ready or not self._source.has_exclusive_access():
             return
@@ -285,78 +286,82 @@ class Destination:
                 self._task = self._loop.create_task(self._run(self._attach))
             return
         while self._ready and self._can_send_now:
-            load = self._next_batch()
-            payloads = [parcel.restored.payload for parcel in load]
-            future = link.send(payloads[0]) if len(load) == 1 else link.send(data(*payloads), BATCH_FORMAT)
-            self._in_flight[future] = (load, self._loop.time(), link)
+            batch = self._next_batch()
+            payloads = [message.restored.payload for message in batch]
+            future = link.send(payloads[0]) if len(batch) == 1 else link.send(data(*payloads), BATCH_FORMAT)
+            self._in_flight[future] = (batch, self._loop.time(), link)
             future.add_done_callback(self._on_answer)
 
     @property
     def _can_send_now(self) -> bool:
-        """What is ready makes a batch, or will be none however long it waits; or nothing else is on its way."""
+        """Whether the ready messages fill a batch, or cannot form one, or nothing else is in flight."""
         if not self._in_flight or self._sent_singly or not self._mixes_sessions or self._ready_bytes >= MAX_BATCH_BYTES:
             return True
         count = len(self._ready)
         if self._session_queues and count < MAX_BATCH_MESSAGES:
-            for parcel in self._ready:  # with what follows it in its session
-                session_id = parcel.restored.session_id
-                lane = self._session_queues.get(session_id) if session_id is not None else None
-                count += len(lane) if lane is not None else 0
+            for message in self._ready:  # plus the following messages of its session
+                session_id = message.restored.session_id
+                session_queue = self._session_queues.get(session_id) if session_id is not None else None
+                count += len(session_queue) if session_queue is not None else 0
         return count >= MAX_BATCH_MESSAGES
 
     def _next_batch(self) -> list[ParkedMessage]:
-        """What goes in one batch: what is ready, and what follows it in its session."""
-        ready, lanes, alone, size = self._ready, self._session_queues, self._sent_singly, 0
-        load: list[ParkedMessage] = []
+        """Return the messages of the next batch: ready messages, and later messages of their sessions."""
+        ready, session_queues, alone, size = self._ready, self._session_queues, self._sent_singly, 0
+        batch: list[ParkedMessage] = []
         first = ready[0].restored.session_id
-        while ready and len(load) < MAX_BATCH_MESSAGES:
+        while ready and len(batch) < MAX_BATCH_MESSAGES:
             restored = ready[0].restored
             session_id = restored.session_id
             goes_alone = bool(alone) and ready[0].sequence_number in alone
             size += len(restored.payload)
-            if load and (goes_alone or size > MAX_BATCH_BYTES or (not self._mixes_sessions and session_id != first)):
+            if batch and (goes_alone or size > MAX_BATCH_BYTES or (not self._mixes_sessions and session_id != first)):
                 break
-            load.append(ready.popleft())
+            batch.append(ready.popleft())
             self._ready_bytes -= len(restored.payload)
             if goes_alone:
                 break
-            lane = lanes.get(session_id) if session_id is not None else None
-            while lane and len(load) < MAX_BATCH_MESSAGES and not (alone and lane[0].sequence_number in alone):
-                size += len(lane[0].restored.payload)
+            session_queue = session_queues.get(session_id) if session_id is not None else None
+            while (
+                session_queue
+                and len(batch) < MAX_BATCH_MESSAGES
+                and not (alone and session_queue[0].sequence_number in alone)
+            ):
+                size += len(session_queue[0].restored.payload)
                 if size > MAX_BATCH_BYTES:
                     break
-                load.append(lane.popleft())
-        return load
+                batch.append(session_queue.popleft())
+        return batch
 
     async def _attach(self) -> None:
-        """Have a link, and send what waits for it."""
+        """Attach a link, and send the messages that are ready."""
         try:
             self._link = await self._sender.link(RECONNECT_ONCE)
         except ServiceBusError as error:
             waiting, self._ready, self._ready_bytes = self._ready, deque(), 0
-            for parcel in waiting:
-                self._on_failure([parcel], error)
+            for message in waiting:
+                self._on_failure([message], error)
         else:
             self._send_ready()
 
     def _on_answer(self, future: asyncio.Future[object]) -> None:
-        load, started_s, link = self._in_flight.pop(future)
+        batch, started_s, link = self._in_flight.pop(future)
         if self._is_closed:
             if not future.cancelled():
                 future.exception()
             return
         if future.cancelled():
-            self._on_no_answer(load, self._timeout_error(started_s, was_sent=True))
+            self._on_no_answer(batch, self._timeout_error(started_s, was_sent=True))
         else:
             error = future.exception()
             if error is None:
-                self._on_accepted(load)
+                self._on_accepted(batch)
             else:
                 assert isinstance(error, ServiceBusError)
                 if may_have_happened(error) or (link.failure is not None and not isinstance(error, ConnectionFailed)):
-                    self._on_no_answer(load, error)
+                    self._on_no_answer(batch, error)
                 else:
-                    self._on_failure(load, error)
+                    self._on_failure(batch, error)
         if self._ready:
             self._schedule_sends()
         self._answer_received.set()
@@ -364,14 +369,14 @@ class Destination:
             self._idle.set()
 
     def _on_no_answer(self, batch: list[ParkedMessage], error: ServiceBusError) -> None:
-        """They may have arrived: a link that ends says why it does, and nothing of what was on its way."""
+        """Handle a send without a clear outcome: the messages may have arrived, even if the link has failed."""
         if isinstance(error, CONNECTION_ERRORS):
             self._unanswered_messages += batch
         else:
-            places = error.unsure if isinstance(error, PartlyStored) else None
-            for parcel in batch if places is None else [batch[place] for place in places]:
-                parcel.mark_possible_duplicate()
-                self._possibly_delivered[parcel] = None
+            unsure_indexes = error.unsure if isinstance(error, PartlyStored) else None
+            for message in batch if unsure_indexes is None else [batch[index] for index in unsure_indexes]:
+                message.mark_possible_duplicate()
+                self._possibly_delivered[message] = None
         self._on_failure(batch, error)
 
     def _on_accepted(self, batch: list[ParkedMessage]) -> None:
@@ -381,17 +386,17 @@ class Destination:
             self._wakeups.notify(self._wakeup_key)
         self._complete(batch)
         if self._events.is_wanted(EventKind.MOVED):
-            for parcel in batch:
-                self._events.emit_message(EventKind.MOVED, parcel, self._backlog_queue)
+            for message in batch:
+                self._events.emit_message(EventKind.MOVED, message, self._backlog_queue)
         if self._sent_singly:
-            self._sent_singly.difference_update([parcel.sequence_number for parcel in batch])
+            self._sent_singly.difference_update([message.sequence_number for message in batch])
         self._advance_sessions(batch)
 
     def resume(self) -> None:
-        """The claim is certainly ours again."""
+        """Continue after the lease has become valid again."""
         failures, self._postponed_failures = self._postponed_failures, []
-        for load, error in failures:
-            self._on_failure(load, error)
+        for batch, error in failures:
+            self._on_failure(batch, error)
         for fragment in list(self._fragment_destinations.values()):
             fragment.resume()
         if self._ready:
@@ -411,24 +416,24 @@ class Destination:
                 self.postpone(batch, error)
         elif isinstance(error, PartlyStored) and error.stored:
             stored = set(error.stored)
-            self._on_accepted([parcel for place, parcel in enumerate(batch) if place in stored])
-            self._resend([parcel for place, parcel in enumerate(batch) if place not in stored])
+            self._on_accepted([message for index, message in enumerate(batch) if index in stored])
+            self._resend([message for index, message in enumerate(batch) if index not in stored])
         elif len(batch) > 1:
             self._split_batch(batch)
         else:
-            (parcel,) = batch
+            (message,) = batch
             self._forget_possibly_delivered(batch)
             reason = type(error).__name__
-            parcel.dead_letter(reason, str(error)).add_done_callback(
+            message.dead_letter(reason, str(error)).add_done_callback(
                 partial(self._deferral.log_failure, "dead-lettered", batch)
             )
-            self._events.emit_message(EventKind.DEAD_LETTERED, parcel, self._backlog_queue, reason=str(error))
+            self._events.emit_message(EventKind.DEAD_LETTERED, message, self._backlog_queue, reason=str(error))
             self._end_refusal()
-            self._sent_singly.discard(parcel.sequence_number)
+            self._sent_singly.discard(message.sequence_number)
             self._advance_sessions(batch)
 
     def _begin_refusal(self, error: ServiceBusError) -> None:
-        """Tell once that the entity refuses all messages, and why."""
+        """Publish once that the entity refuses all messages, with the reason."""
         if type(self._refusal) is not type(error):
             self._end_refusal()
             self._refusal = error
@@ -443,73 +448,76 @@ class Destination:
         self._events.emit(kind, path=self._sender.path, backlog_queue=self._backlog_queue, reason=reason)
 
     def _split_batch(self, batch: list[ParkedMessage]) -> None:
-        """A batch was refused, for one of its messages or because it had several sessions: send it in smaller parts."""
-        if self._mixes_sessions and len({parcel.restored.session_id for parcel in batch}) > 1:
+        """Send a rejected batch in smaller parts: one of its messages is bad, or the batch had several sessions."""
+        if self._mixes_sessions and len({message.restored.session_id for message in batch}) > 1:
             self._mixes_sessions = False
         else:
-            self._sent_singly.update([parcel.sequence_number for parcel in batch])
+            self._sent_singly.update([message.sequence_number for message in batch])
         self._resend(batch)
 
     def _resend(self, batch: list[ParkedMessage]) -> None:
-        """Before all that waits for it."""
+        """Send messages again, before all other messages of their sessions."""
         sessions: dict[str | None, list[ParkedMessage]] = {}
-        for parcel in batch:
-            sessions.setdefault(parcel.restored.session_id, []).append(parcel)
-        for session_id, parcels in sessions.items():
+        for message in batch:
+            sessions.setdefault(message.restored.session_id, []).append(message)
+        for session_id, messages in sessions.items():
             if session_id is None:
-                for parcel in parcels:
-                    self._make_ready(parcel)
+                for message in messages:
+                    self._make_ready(message)
             else:
-                lane = self._session_queues.setdefault(session_id, deque())
-                lane.extendleft(reversed(parcels[1:]))
-                self._make_ready(parcels[0])
+                session_queue = self._session_queues.setdefault(session_id, deque())
+                session_queue.extendleft(reversed(messages[1:]))
+                self._make_ready(messages[0])
 
     def _advance_sessions(self, batch: list[ParkedMessage]) -> None:
-        """The next of their sessions, if there are any."""
-        for session_id in dict.fromkeys(parcel.restored.session_id for parcel in batch):
-            lane = self._session_queues.get(session_id) if session_id is not None else None
-            if lane:
-                self._make_ready(lane.popleft())
-            elif lane is not None and session_id is not None:
+        """Make the next messages of the sessions in this batch ready."""
+        for session_id in dict.fromkeys(message.restored.session_id for message in batch):
+            session_queue = self._session_queues.get(session_id) if session_id is not None else None
+            if session_queue:
+                self._make_ready(session_queue.popleft())
+            elif session_queue is not None and session_id is not None:
                 del self._session_queues[session_id]
 
     # --- fragments ----------------------------------------------------------------------------------------------------
 
     def _fragment_number_of(self, message: ParkedMessage) -> int:
-        """The fragment that a message is for, if the entity has any; -1 where it has no key."""
-        found = routing_key_in(message.restored.payload, message.restored.session_id).fragment_number(
+        """Return the fragment that a message maps to, if the entity is partitioned; -1 if it has no key."""
+        number = routing_key_in(message.restored.payload, message.restored.session_id).fragment_number(
             uses_message_id=self._uses_message_id
         )
-        return -1 if found is None else found
+        return -1 if number is None else number
 
     def _isolate_fragment(self, number: int, batch: list[ParkedMessage], error: ServiceBusError) -> bool:
-        """A fragment takes nothing now: what leads there waits, and the rest is sent. False if nothing of it does."""
-        bound = self._messages_for_fragment(number, batch)
-        if not bound:
+        """Let the messages for a blocked fragment wait, and send the other messages again.
+
+        Returns False if no message of the batch maps to the fragment.
+        """
+        affected = self._messages_for_fragment(number, batch)
+        if not affected:
             return False
         fragment = self._fragment_destination(number)
-        fragment.postpone(bound, error)
-        for parcel in bound:
-            self._move_session_queue(parcel, fragment)
+        fragment.postpone(affected, error)
+        for message in affected:
+            self._move_session_queue(message, fragment)
         waiting, self._ready, self._ready_bytes = self._ready, deque(), 0
-        for parcel in waiting:
-            if self._fragment_number_of(parcel) == number:
-                fragment.submit(parcel)
-                self._move_session_queue(parcel, fragment)
+        for message in waiting:
+            if self._fragment_number_of(message) == number:
+                fragment.submit(message)
+                self._move_session_queue(message, fragment)
             else:
-                self._make_ready(parcel)
-        refused = {parcel.sequence_number for parcel in bound}
-        self._resend([parcel for parcel in batch if parcel.sequence_number not in refused])
+                self._make_ready(message)
+        refused = {message.sequence_number for message in affected}
+        self._resend([message for message in batch if message.sequence_number not in refused])
         return True
 
     def _messages_for_fragment(self, number: int, batch: list[ParkedMessage]) -> list[ParkedMessage]:
-        """Those that lead to a fragment; by their ids only if no other key does, and then it is known that these do."""
-        bound = [parcel for parcel in batch if self._fragment_number_of(parcel) == number]
-        if not bound and not self._uses_message_id:
+        """Return the messages that map to a fragment. Message ids are used only if no other key maps to it."""
+        affected = [message for message in batch if self._fragment_number_of(message) == number]
+        if not affected and not self._uses_message_id:
             self._uses_message_id = True
-            bound = [parcel for parcel in batch if self._fragment_number_of(parcel) == number]
-            self._uses_message_id = bool(bound)
-        return bound
+            affected = [message for message in batch if self._fragment_number_of(message) == number]
+            self._uses_message_id = bool(affected)
+        return affected
 
     def _fragment_destination(self, number: int) -> Destination:
         fragment = self._fragment_destinations.get(number)
@@ -527,32 +535,32 @@ class Destination:
         return fragment
 
     def _move_session_queue(self, message: ParkedMessage, fragment: Destination) -> None:
-        """What waits for a message goes where that goes."""
+        """Move the messages that wait for a message of the same session to the fragment's destination."""
         session_id = message.restored.session_id
-        lane = self._session_queues.pop(session_id, None) if session_id is not None else None
-        for waiting in lane or ():
+        session_queue = self._session_queues.pop(session_id, None) if session_id is not None else None
+        for waiting in session_queue or ():
             fragment.submit(waiting)
 
     # --- waiting ------------------------------------------------------------------------------------------------------
 
     def _block(self, batch: Sequence[ParkedMessage] = ()) -> None:
-        """Let messages wait in the backlog queue until the entity answers; `load` was just refused."""
+        """Let messages wait in the backlog queue until the entity responds; `batch` was just refused."""
         self._withheld_messages.is_withholding = self._withheld_messages.is_withholding or self._can_withhold(batch)
         self.is_blocked, self._is_recovering, self._has_accepted_probe = True, False, False
         self._block_count += 1
         self._events.publish(DeferralBegan())
-        lanes, self._session_queues = self._session_queues, {}
+        session_queues, self._session_queues = self._session_queues, {}
         ready, self._ready, self._ready_bytes = self._ready, deque(), 0
         behind, self._waiting_behind = self._waiting_behind, deque()
-        for waiting in (ready, *lanes.values(), behind):
-            for parcel in waiting:
-                self._postpone_message(parcel)
+        for waiting in (ready, *session_queues.values(), behind):
+            for message in waiting:
+                self._postpone_message(message)
         self._answer_received.set()
         if self._task is None:
             self._task = self._loop.create_task(self._run(self._recover))
 
     def _can_withhold(self, batch: Sequence[ParkedMessage]) -> bool:
-        """Tell whether all messages for the entity can wait in their places: none of those in hand was deferred."""
+        """Return whether all messages for the entity can be withheld: none of the received messages was deferred."""
         if (
             self._is_fragment
             or self._fragment_destinations
@@ -561,19 +569,19 @@ class Destination:
             or self._is_recovering
         ):
             return False
-        in_hand = [parcel for waiting in (batch, self._ready, self._waiting_behind) for parcel in waiting]
-        in_hand += [parcel for lane in self._session_queues.values() for parcel in lane]
-        in_hand += [parcel for sent, _, _ in self._in_flight.values() for parcel in sent]
-        in_hand += [parcel for failed, _ in self._postponed_failures for parcel in failed]
-        if [parcel for parcel in in_hand if not isinstance(parcel, DeliveredParkedMessage)]:
+        in_hand = [message for waiting in (batch, self._ready, self._waiting_behind) for message in waiting]
+        in_hand += [message for session_queue in self._session_queues.values() for message in session_queue]
+        in_hand += [message for sent, _, _ in self._in_flight.values() for message in sent]
+        in_hand += [message for failed, _ in self._postponed_failures for message in failed]
+        if [message for message in in_hand if not isinstance(message, DeliveredParkedMessage)]:
             return False
         return self._withheld_messages.is_possible
 
     def _forget_possibly_delivered(self, batch: Sequence[ParkedMessage]) -> None:
-        """Messages are settled, with their marks: the backlog queue knows of the doubt."""
+        """Forget messages that were settled with their marks: the backlog queue has recorded the doubt."""
         if self._possibly_delivered:
-            for parcel in batch:
-                self._possibly_delivered.pop(parcel, None)
+            for message in batch:
+                self._possibly_delivered.pop(message, None)
 
     def _defer(self, message: ParkedMessage) -> None:
         self._forget_possibly_delivered([message])
@@ -590,35 +598,35 @@ class Destination:
             self._events.emit_message(EventKind.DEFERRED, message, self._backlog_queue, reason=reason)
 
     async def _recover(self) -> None:
-        """Probe until the entity answers, then have the messages that wait, in order."""
-        pace, withheld = ProbeBackoff(self._wakeups, self._wakeup_key), self._withheld_messages
+        """Probe until the entity responds, then send the waiting messages, in order."""
+        backoff, withheld = ProbeBackoff(self._wakeups, self._wakeup_key), self._withheld_messages
         try:
             if (
                 withheld.is_withholding and not withheld.is_confirmed
-            ):  # messages that come must not use up the pump's credit
+            ):  # arriving messages must not use up the pump's credit
                 await self._withhold()
             await self._wait_until_idle()
             while (self._deferral or self._waiting_behind or withheld.received) and not self._is_paused:
                 if withheld.is_withholding and not withheld.is_confirmed:
                     await self._withhold()
                 has_answered = (
-                    await self._recover_deferred() if self._has_accepted_probe else await self._try_probe(pace)
+                    await self._recover_deferred() if self._has_accepted_probe else await self._try_probe(backoff)
                 )
                 if has_answered and withheld.is_withholding and not self._deferral:
                     break
         finally:
-            pace.end()
+            backoff.end()
         if not withheld.may_be_withheld or self._is_paused:
             self.is_blocked = self._is_recovering = False
             return
-        blocks = self._block_count
+        block_count = self._block_count
         self._forget_possibly_delivered(await withheld.release_all())
-        if self._block_count == blocks and not self._deferral:  # else it begins anew (`_run`)
+        if self._block_count == block_count and not self._deferral:  # otherwise `_run` starts again
             self.is_blocked = self._is_recovering = False
             await withheld.end()
 
     async def _try_probe(self, backoff: ProbeBackoff) -> bool:
-        """Probe the entity when it is time to; False if it still accepts nothing."""
+        """Probe the entity when the next probe is due; return False if it still accepts no messages."""
         if self.is_blocked:
             await backoff.wait()
         is_attached = await self._can_attach()
@@ -629,36 +637,39 @@ class Destination:
             return True
         backoff.note_failure(
             is_charged=is_attached or isinstance(self._refusal, Unauthorized)
-        )  # a login that fails is logged
+        )  # the server logs each failed login
         if not self.is_blocked:
             self._block()
         return False
 
     async def _withhold(self) -> None:
-        """Have messages withheld; deferred, if the queue cannot withhold them."""
-        given_back = await self._withheld_messages.begin()
-        if given_back is not None:
-            self._forget_possibly_delivered(given_back)
+        """Withhold messages; defer them if the queue cannot withhold them."""
+        released = await self._withheld_messages.begin()
+        if released is not None:
+            self._forget_possibly_delivered(released)
             return
-        for parcel in self._withheld_messages.take_all():
-            self._defer(parcel)
+        for message in self._withheld_messages.take_all():
+            self._defer(message)
 
     async def _probe(self) -> bool:
-        """Bring the oldest message there; False if the entity does still not accept it."""
-        blocks = self._block_count
+        """Send the oldest message; return False if the entity still does not accept it."""
+        block_count = self._block_count
         await self._deferral.wait_confirmed()
-        parcels: list[ParkedMessage] | None
+        messages: list[ParkedMessage] | None
         if self._deferral:
-            parcels = await self._deferral.messages_of(self._deferral.request(1))
+            messages = await self._deferral.messages_of(self._deferral.request(1))
         else:
-            parcels = [*self._withheld_messages.take_oldest()]
-        for parcel in parcels or ():
-            self._send_recovered(parcel)
+            messages = [*self._withheld_messages.take_oldest()]
+        for message in messages or ():
+            self._send_recovered(message)
         await self._wait_until_idle()
-        return parcels is not None and self._block_count == blocks
+        return messages is not None and self._block_count == block_count
 
     async def _can_attach(self) -> bool:
-        """Whether it is worth while to receive messages for the entity: an attach is not charged, a receive is."""
+        """Attach to the entity, and return whether to receive messages for the entity.
+
+        A refused attach is not charged; a receive is.
+        """
         failure: ServiceBusError | None = None
         if self._link is None or self._link.failure is not None:
             try:
@@ -673,61 +684,61 @@ class Destination:
             return False
         if not is_final and is_destination_refusal(failure):
             self._begin_refusal(failure)
-        return is_final  # then its messages are dead-lettered
+        return is_final  # if the refusal is final, the messages are received and dead-lettered
 
     async def _recover_deferred(self) -> bool:
-        """Take back deferred messages in order, several requests ahead; False if the entity fails meanwhile."""
-        blocks, deferral = self._block_count, self._deferral
+        """Receive and send deferred messages in order, several requests ahead. Return False if the entity fails."""
+        block_count, deferral = self._block_count, self._deferral
         requests: deque[ReceiveRequest] = deque()
-        while self._block_count == blocks and not self._is_paused:
+        while self._block_count == block_count and not self._is_paused:
             await deferral.wait_confirmed()
             while len(requests) < MAX_RECEIVE_REQUESTS and deferral.has_before(self._first_number_behind):
                 requests.append(deferral.request(before=self._first_number_behind))
             if requests:
-                await self._send_recovered_batch(await deferral.messages_of(requests.popleft()), blocks)
+                await self._send_recovered_batch(await deferral.messages_of(requests.popleft()), block_count)
             elif not self._send_waiting_behind():
                 break
-        for request in requests:  # in order they come behind what was not taken
-            for parcel in await deferral.messages_of(request) or ():
-                self._postpone_message(parcel)
+        for request in requests:  # earlier messages were not accepted, so these messages wait, too
+            for message in await deferral.messages_of(request) or ():
+                self._postpone_message(message)
         await self._wait_until_idle()
-        return self._block_count == blocks
+        return self._block_count == block_count
 
     @property
     def _first_number_behind(self) -> int | None:
-        """The number of the first message that waits behind the deferred ones."""
+        """The sequence number of the first message that waits behind the deferred messages."""
         return self._waiting_behind[0].sequence_number if self._waiting_behind else None
 
     def _send_waiting_behind(self) -> bool:
-        """Send what waits behind, up to the next message that is deferred. False if nothing waits."""
+        """Send messages that wait behind deferred ones, up to the next deferred message; return False if none waits."""
         if not self._waiting_behind:
-            self._is_recovering = False  # what comes now goes behind all that was taken back
+            self._is_recovering = False  # new messages follow all recovered messages
             return False
         while self._waiting_behind and not self._deferral.has_before(self._first_number_behind):
             self._enqueue(self._waiting_behind.popleft())
         return True
 
     async def _send_recovered_batch(self, batch: list[ParkedMessage] | None, block_count: int) -> None:
-        """Send what was taken back, unless the entity fails meanwhile; wait while that is much."""
+        """Send received messages, unless the entity fails meanwhile; wait while too many have no outcome."""
         if batch is None:
             self._block()
             return
-        for parcel in batch:
+        for message in batch:
             if self._block_count == block_count:
-                self._send_recovered(parcel)
+                self._send_recovered(message)
             else:
-                self._postpone_message(parcel)
+                self._postpone_message(message)
         await self._wait_for_room(block_count)
 
     def _send_recovered(self, message: ParkedMessage) -> None:
-        """A message that was taken back is sent, unless the entity has it already."""
+        """Send a message that was received again, unless the entity has accepted it already."""
         if message.sequence_number in self._accepted_numbers:
             self._complete([message])
         else:
             self._enqueue(message)
 
     async def _wait_for_room(self, block_count: int) -> None:
-        """Messages that were taken back are answered, but for so many."""
+        """Wait until at most `MAX_UNANSWERED` recovered messages have no outcome."""
         while self._block_count == block_count and self._unanswered_count > MAX_UNANSWERED:
             if not self._in_flight and (self._link is None or self._link.failure is not None):
                 await self._attach()
@@ -737,22 +748,22 @@ class Destination:
 
     @property
     def _unanswered_count(self) -> int:
-        waiting = sum([len(lane) for lane in self._session_queues.values()])
-        return len(self._ready) + waiting + sum([len(load) for load, _, _ in self._in_flight.values()])
+        waiting = sum([len(session_queue) for session_queue in self._session_queues.values()])
+        return len(self._ready) + waiting + sum([len(batch) for batch, _, _ in self._in_flight.values()])
 
     async def _wait_until_idle(self) -> None:
-        """Nothing is on its way or waits for what is."""
+        """Wait until no message is in flight or ready."""
         while self._in_flight or (self._ready and not self._is_paused):
             if self._in_flight:
                 self._idle.clear()
                 await self._idle.wait()
             elif self._link is None or self._link.failure is not None:
                 await self._attach()
-            else:  # it goes with the next batch, or when the claim is certainly ours
+            else:  # the ready messages are sent in the next turn, or when the lease is valid
                 await asyncio.sleep(0.0 if self._source.has_exclusive_access() else EXCLUSIVE_CHECK_S)
 
     async def _run(self, work: Callable[[], Awaitable[None]]) -> None:
-        """One task at a time; one that is over may leave work for another."""
+        """Run one task at a time, and start the next one if work remains."""
         try:
             await work()
         finally:
@@ -765,16 +776,19 @@ class Destination:
             self._schedule_sends()
 
     def _complete(self, batch: Sequence[ParkedMessage]) -> None:
-        """The entity has these."""
+        """Complete messages that the entity has accepted."""
         self._forget_possibly_delivered(batch)
-        taken, future = complete_all(batch)
+        deferred, future = complete_all(batch)
         if future is not None:
-            future.add_done_callback(partial(self._on_completed, taken))
+            future.add_done_callback(partial(self._on_completed, deferred))
 
     def _on_completed(self, batch: Sequence[ParkedMessage], future: asyncio.Future[None]) -> None:
-        """Those that were taken back. If this has failed they may be deferred still: nobody but us looks for them."""
+        """Handle the completion of deferred messages.
+
+        If the completion failed, the messages may still be deferred, and only this destination looks for them.
+        """
         self._deferral.log_failure("completed", batch, future)
-        numbers = [parcel.sequence_number for parcel in batch]
+        numbers = [message.sequence_number for message in batch]
         if future.cancelled() or future.exception() is None or self._is_closed:
             self._accepted_numbers.difference_update(numbers)
             return

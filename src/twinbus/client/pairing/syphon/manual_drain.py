@@ -1,7 +1,8 @@
-"""Pumps without a pairing: for those who bring parked messages back by hand.
+"""Pumps without a pairing, for operators who drain backlog queues by hand.
 
-Owns: the pumps of some backlog queues, what they have moved, and why other messages wait. They are the very pumps of
-the syphon, and follow its rule (Q19): only a message with a fault of its own is dead-lettered.
+Owns: the pumps of some backlog queues, the number of messages they moved, and the reasons why other messages wait. The
+pumps are the same as the syphon's, and follow its rule (Q19): a message is dead-lettered only if the message is at
+fault.
 """
 
 from __future__ import annotations
@@ -35,18 +36,18 @@ _BLOCKING_EVENTS: Final = frozenset(
 
 
 class WaitingMessages(NamedTuple):
-    """Messages that are left."""
+    """Messages for one destination that are left in the backlog."""
 
     path: str | None
-    """Their destination; None where they do not say it."""
+    """The destination; None if the messages do not have one."""
     message_count: int
     is_sample: bool
-    """There are more messages than were counted by destination."""
+    """Whether there are more messages than were counted by destination."""
     reason: str
 
 
 class ManualDrain:
-    """The pumps of some backlog queues."""
+    """The pumps for some backlog queues."""
 
     def __init__(
         self,
@@ -59,13 +60,17 @@ class ManualDrain:
         not_found_grace_s: float = NOT_FOUND_GRACE_S,
         lock_durations_ms: Mapping[str, int] | None = None,
     ) -> None:
-        """`start` begins. `locks_ms` has the duration of the locks of queues, where that is not a minute (R016)."""
+        """Create the pumps; `start` starts them.
+
+        `lock_durations_ms` has the lock durations that differ from the default of one minute (R016), by queue.
+        """
         self.moved = 0
         self.dead_lettered = 0
         self._secondary = secondary
         self._manager = manager
         self._reasons: dict[tuple[str, str | None], str] = {}
-        """Why messages wait: by backlog queue and destination, or by backlog queue where its pump does not run."""
+        """The reasons why messages wait, by backlog queue and destination; for a pump that is not running, by backlog
+        queue."""
         clock = primary.settings.clock
         events = PairEventPublisher(clock, primary.address, secondary.address)
         events.listen(self._on_event, ALL_KINDS)
@@ -84,32 +89,32 @@ class ManualDrain:
         self._pumps = [Pump(path, settings, (lock_durations_ms or {}).get(path, DEFAULT_LOCK_MS)) for path in paths]
 
     def start(self) -> None:
-        """Drain from now on."""
+        """Start the pumps."""
         for pump in self._pumps:
             pump.start()
 
     async def close(self) -> None:
-        """Stop."""
+        """Stop the pumps."""
         await asyncio.gather(*[pump.close() for pump in self._pumps])
 
     async def count_remaining(self) -> int:
-        """Messages that are still in these queues."""
+        """Return the number of messages that are still in these queues."""
         runtimes = [await self._manager.get_queue_runtime(pump.path) for pump in self._pumps]
-        return sum(one.active_count + one.deferred_count for one in runtimes)
+        return sum(runtime.active_count + runtime.deferred_count for runtime in runtimes)
 
     @property
     def has_begun(self) -> bool:
-        """A message was moved or dead-lettered, or it is known why none is."""
+        """Whether a message was moved or dead-lettered, or a reason why messages wait is known."""
         return self.has_blocked_messages or self.moved > 0 or self.dead_lettered > 0
 
     @property
     def has_blocked_messages(self) -> bool:
-        """Some messages wait for their destination, or a namespace."""
+        """Whether messages wait for their destination or for a namespace."""
         return bool(self._reasons)
 
     async def waiting_messages(self) -> list[WaitingMessages]:
-        """Return the messages that are left, by destination, with the reason why each is; the most first."""
-        found = await asyncio.gather(
+        """Return the messages that are left, by destination and reason, most messages first."""
+        inspected = await asyncio.gather(
             *[
                 inspect(self._secondary, self._manager, pump.path, sample=SAMPLE_SIZE, limit_s=INSPECTION_TIMEOUT_S)
                 for pump in self._pumps
@@ -117,17 +122,17 @@ class ManualDrain:
         )
         counts: Counter[tuple[str | None, str]] = Counter()
         is_sample = False
-        for pump, contents in zip(self._pumps, found, strict=True):
+        for pump, contents in zip(self._pumps, inspected, strict=True):
             is_sample |= contents.is_sample
             for path, count in (contents.for_entities or {}).items():
                 counts[path, self._reason_for(pump.path, path)] += count
             if contents.without_destination:
                 counts[None, self._reason_for(pump.path, None)] += contents.without_destination
-        return [WaitingMessages(path, count, is_sample, why) for (path, why), count in counts.most_common()]
+        return [WaitingMessages(path, count, is_sample, reason) for (path, reason), count in counts.most_common()]
 
     def _reason_for(self, queue: str, path: str | None) -> str:
-        own = None if path is None else self._reasons.get((queue, canonical_key(path)))
-        return own or self._reasons.get((queue, None)) or "they were not tried yet"
+        destination_reason = None if path is None else self._reasons.get((queue, canonical_key(path)))
+        return destination_reason or self._reasons.get((queue, None)) or "not attempted yet"
 
     def _on_event(self, event: PairingEvent) -> None:
         kind, queue = event.kind, event.backlog_queue or ""

@@ -1,12 +1,12 @@
-"""The pump of one backlog queue: takes it for itself, drains it, and stands by while another host does.
+"""The pump of one backlog queue: attaches as exclusive receiver, drains the queue, and stands by otherwise.
 
-Owns: the pump's life: the exclusive link, by epoch (Q17), and what to do when that is lost. How messages move is in
-`draining`. A pump displaces the holder of the queue once, when it starts, if its epoch is higher. Later it asks for the
-queue only if nobody holds it: a host that was stopped or cut off for a while must not take the queue back from the host
-that took over.
+Owns: the pump's life cycle: the exclusive link with its epoch (Q17), and what happens when that link is lost. Messages
+are moved by `backlog_consumer`. When a pump starts, it displaces the present receiver once, if its epoch is higher.
+Later it takes the queue only if the queue is free: a host that was stopped or cut off for a while must not take the
+queue back from the host that took over.
 
-A host that falls silent loses the queue after SILENCE_LIMIT_S (`client.lease`); another one asks every STANDBY_S, and
-so has the queue within the sum of both.
+A host that falls silent loses the queue after SILENCE_LIMIT_S (`client.amqp.lease`). A standby host asks every
+STANDBY_POLL_S, and so takes over within the sum of both.
 """
 
 from __future__ import annotations
@@ -35,65 +35,69 @@ if TYPE_CHECKING:
     from twinbus.client.sender import MessageSender
 
 SILENCE_LIMIT_S: Final = 5.0
-"""The silence after which the secondary takes the queue from a host; the host notices a silent secondary as fast."""
+"""The silence after which the secondary takes the queue from a host. The host detects a silent secondary after the same
+time."""
 STANDBY_POLL_S: Final = 1.0
-"""How often a host that stands by asks for the queue. An attach that is refused is not charged, and takes a tenth of a
-millisecond of the secondary's processor time."""
+"""The interval at which a standby host asks for the queue. A refused attach is not charged, and costs the secondary 0.1
+ms of CPU time."""
 DISPLACED_ERRORS: Final = (LinkStolen, EntityClaimed)
-"""Another host has the queue."""
+"""Errors that mean that another host has the queue."""
 FIRST_PAUSE_S: Final = 0.5
 MAX_PAUSE_S: Final = 5.0
-"""To connect and to attach is not charged."""
+"""The longest pause between attempts: short, because connecting and attaching are not charged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PumpSettings:
-    """What all pumps of a syphon have in common."""
+    """The settings that all pumps of a syphon share."""
 
     secondary: MessagingFactory
     sender_to: Callable[[str], MessageSender]
-    """An ordinary sender of the primary's, to a destination."""
+    """A function that returns an ordinary sender to a destination in the primary."""
     wakeups: Wakeups
-    """Of this process: says when an entity of the primary answers."""
+    """The wakeups of this process, which notify pumps when an entity of the primary responds."""
     epoch: int
     poll_s: float
     send_timeout_s: float
     deduct_parked_time: bool
     not_found_grace_s: float = NOT_FOUND_GRACE_S
-    """How long messages for an entity that does not exist stay in the backlog before they are dead-lettered."""
+    """The time messages for an entity that does not exist stay in the backlog before they are dead-lettered."""
     clock: Clock
     events: PairEventPublisher
 
 
 class Pump:
-    """Of one backlog queue."""
+    """The pump of one backlog queue."""
 
     def __init__(self, path: str, settings: PumpSettings, lock_ms: int = DEFAULT_LOCK_MS) -> None:
-        """`start` begins. `lock_ms` is how long the queue locks messages, which may be its own (R026)."""
+        """Create a pump; `start` starts it.
+
+        `lock_ms` is the lock duration of the queue, which may differ from the default (R026).
+        """
         self.path = path
         self.is_active = False
-        """It drains the queue now; else another host does, or nobody can."""
+        """Whether this pump drains the queue; otherwise another host does, or the queue cannot be drained."""
         self.inactive_reason: ServiceBusError | None = None
         self._settings = settings
         self._has_secondary_answered = False
-        """The secondary has answered: the queue was ours, or another host has it."""
+        """Whether the secondary has responded before: this host had the queue, or another host has it."""
         self._lock_ms = lock_ms
         self._task: asyncio.Task[None] | None = None
         self._consumer: BacklogConsumer | None = None
         self._possibly_delivered: set[int] = set()
-        """Numbers of messages that were on their way when a draining ended."""
+        """Sequence numbers of messages that were in flight when a consumer stopped."""
 
     @property
     def has_ended(self) -> bool:
-        """It will not go on by itself: a factory has ended, or it met what it does not know."""
+        """Whether the pump has stopped for good: a factory was closed or faulted, or an unexpected error occurred."""
         return self._task is not None and self._task.done()
 
     def start(self) -> None:
-        """Drain from now on."""
+        """Start the pump."""
         self._task = asyncio.ensure_future(self._run())
 
     async def close(self) -> None:
-        """Stop: what is on its way is waited for, for a moment, and what is not goes back to its place."""
+        """Stop the pump: wait briefly for messages in flight, and release all other messages to the backlog queue."""
         if self._task is None:
             return
         if self._consumer is not None:
@@ -103,7 +107,7 @@ class Pump:
         await asyncio.wait([self._task])
 
     def on_primary_lost(self, path: str, error: ServiceBusError) -> None:
-        """Receive nothing until the primary can be reached again: sends to `path` say that it cannot."""
+        """Stop receiving until the primary can be reached again, because sends to `path` lost the connection."""
         if self._consumer is not None:
             self._consumer.on_primary_lost(path, error)
 
@@ -130,7 +134,7 @@ class Pump:
             pause_s = min(2 * pause_s, MAX_PAUSE_S)
 
     async def _wait_for_primary(self, path: str) -> None:
-        """Go on when the primary can be reached again, or refuses for another reason: which the draining will see."""
+        """Wait until the primary can be reached again, or responds with another error, which the next drain gets."""
         pause_s = FIRST_PAUSE_S
         while True:
             await self._settings.wakeups.wait(None, pause_s)
@@ -138,7 +142,7 @@ class Pump:
             try:
                 await self._settings.sender_to(path).link(NO_RETRY)
             except (ConnectionFailed, ConnectionLost, TimedOut):
-                continue  # not yet
+                continue
             except ServiceBusError:
                 return
             else:
@@ -156,13 +160,13 @@ class Pump:
             self.is_active, self.inactive_reason, self._has_secondary_answered = True, None, True
             settings.events.outages.note_pump_resumed(self.path)
             settings.events.emit(EventKind.PUMP_STARTED, backlog_queue=self.path, is_outage=was_outage)
-            self._consumer = draining = BacklogConsumer(
+            self._consumer = consumer = BacklogConsumer(
                 settings, receiver, link, self._possibly_delivered, self._lock_ms
             )
             try:
-                return await draining.run()
+                return await consumer.run()
             finally:
-                await draining.end()
+                await consumer.end()
         finally:
             self.is_active, self._consumer = False, None
             await receiver.close()
@@ -173,11 +177,11 @@ class Pump:
             self.inactive_reason
         ) is not type(error)
         self.inactive_reason = error
-        events, side = self._settings.events, lost_namespace(error)
-        if side is None:
+        events, role = self._settings.events, lost_namespace(error)
+        if role is None:
             events.outages.note_pump_resumed(self.path)
         else:
-            events.outages.note_lost(side, error, self.path)
+            events.outages.note_lost(role, error, self.path)
         if is_new:
             kind = EventKind.PUMP_DISPLACED if is_displaced else EventKind.PUMP_FAILED
-            events.emit(kind, backlog_queue=self.path, reason=str(error), is_outage=side is not None)
+            events.emit(kind, backlog_queue=self.path, reason=str(error), is_outage=role is not None)

@@ -1,7 +1,7 @@
-"""The syphon: brings parked messages back to the primary. One pump for each backlog queue.
+"""The syphon of a pairing: one pump for each backlog queue.
 
-Owns: the pumps and the senders they share, and, in an application that hosts it, that the two factories end together
-(R075 to R079).
+Owns: the pumps and the senders that they share, and, in an application that hosts the syphon, the rule that both
+factories are closed together (R075 to R079).
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 class Syphon:
-    """Of one pairing."""
+    """The syphon of one pairing."""
 
     def __init__(self, pairing: Pairing) -> None:
-        """`start` begins."""
+        """Create a pump for each backlog queue; `start` starts them."""
         self._pairing = pairing
         options, clock = pairing.options, pairing.primary.settings.clock
         settings = PumpSettings(
@@ -47,13 +47,13 @@ class Syphon:
         self._unsubscribe = pairing.on_event(self._on_event, {EventKind.FAILED_OVER})
 
     def start(self) -> None:
-        """Drain from now on."""
+        """Start the pumps and the coordination of both factories."""
         for pump in self.pumps:
             pump.start()
         self._coordination.start()
 
     async def close(self) -> None:
-        """Stop."""
+        """Stop the pumps and the coordination of both factories."""
         self._unsubscribe()
         self._coordination.close()
         await asyncio.gather(*[pump.close() for pump in self.pumps])
@@ -65,8 +65,9 @@ class Syphon:
     def _stop_receiving(self, path: str) -> None:
         """Leave messages in the backlog while there is no connection to the primary.
 
-        A pump would receive them as they are parked, find that out, and give them back: each is charged again when it
-        comes again. Where a single entity is unavailable, the pumps go on for the others.
+        Otherwise a pump would receive messages as they are parked, fail to send them, and release them, and each
+        message would be charged again at its next delivery. If only a single entity is unavailable, the pumps continue
+        for other entities.
         """
         error = self._pairing.health_of(path).failure
         if isinstance(error, ConnectionFailed | ConnectionLost):
@@ -75,19 +76,19 @@ class Syphon:
 
 
 class FactoryCoordination:
-    """The watch over both factories of a pair: they end together, in an application that hosts the syphon.
+    """The coordination of both factories, which are closed together in an application that hosts the syphon.
 
-    When one is closed or faults while the other is neither, the other has a grace of 5 seconds to be closed, too; else
-    it is faulted, with an error that names both.
+    If one factory is closed or faults, the other must be closed within `close_grace` or `fault_grace`; otherwise the
+    other factory is faulted, with an error that names both.
     """
 
     def __init__(self, pairing: Pairing) -> None:
-        """`start` begins."""
+        """Create the coordination; `start` starts watching."""
         self._pairing = pairing
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Watch from now on."""
+        """Start watching both factories."""
         primary, secondary = self._pairing.primary, self._pairing.secondary
         self._tasks = [
             asyncio.ensure_future(self._watch(primary, secondary)),
@@ -95,12 +96,12 @@ class FactoryCoordination:
         ]
 
     def close(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         for task in self._tasks:
             task.cancel()
 
     async def _watch(self, factory: MessagingFactory, partner: MessagingFactory) -> None:
-        """Fault `partner` if it outlives `one` for too long."""
+        """Fault `partner` if it is still open when the grace period after the close or fault of `factory` is over."""
         await factory.ended.wait()
         options = self._pairing.options
         has_faulted = factory.state is FactoryState.FAULTED
@@ -113,7 +114,7 @@ class FactoryCoordination:
             error = PairedMessagingFactoryError(
                 f"the factory for {factory.address} {reason}, and its partner for {partner.address} was not "
                 "closed within"
-                f" {grace_s:g} s: it is faulted"
+                f" {grace_s:g} s, so the partner was faulted"
             )
             partner.abort(error)
             self._pairing.event_publisher.emit(EventKind.FACTORY_FAULTED, reason=str(error))

@@ -1,12 +1,13 @@
-"""Messages that a backlog queue withholds from its pump while their destination accepts nothing.
+"""Messages that a backlog queue withholds from its pump while their destination accepts no messages.
 
-The queue skips them, so they stay in their places, and are neither received nor deferred nor charged while they wait.
+The queue skips withheld messages: they keep their places, and are neither delivered nor deferred nor charged meanwhile.
 
-Owns: which paths the queue is told to withhold, one request at a time (`Withholding`); and the messages of one
-destination that are in hand meanwhile (`WithheldMessages`). A request names all paths, so the last one that is answered
-holds, whatever became of those before. The queue forgets all paths when the pump's link ends.
+Owns: the paths that the queue withholds, with one request at a time (`WithheldPaths`), and the messages for one
+destination that were received before (`WithheldMessages`). A request names all paths, so the last confirmed request is
+valid, whatever the outcome of earlier requests. The queue forgets all paths when the pump's link ends.
 
-Only twinbus can withhold messages: with another server, and for what cannot be withheld, messages are deferred.
+Only twinbus can withhold messages. With other servers, messages are deferred, and so are messages that cannot be
+withheld.
 """
 
 from __future__ import annotations
@@ -30,38 +31,38 @@ log: Final = logging.getLogger(__name__)
 
 WITHHOLD_OPERATION: Final = "twinbus:withhold"
 MAX_PATHS: Final = 200
-"""Of each destination one message is kept to probe with, which takes some of the pump's credit. With more destinations
-that accept nothing, messages of the others are deferred."""
+"""The maximum number of withheld paths. One message per destination is kept for probes, which uses the pump's credit.
+Messages for further destinations are deferred."""
 RETRY_PAUSE_S: Final = 0.5
-"""Between requests to deliver messages, until one succeeds."""
+"""The pause between requests to deliver messages again, until one succeeds."""
 
 
 class WithheldPaths:
     """The paths that one backlog queue withholds."""
 
     def __init__(self, receiver: MessageReceiver, *, is_possible: bool) -> None:
-        """`receiver` has the queue for itself. `is_possible`: the server may be able to withhold messages."""
+        """Create an empty set for an exclusive receiver. `is_possible`: the server may support withholding."""
         self._receiver = receiver
         self._is_possible = is_possible
         self._paths: set[str] = set()
         self._confirmed_paths: list[str] | None = []
-        """What the queue withholds; None if that is not known."""
+        """The paths that the queue withholds; None if unknown."""
         self._has_withheld = False
         self._request_lock = asyncio.Lock()
 
     def can_add(self, path: str) -> bool:
-        """Tell whether messages for a path can be withheld, too."""
+        """Return whether messages for this path can be withheld as well."""
         return self._is_possible and (path in self._paths or len(self._paths) < MAX_PATHS)
 
     async def add(self, path: str) -> bool:
-        """Withhold messages for a path; False if the queue may not do so."""
+        """Withhold messages for a path; return whether the queue has confirmed that it does."""
         if not self.can_add(path):
             return False
         self._paths.add(path)
         return await self._send_paths() and path in self._paths
 
     async def remove(self, path: str) -> bool:
-        """Have messages for a path delivered again; False if the queue may still withhold them."""
+        """Deliver messages for a path again; return False if the queue may still withhold them."""
         self._paths.discard(path)
         return await self._send_paths()
 
@@ -89,51 +90,60 @@ class WithheldPaths:
                 False,
                 set(),
                 [],
-            )  # the server does not know the operation
+            )  # the server does not support the operation
         level = logging.WARNING if self._is_possible and lost_namespace(error) is None else logging.DEBUG
-        log.log(level, "'%s' was not told which messages to withhold: %s", self._receiver.path, error)
+        log.log(level, "the request to withhold messages of '%s' failed: %s", self._receiver.path, error)
 
 
 class WithheldMessages:
-    """The messages of one destination, while its backlog queue withholds them."""
+    """The messages for one destination while its backlog queue withholds them."""
 
     def __init__(self, source: BacklogSource, path: str) -> None:
-        """None is withheld. `path` is the destination's: the queue compares paths without regard to case."""
+        """Create the state of a destination without withheld messages.
+
+        `path` is the path of the destination; the queue compares paths case-insensitively.
+        """
         self.is_withholding = False
-        """Messages are withheld, or will be in a moment; else they are deferred."""
+        """Whether messages are withheld, or a request to withhold them will follow; otherwise they are deferred."""
         self.is_confirmed = False
-        """The queue has confirmed that it withholds them."""
+        """Whether the queue has confirmed that it withholds the messages."""
         self.received: list[DeliveredParkedMessage] = []
-        """Messages that were received: only the oldest one, once the queue has confirmed."""
+        """Messages that were received: only the oldest one after the queue has confirmed."""
         self.may_be_withheld = False
-        """The queue may withhold them: it was told to."""
+        """Whether a request to withhold the messages was sent."""
         self._source = source
         self._path_key = canonical_key(path)
         self._releases: list[asyncio.Future[None]] = []
 
     @property
     def is_possible(self) -> bool:
-        """The queue can withhold them, as far as is known."""
+        """Whether the queue can withhold the messages, as far as is known."""
         return self._source.withheld_paths.can_add(self._path_key)
 
     def add(self, message: DeliveredParkedMessage) -> list[DeliveredParkedMessage]:
-        """Keep a message, if none is older and the queue withholds the others. Returns those that were given back."""
+        """Keep a message, and return the messages that were released.
+
+        After the queue has confirmed that it withholds messages, only the oldest message is kept.
+        """
         self.received.append(message)
         return self._release_all_but(1) if self.is_confirmed else []
 
     def take_oldest(self) -> list[DeliveredParkedMessage]:
-        """The message to probe the destination with, if there is one."""
+        """Return the message for a probe, if there is one."""
         self.received.sort(key=_sequence_number_of)
         oldest, self.received = self.received[:1], self.received[1:]
-        return [parcel for parcel in oldest if self._source.restore_again(parcel)]  # it may have waited for long
+        return [message for message in oldest if self._source.restore_again(message)]  # unless it has expired
 
     def take_all(self) -> list[DeliveredParkedMessage]:
-        """The messages in hand, oldest first."""
-        taken, self.received = sorted(self.received, key=_sequence_number_of), []
-        return taken
+        """Return all received messages, oldest first."""
+        messages, self.received = sorted(self.received, key=_sequence_number_of), []
+        return messages
 
     async def begin(self) -> list[DeliveredParkedMessage] | None:
-        """Have messages withheld, and give back all but the oldest: those; None if the queue may not withhold them."""
+        """Withhold messages, and release all received messages but the oldest.
+
+        Returns the released messages, or None if the queue does not confirm that it withholds messages.
+        """
         self.may_be_withheld = True
         if not await self._source.withheld_paths.add(self._path_key):
             self.is_withholding = False
@@ -142,32 +152,32 @@ class WithheldMessages:
         return self._release_all_but(1)
 
     async def release_all(self) -> list[DeliveredParkedMessage]:
-        """Give back all messages, and wait until they are in their places: later ones would overtake them otherwise."""
-        given_back: list[DeliveredParkedMessage] = []
+        """Release all messages and wait for the confirmations, so that later messages do not overtake them."""
+        released: list[DeliveredParkedMessage] = []
         while self.received or self._releases:
-            given_back += self._release_all_but(0)
+            released += self._release_all_but(0)
             await asyncio.wait(self._releases)
             self._releases = [future for future in self._releases if not future.done()]
-        return given_back
+        return released
 
     async def end(self) -> None:
-        """Have all messages delivered, in order."""
+        """Let the queue deliver all messages again, in order."""
         self.is_withholding = self.is_confirmed = self.may_be_withheld = False
-        while not await self._source.withheld_paths.remove(self._path_key):  # noqa: ASYNC110  # nobody tells when it would succeed
+        while not await self._source.withheld_paths.remove(self._path_key):  # noqa: ASYNC110  # no event signals when a retry would succeed
             await asyncio.sleep(RETRY_PAUSE_S)
 
     def _release_all_but(self, count: int) -> list[DeliveredParkedMessage]:
-        """Release messages to their places, except the oldest so many."""
+        """Release messages to their places, except the `count` oldest."""
         if len(self.received) <= count:
             return []
         self.received.sort(key=_sequence_number_of)
-        given_back, self.received = self.received[count:], self.received[:count]
-        releases = self._source.release(given_back)
+        released, self.received = self.received[count:], self.received[:count]
+        releases = self._source.release(released)
         for future in releases:
-            # A message that was not released comes again when its lock is over, or its link.
+            # A message that was not released is redelivered when its lock expires or its link ends.
             future.add_done_callback(ignore_failure)
         self._releases = [future for future in self._releases if not future.done()] + releases
-        return given_back
+        return released
 
 
 def _sequence_number_of(message: DeliveredParkedMessage) -> int:

@@ -1,4 +1,4 @@
 """The operations of `<entity>/$management`: peek, schedule, renew, settle, sessions, rules, deletion.
 
-Owns: reading the arguments of a request and writing its response. The broker carries out the operation.
+Owns: parsing the arguments of a request and encoding its response. The broker executes the operation.
 """

@@ -1,4 +1,4 @@
-"""Operations that delete messages nobody has, bring dead letters back, or are for who reads a queue as a log."""
+"""Operations that delete messages, resubmit dead letters, or serve clients that read a queue as a log."""
 
 from __future__ import annotations
 
@@ -20,132 +20,134 @@ if TYPE_CHECKING:
 
 MAX_BATCH_DELETE: Final = 4_000
 MAX_RESUBMIT: Final = READ_BATCH_SIZE
-"""They move together, so they are read together."""
+"""How many dead letters can be resubmitted at once: they move together, so they are read together."""
 
 
 def batch_delete(context: RequestContext, arguments: Arguments, on_reply: OnReply) -> None:
     """Delete the oldest active messages."""
     context.check_epoch(arguments)
-    wanted = RemovalCriteria(
+    criteria = RemovalCriteria(
         max_count=min(arguments.whole_number("message-count", minimum=1), MAX_BATCH_DELETE),
         enqueued_before_ms=arguments.whole_number("enqueued-time-utc", minimum=-(2**63), default=2**63),
         session_id=arguments.session(),
     )
 
-    def removed(outcome: RemovalResult | ServiceBusError) -> None:
-        if isinstance(outcome, ServiceBusError):
-            on_reply(failure(outcome))
-        elif outcome.removed_count:
-            on_reply(success({"message-count": Int(outcome.removed_count)}))
+    def on_removed(result: RemovalResult | ServiceBusError) -> None:
+        if isinstance(result, ServiceBusError):
+            on_reply(failure(result))
+        elif result.removed_count:
+            on_reply(success({"message-count": Int(result.removed_count)}))
         else:
             on_reply(no_content({"message-count": Int(0)}))
 
-    context.fragment.local.removal.purge(wanted, removed)
+    context.fragment.local.removal.purge(criteria, on_removed)
 
 
 def purge(context: RequestContext, arguments: Arguments, on_reply: OnReply) -> None:
-    """Delete all messages of a state that nobody has."""
+    """Delete all messages in a state, except locked ones."""
     context.check_epoch(arguments)
     state = arguments.text_or_none("state") or "active"
     removal = context.fragment.local.removal
-    kinds: dict[str, Callable[[RemovalCriteria, OnRemoved], None]] = {
+    operations: dict[str, Callable[[RemovalCriteria, OnRemoved], None]] = {
         "active": removal.purge,
         "deferred": removal.remove_deferred,
         "scheduled": removal.remove_scheduled,
     }
-    if state not in kinds:
-        raise InvalidArgument(f"state is {state!r:.60}; it can be {', '.join(kinds)}")
-    kinds[state](RemovalCriteria(), _reply_with_counts(on_reply, "removed"))
+    if state not in operations:
+        raise InvalidArgument(f"state is {state!r:.60}; it must be one of {', '.join(operations)}")
+    operations[state](RemovalCriteria(), _reply_with_counts(on_reply, "removed"))
 
 
 def complete_up_to(context: RequestContext, arguments: Arguments, on_reply: OnReply) -> None:
-    """Complete active messages up to a sequence number; those that someone has are left."""
+    """Complete active messages up to a sequence number, except locked ones."""
     context.check_epoch(arguments)
     _check_fragment(arguments)
     _check_entity_id(context, arguments)
-    wanted = RemovalCriteria(max_sequence=arguments.whole_number("sequence-number", minimum=0))
-    context.fragment.local.removal.remove_active(wanted, _reply_with_counts(on_reply, "completed"))
+    criteria = RemovalCriteria(max_sequence=arguments.whole_number("sequence-number", minimum=0))
+    context.fragment.local.removal.remove_active(criteria, _reply_with_counts(on_reply, "completed"))
 
 
 def delete_by_sequence_number(context: RequestContext, arguments: Arguments, on_reply: OnReply) -> None:
-    """Delete messages by their sequence numbers, whatever their state."""
+    """Delete messages in any state by sequence number, except locked ones."""
     context.check_epoch(arguments)
 
-    def removed(found: list[int] | ServiceBusError) -> None:
-        if isinstance(found, ServiceBusError):
-            on_reply(failure(found))
+    def on_removed(numbers: list[int] | ServiceBusError) -> None:
+        if isinstance(numbers, ServiceBusError):
+            on_reply(failure(numbers))
         else:
-            on_reply(success({"sequence-numbers": Array(int, [*sorted(found)])}))
+            on_reply(success({"sequence-numbers": Array(int, [*sorted(numbers)])}))
 
-    context.fragment.local.removal.remove_by_sequence(arguments.sequence_numbers(), removed)
+    context.fragment.local.removal.remove_by_sequence(arguments.sequence_numbers(), on_removed)
 
 
 def list_fragments(context: RequestContext, _arguments: Arguments, on_reply: OnReply) -> None:
-    """From where to where each fragment's log reaches."""
+    """Return the fragment's range of sequence numbers, message count and availability."""
     fragment = context.fragment.local
-    holdings = fragment.message_table
+    table = fragment.message_table
 
-    def told(purged: int | ServiceBusError) -> None:
-        listed: dict[str, object] = {
+    def on_purged_found(purged: int | ServiceBusError) -> None:
+        description: dict[str, object] = {
             "fragment": fragment.number,
-            "low-sequence-number": holdings.low_watermark,
-            "next-sequence-number": holdings.committed.next_sequence,
-            "message-count": holdings.committed.active_count,
+            "low-sequence-number": table.low_watermark,
+            "next-sequence-number": table.committed.next_sequence,
+            "message-count": table.committed.active_count,
             "is-available": fragment.can_deliver,
         }
         if isinstance(purged, int):
-            listed["purged-sequence-number"] = purged
-        on_reply(success({"entity-id": context.entity.entity_id, "fragments": [listed]}))
+            description["purged-sequence-number"] = purged
+        on_reply(success({"entity-id": context.entity.entity_id, "fragments": [description]}))
 
     if fragment.can_deliver:
-        fragment.removal.find_purged_up_to(told)
+        fragment.removal.find_purged_up_to(on_purged_found)
     else:
-        told(StoreUnavailable("its store does not work"))
+        on_purged_found(StoreUnavailable("the store is down"))
 
 
 def check_resubmission(context: RequestContext, arguments: Arguments) -> None:
-    """InvalidArgument if it cannot be."""
+    """Raise InvalidArgument if the messages cannot be resubmitted."""
     if context.sub_queue is not SubQueue.DEAD_LETTER:
-        raise InvalidArgument(f"resubmit is for a dead-letter queue, and '{context.path}' is none")
+        raise InvalidArgument(f"resubmit needs a dead-letter queue, and '{context.path}' is not one")
     context.check_epoch(arguments)
     numbers = arguments.sequence_numbers()
     if len(numbers) > MAX_RESUBMIT:
-        raise InvalidArgument(f"sequence-numbers has {len(numbers)} numbers; {MAX_RESUBMIT} can be resubmitted at once")
+        raise InvalidArgument(f"sequence-numbers has {len(numbers)} numbers; resubmit at most {MAX_RESUBMIT} at once")
     if arguments.has("message") and len(numbers) > 1:
-        raise InvalidArgument("message is the new contents of one message, and sequence-numbers has several")
+        raise InvalidArgument("message replaces the contents of one message, but sequence-numbers has several")
 
 
 def resubmit(context: RequestContext, arguments: Arguments, on_reply: OnReply) -> None:
-    """Make dead letters active again: all of them, or none; perhaps with other contents."""
+    """Resubmit dead letters to their entity, optionally with new contents: all of them, or none."""
     check_resubmission(context, arguments)
     edited = arguments.binary("message") if arguments.has("message") else None
     numbers = arguments.sequence_numbers()
 
-    def resubmitted(found: list[int] | ServiceBusError) -> None:
-        if isinstance(found, ServiceBusError):
-            on_reply(failure(found))
+    def on_resubmitted(new_numbers: list[int] | ServiceBusError) -> None:
+        if isinstance(new_numbers, ServiceBusError):
+            on_reply(failure(new_numbers))
         else:
-            on_reply(success({"sequence-numbers": Array(int, list(found))}))
+            on_reply(success({"sequence-numbers": Array(int, list(new_numbers))}))
 
-    context.part.resubmit(numbers, edited, context.namespace.intake, resubmitted)
+    context.part.resubmit(numbers, edited, context.namespace.intake, on_resubmitted)
 
 
 def _reply_with_counts(on_reply: OnReply, count_name: str) -> Callable[[RemovalResult | ServiceBusError], None]:
-    def told(outcome: RemovalResult | ServiceBusError) -> None:
-        if isinstance(outcome, ServiceBusError):
-            on_reply(failure(outcome))
+    def on_removed(result: RemovalResult | ServiceBusError) -> None:
+        if isinstance(result, ServiceBusError):
+            on_reply(failure(result))
         else:
-            on_reply(success({count_name: outcome.removed_count, "skipped": outcome.skipped_count}))
+            on_reply(success({count_name: result.removed_count, "skipped": result.skipped_count}))
 
-    return told
+    return on_removed
 
 
 def _check_entity_id(context: RequestContext, arguments: Arguments) -> None:
-    """Raise EntityNotFound if the caller means an entity of this path that was deleted: its numbers are used again."""
-    found = context.entity.entity_id
-    meant = arguments.whole_number("entity-id", minimum=0, default=found)
-    if meant != found:
-        raise EntityNotFound(f"'{context.path}' was deleted and created again: its id was {meant}, and is {found}")
+    """Raise EntityNotFound if the caller means a deleted entity that had this path: its sequence numbers are reused."""
+    current_id = context.entity.entity_id
+    expected_id = arguments.whole_number("entity-id", minimum=0, default=current_id)
+    if expected_id != current_id:
+        raise EntityNotFound(
+            f"'{context.path}' was deleted and created again: its id was {expected_id}, and is now {current_id}"
+        )
 
 
 def _check_fragment(arguments: Arguments) -> None:

@@ -1,6 +1,6 @@
-"""Operations of `$management` on one fragment: they are carried out by the process that owns it.
+"""Routing of `$management` operations to the process that owns the fragment.
 
-Owns: which message of the peer protocol asks for which operation.
+Owns: the mapping between operations and messages in the peer protocol.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
-from twinbus.amqp.decode import decode
-from twinbus.amqp.encode import encode
+from twinbus.amqp.codec.decode import decode
+from twinbus.amqp.codec.encode import encode
 from twinbus.broker.ports.fragment import ManagementRequest
 from twinbus.broker.ports.peer_protocol import (
     BatchDelete,
@@ -64,20 +64,23 @@ OPERATION_BY_MESSAGE: Final[dict[type[ManagementCall], ManagementOperation]] = {
     ListFragments: deletion.list_fragments,
     Withhold: messages.withhold,
 }
-"""What the owner of a fragment does when another process asks for it."""
+"""The operations that the owner of a fragment executes for other processes."""
 _MESSAGE_BY_OPERATION: Final = {operation: message for message, operation in OPERATION_BY_MESSAGE.items()}
 
 
 def run_operation(
     operation: ManagementOperation, context: RequestContext, arguments: Arguments, on_reply: OnReply
 ) -> None:
-    """Carry out an operation where its fragment is; one that concerns no fragment, here. StoreUnavailable."""
-    act = partial(operation, context, arguments, on_reply)
-    kind = _MESSAGE_BY_OPERATION.get(operation)
-    if kind is None:
-        act()
+    """Run an operation at the owner of its fragment, or in this process if the operation needs no fragment.
+
+    Raise StoreUnavailable if the owner cannot be reached.
+    """
+    run_locally = partial(operation, context, arguments, on_reply)
+    message_type = _MESSAGE_BY_OPERATION.get(operation)
+    if message_type is None:
+        run_locally()
     else:
-        run_at_owner(kind, context, arguments, on_reply, act)
+        run_at_owner(message_type, context, arguments, on_reply, run_locally)
 
 
 def run_at_owner(
@@ -88,9 +91,9 @@ def run_at_owner(
     run_locally: Callable[[], None],
     transaction_id: int = 0,
 ) -> None:
-    """Have something done by the owner of a fragment: by `act` if that is this process, else as the message asks."""
+    """Run an operation at the owner of a fragment: `run_locally` in this process, or a message to another process."""
 
-    def answered(response: bytes | ServiceBusError) -> None:
+    def on_response(response: bytes | ServiceBusError) -> None:
         if isinstance(response, ServiceBusError):
             on_reply(failure(response))
         else:
@@ -100,7 +103,7 @@ def run_at_owner(
     request = ManagementRequest(
         message_type,
         lambda: encode(arguments.body),
-        answered,
+        on_response,
         client_id=context.client_id,
         transaction_id=transaction_id,
     )

@@ -1,6 +1,6 @@
-"""`<entity>/$management`: what a client asks of an entity beside sending and receiving.
+"""`<entity>/$management`: the node for operations on an entity other than sending and receiving.
 
-Owns: which operations there are, and the right that each needs. docs/management.md lists them.
+Owns: the table of operations, and the right that each one needs. docs/management.md lists the operations.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ OPERATIONS: Final[dict[str, tuple[Right, ManagementOperation]]] = {
     "twinbus:fragments": (Right.LISTEN, deletion.list_fragments),
     WITHHOLD_OPERATION: (Right.LISTEN, messages.withhold),
 }
-"""Each with the right it needs."""
+"""All operations, with the rights they need."""
 NEEDS_SEND_RIGHT: Final = frozenset({"twinbus:resubmit"})
-"""What brings messages into the queue needs the right to send to it, too."""
+"""Operations that also need the right Send, because they add messages to the queue."""
 
 
 ALLOWED_IN_OUTAGE: Final = frozenset(
@@ -68,13 +68,13 @@ ALLOWED_IN_OUTAGE: Final = frozenset(
         "com.microsoft:get-session-state",
     }
 )
-"""What goes on in an outage that is rehearsed: whoever has messages can finish with them."""
+"""Operations that are allowed during a rehearsed outage, so that receivers can finish their locked messages."""
 TRANSACTIONAL_OPERATIONS: Final[dict[str, TransactionalOperation]] = {
     "com.microsoft:schedule-message": transactional_operations.schedule,
     "com.microsoft:update-disposition": transactional_operations.update_disposition,
 }
 TOPIC_OPERATIONS: Final = frozenset({"com.microsoft:schedule-message", "com.microsoft:cancel-scheduled-message"})
-"""What can be asked of a topic: nothing is received from it."""
+"""Operations that are allowed on a topic, from which clients cannot receive."""
 
 
 LARGE_RESPONSES: Final[dict[str, int]] = {
@@ -84,75 +84,77 @@ LARGE_RESPONSES: Final[dict[str, int]] = {
     "com.microsoft:get-message-sessions": 131_072,
     "com.microsoft:enumerate-rules": 131_072,
 }
-"""Operations whose answers may be large, with the bytes that one may have, about."""
+"""Operations with large responses, and the estimated size of a response in bytes."""
 
 
 class ManagementNode:
-    """The `$management` of one entity or dead-letter queue, for one connection."""
+    """The node `$management` of one entity or dead-letter queue, for one connection."""
 
     def __init__(self, path: str, context: RequestContext, grants: ConnectionGrants, counter: UsageCounter) -> None:
-        """For whoever has the rights that each operation needs; what is asked is counted in `counter`."""
+        """Create the node. Operations need rights from `grants` and are counted in `counter`."""
         self._counter = counter
         self._path = path
         self._context = context
         self._grants = grants
 
     def estimate_response_bytes(self, request: Request) -> int:
-        """How many bytes the answer to a request may have, about; what is gathered for it included."""
+        """Return the estimated size of a response, including the pages read from all fragments for it."""
         operation = request.properties.get("operation") if isinstance(request.properties, dict) else None
-        weight = (
+        size = (
             LARGE_RESPONSES.get(operation, DEFAULT_RESPONSE_BYTES)
             if isinstance(operation, str)
             else DEFAULT_RESPONSE_BYTES
         )
         entity = self._context.entity
-        return weight * len(entity.parts) if operation == PEEK_OPERATION else weight
+        return size * len(entity.parts) if operation == PEEK_OPERATION else size
 
     def handle(self, request: Request, on_reply: OnReply) -> None:
-        """Do what is asked."""
+        """Execute a request. Raise a ServiceBusError if it is invalid or the caller lacks the right."""
         operation = request.required_text("operation")
-        found = OPERATIONS.get(operation)
-        if found is None:
-            raise NotImplementedHere(f"$management does not know {operation!r:.80}; it knows {', '.join(OPERATIONS)}")
-        right, act = found
-        subject = self._context
-        self._grants.check(right, f"{self._path}/$management")  # the SDK for JavaScript has a token for this node alone
+        entry = OPERATIONS.get(operation)
+        if entry is None:
+            raise NotImplementedHere(f"$management does not support {operation!r:.80}, only {', '.join(OPERATIONS)}")
+        right, operation_handler = entry
+        context = self._context
+        self._grants.check(
+            right, f"{self._path}/$management"
+        )  # the SDK for JavaScript may have a token for this node only
         if operation in NEEDS_SEND_RIGHT:
-            self._grants.check(Right.SEND, subject.entity.path)
+            self._grants.check(Right.SEND, context.entity.path)
 
-        def answer(response: Response) -> None:
+        def count_and_reply(response: Response) -> None:
             count_operation(self._counter, operation, request.body, response.body)
             on_reply(response)
 
         try:
-            self._run(operation, act, request, answer)
+            self._run(operation, operation_handler, request, count_and_reply)
         except ServiceBusError:
             count_operation(self._counter, operation, request.body, None)
             raise
 
     def _run(self, operation: str, handler: ManagementOperation, request: Request, on_reply: OnReply) -> None:
-        subject = self._context
+        context = self._context
         if operation not in TOPIC_OPERATIONS:
-            _ = subject.receivable  # raises for a topic
+            _ = context.receivable  # raises for a topic
         if operation not in ALLOWED_IN_OUTAGE:
-            subject.entity.check_outage()
-        subject.entity.record_access(subject.namespace.clock)
-        arguments = Arguments(request.body, max_id_characters=subject.namespace.limits.max_id_characters)
+            context.entity.check_outage()
+        context.entity.record_access(context.namespace.clock)
+        arguments = Arguments(request.body, max_id_characters=context.namespace.limits.max_id_characters)
         if operation == WITHHOLD_OPERATION:
-            subject.mark_withholding()
+            context.mark_withholding()
         if request.transaction is None:
-            divided = PARTITIONED_OPERATIONS.get(operation) if subject.entity.is_partitioned else None
-            if divided is not None:
-                divided(subject, arguments, on_reply)
+            partitioned_operation = PARTITIONED_OPERATIONS.get(operation) if context.entity.is_partitioned else None
+            if partitioned_operation is not None:
+                partitioned_operation(context, arguments, on_reply)
             else:
-                run_operation(handler, subject, arguments, on_reply)
+                run_operation(handler, context, arguments, on_reply)
         elif operation in TRANSACTIONAL_OPERATIONS:
-            TRANSACTIONAL_OPERATIONS[operation](subject, arguments, request.transaction, on_reply)
+            TRANSACTIONAL_OPERATIONS[operation](context, arguments, request.transaction, on_reply)
         else:
             raise InvalidOperation(
                 f"{operation} cannot be part of a transaction; {' and '.join(TRANSACTIONAL_OPERATIONS)} can"
             )
 
     def error_response(self, error: ServiceBusError) -> Response:
-        """Status, condition and text."""
+        """Return the response to a request that failed: status, condition and text."""
         return failure(error)

@@ -1,8 +1,8 @@
-"""Requests to the `$management` of a partitioned entity: each is divided into requests to its fragments.
+"""Requests to the `$management` of a partitioned entity, which are split into requests to its fragments.
 
-Owns: which fragments are asked for what, and how their answers become one. What a fragment does with its request is
-what a plain entity does. What is "all or none" on a plain entity is so within a fragment; over several it is looked
-before whether all of it can be done, where that can be.
+Owns: the choice of fragments for an operation, and the merging of their responses. Each fragment executes its request
+like a plain entity. An operation that is "all or none" on a plain entity is "all or none" within each fragment. Before
+an operation on several fragments, all fragments are asked whether their part can succeed, where possible.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def _run_and_merge(
     merge_responses: MergeResponses,
     on_reply: OnReply,
 ) -> None:
-    """Have something done in several fragments, each with arguments of its own, and answer when all have."""
-    _run_all(context, operation, requests, lambda answers: on_reply(merge_responses(answers)))
+    """Run an operation in several fragments, each with its own arguments; reply when all have responded."""
+    _run_all(context, operation, requests, lambda responses: on_reply(merge_responses(responses)))
 
 
 def _run_all(
@@ -57,24 +57,26 @@ def _run_all(
     requests: Mapping[int, Arguments],
     on_all_replies: OnAllReplies,
 ) -> None:
-    answers: dict[int, Response] = {}
+    responses: dict[int, Response] = {}
 
-    def answered(number: int, response: Response) -> None:
-        answers[number] = response
-        if len(answers) == len(requests):
-            on_all_replies({number: answers[number] for number in requests})
+    def on_response(number: int, response: Response) -> None:
+        responses[number] = response
+        if len(responses) == len(requests):
+            on_all_replies({number: responses[number] for number in requests})
 
     for number, arguments in requests.items():
         try:
-            run_operation(operation, context.per_fragment[number], arguments, partial(answered, number))
+            run_operation(operation, context.per_fragment[number], arguments, partial(on_response, number))
         except ServiceBusError as error:
-            answered(number, failure(error))
+            on_response(number, failure(error))
 
 
 def first_failure(responses: Mapping[int, Response]) -> Response | None:
-    """The first of several answers that says no."""
-    bad = (one for one in responses.values() if one.properties["statusCode"] not in (_STATUS_OK, _STATUS_NO_CONTENT))
-    return next(bad, None)
+    """Return the first failed response, or None."""
+    failures = (
+        each for each in responses.values() if each.properties["statusCode"] not in (_STATUS_OK, _STATUS_NO_CONTENT)
+    )
+    return next(failures, None)
 
 
 def _merge_success(responses: Mapping[int, Response]) -> Response:
@@ -85,26 +87,26 @@ def _merge_success(responses: Mapping[int, Response]) -> Response:
 
 
 def _split_by_sequence_number(context: RequestContext, arguments: Arguments) -> dict[int, Arguments]:
-    """The arguments of each fragment that some of the sequence numbers are of."""
+    """Return the arguments for each fragment that owns some of the sequence numbers."""
     numbers: dict[int, list[int]] = {}
     for number in arguments.sequence_numbers():
         fragment = fragment_of_sequence(number)
         numbers.setdefault(fragment if fragment < len(context.per_fragment) else 0, []).append(number)
-    return {fragment: arguments.with_changes(**{"sequence-numbers": some}) for fragment, some in numbers.items()}
+    return {fragment: arguments.with_changes(**{"sequence-numbers": values}) for fragment, values in numbers.items()}
 
 
 def _cancel(context: RequestContext, arguments: Arguments, on_reply: OnReply) -> None:
-    """All of them, or none: where they are of several fragments, it is looked first whether all are there."""
+    """Cancel scheduled messages: all of them, or none. First check in all fragments whether the messages exist."""
     _ = context.sendable  # raises for a subscription
     requests = _split_by_sequence_number(context, arguments)
 
-    def found(response: Response) -> None:
+    def on_found(response: Response) -> None:
         if first_failure({0: response}) is not None:
             on_reply(response)
         else:
             _run_and_merge(context, messages.cancel_scheduled, requests, _merge_success, on_reply)
 
-    _run_and_merge(context, messages.find_scheduled, requests, _merge_success, found)
+    _run_and_merge(context, messages.find_scheduled, requests, _merge_success, on_found)
 
 
 def _delete_by_sequence_number(context: RequestContext, arguments: Arguments, on_reply: OnReply) -> None:
@@ -127,13 +129,13 @@ def _resubmit(context: RequestContext, arguments: Arguments, on_reply: OnReply) 
 
 
 def _check_same_fragment(context: RequestContext, arguments: Arguments) -> None:
-    """InvalidOperation if a message is changed so that its key leads elsewhere: nobody would look where it is then."""
-    terms, parcel, now_ms = context.entity.validation_policy, IncomingBatch(), context.namespace.clock.wall_ms()
-    wanted = ValidationPolicy(
-        requires_session=terms.requires_session, detects_duplicates=terms.detects_duplicates, is_partitioned=True
+    """Raise InvalidOperation if the new contents have a partition key of another fragment: clients would look there."""
+    policy, batch, now_ms = context.entity.validation_policy, IncomingBatch(), context.namespace.clock.wall_ms()
+    partitioned_policy = ValidationPolicy(
+        requires_session=policy.requires_session, detects_duplicates=policy.detects_duplicates, is_partitioned=True
     )
-    context.namespace.intake.add_to(parcel, arguments.binary("message"), 0, now_ms, wanted)
-    key = next(iter(parcel.partition_keys), None)
+    context.namespace.intake.add_to(batch, arguments.binary("message"), 0, now_ms, partitioned_policy)
+    key = next(iter(batch.partition_keys), None)
     (number,) = arguments.sequence_numbers()
     if key is not None and fragment_of(key) != fragment_of_sequence(number):
         raise InvalidOperation(
@@ -143,25 +145,25 @@ def _check_same_fragment(context: RequestContext, arguments: Arguments) -> None:
 
 
 def _merge_sequence_numbers(responses: Mapping[int, Response]) -> Response:
-    bad = first_failure(responses)
-    if bad is not None:
-        return bad
-    numbers = [number for one in responses.values() for number in _response_items(one, "sequence-numbers")]
+    failed = first_failure(responses)
+    if failed is not None:
+        return failed
+    numbers = [number for response in responses.values() for number in _response_items(response, "sequence-numbers")]
     return success({"sequence-numbers": Array(int, numbers)})
 
 
 def _response_items(response: Response, name: str) -> list[object]:
-    found = response.body.get(name) if isinstance(response.body, dict) else None
-    return list(found.items) if isinstance(found, Array) else list(found or ())
+    items = response.body.get(name) if isinstance(response.body, dict) else None
+    return list(items.items) if isinstance(items, Array) else list(items or ())
 
 
 def _receive_deferred(context: RequestContext, arguments: Arguments, on_reply: OnReply) -> None:
-    """All of them, or none: where one fragment cannot give what it is asked for, the others take back what they gave.
+    """Receive deferred messages: all, or none. If one fragment fails, the other fragments release their messages.
 
-    So messages that are to be deleted are locked first, and deleted when all are.
+    Messages that are received and deleted are therefore locked first, and deleted when all are locked.
     """
     session = arguments.session()
-    if session is not None and context.fragment.has_sessions:  # what is not in its fragment is not its own
+    if session is not None and context.fragment.has_sessions:  # all messages in a session are in one fragment
         run_operation(messages.receive_deferred, context.per_fragment[fragment_of(session)], arguments, on_reply)
         return
     requests = _split_by_sequence_number(context, arguments)
@@ -169,46 +171,47 @@ def _receive_deferred(context: RequestContext, arguments: Arguments, on_reply: O
     deletes = mode == 0 and len(requests) > 1
     if deletes:
         requests = {
-            number: one.with_changes(**{"receiver-settle-mode": _PEEK_LOCK}) for number, one in requests.items()
+            number: fragment_arguments.with_changes(**{"receiver-settle-mode": _PEEK_LOCK})
+            for number, fragment_arguments in requests.items()
         }
 
-    def taken(answers: Mapping[int, Response]) -> None:
-        bad = first_failure(answers)
-        given = {number: _response_items(one, "messages") for number, one in answers.items()}
-        items = [item for some in given.values() for item in some]
-        if bad is not None:
-            _settle_all(context, Disposition.RELEASE, given, lambda _: on_reply(bad))
+    def on_all_locked(responses: Mapping[int, Response]) -> None:
+        failed = first_failure(responses)
+        received = {number: _response_items(response, "messages") for number, response in responses.items()}
+        items = [item for fragment_items in received.values() for item in fragment_items]
+        if failed is not None:
+            _settle_all(context, Disposition.RELEASE, received, lambda _: on_reply(failed))
         elif not deletes:
             on_reply(success({"messages": items}))
         else:
-            bare = [{"message": item["message"]} for item in items if isinstance(item, dict)]
-            deleted = success({"messages": bare})
+            unlocked = [{"message": item["message"]} for item in items if isinstance(item, dict)]
+            deleted = success({"messages": unlocked})
             _settle_all(
-                context, Disposition.COMPLETE, given, lambda error: on_reply(failure(error) if error else deleted)
+                context, Disposition.COMPLETE, received, lambda error: on_reply(failure(error) if error else deleted)
             )
 
-    _run_all(context, messages.receive_deferred, requests, taken)
+    _run_all(context, messages.receive_deferred, requests, on_all_locked)
 
 
 def _settle_all(
     context: RequestContext, disposition: Disposition, received: Mapping[int, list[object]], on_done: OnDone
 ) -> None:
-    """Settle what several fragments gave under locks."""
-    locked = {
+    """Settle messages that several fragments have locked."""
+    tokens_by_fragment = {
         number: [item["lock-token"].bytes for item in items if isinstance(item, dict)]
         for number, items in received.items()
         if items
     }
-    told = when_all(len(locked), on_done)
-    for number, tokens in locked.items():
+    on_settled = when_all(len(tokens_by_fragment), on_done)
+    for number, tokens in tokens_by_fragment.items():
         fragment = context.per_fragment[number].fragment
         numbers = fragment.lock_numbers(tokens)
         try:
-            if len(fragment.settlement.settle(disposition, numbers, told, {})) == len(numbers):
-                told(lock_lost_error())  # nobody else tells it
+            if len(fragment.settlement.settle(disposition, numbers, on_settled, {})) == len(numbers):
+                on_settled(lock_lost_error())  # `settle` does not call back if all locks are lost
         except ServiceBusError as error:
-            told(error)
-    if not locked:
+            on_settled(error)
+    if not tokens_by_fragment:
         on_done(None)
 
 
@@ -216,31 +219,36 @@ def _settle_all(
 
 
 def split_by_lock_token(context: RequestContext, arguments: Arguments) -> dict[int, Arguments]:
-    """The arguments of each fragment that some of the lock tokens are of. MessageLockLost if one is of none."""
+    """Return the arguments for each fragment that issued some of the lock tokens.
+
+    Raise MessageLockLost if a token names a fragment that does not exist.
+    """
     tokens: dict[int, list[object]] = {}
     for token in arguments.lock_tokens():
         number = token.bytes[TOKEN_FRAGMENT_BYTE]
         if number >= len(context.per_fragment):
             raise lock_lost_error()
         tokens.setdefault(number, []).append(token)
-    return {number: arguments.with_changes(**{"lock-tokens": some}) for number, some in tokens.items()}
+    return {number: arguments.with_changes(**{"lock-tokens": values}) for number, values in tokens.items()}
 
 
 def _renew_lock(context: RequestContext, arguments: Arguments, on_reply: OnReply) -> None:
     messages.check_lock_renewal(context)
     requests = split_by_lock_token(context, arguments)
-    for number, one in requests.items():
-        messages.held_lock_numbers(context.per_fragment[number], one)
+    for number, fragment_arguments in requests.items():
+        messages.held_lock_numbers(context.per_fragment[number], fragment_arguments)
     order = [token.bytes for token in arguments.lock_tokens()]
 
-    def merge(answers: Mapping[int, Response]) -> Response:
-        bad = first_failure(answers)
-        if bad is not None:
-            return bad
+    def merge(responses: Mapping[int, Response]) -> Response:
+        failed = first_failure(responses)
+        if failed is not None:
+            return failed
         times = {
             token.bytes: time
-            for number, one in requests.items()
-            for token, time in zip(one.lock_tokens(), _response_items(answers[number], "expirations"), strict=True)
+            for number, fragment_arguments in requests.items()
+            for token, time in zip(
+                fragment_arguments.lock_tokens(), _response_items(responses[number], "expirations"), strict=True
+            )
         }
         return success({"expirations": Array(Timestamp, [times[token] for token in order])})
 
@@ -249,8 +257,8 @@ def _renew_lock(context: RequestContext, arguments: Arguments, on_reply: OnReply
 
 def _update_disposition(context: RequestContext, arguments: Arguments, on_reply: OnReply) -> None:
     requests = split_by_lock_token(context, arguments)
-    for number, one in requests.items():
-        messages.held_lock_numbers(context.per_fragment[number], one)
+    for number, fragment_arguments in requests.items():
+        messages.held_lock_numbers(context.per_fragment[number], fragment_arguments)
     _run_and_merge(context, messages.update_disposition, requests, _merge_success, on_reply)
 
 
@@ -258,55 +266,55 @@ def _update_disposition(context: RequestContext, arguments: Arguments, on_reply:
 
 
 def _route_by_session(operation: ManagementOperation) -> ManagementOperation:
-    """What is asked of one session is asked of the fragment that it is in."""
+    """Return an operation that runs in the fragment of its session."""
 
-    def asked(subject: RequestContext, arguments: Arguments, reply: OnReply) -> None:
+    def run_in_session_fragment(context: RequestContext, arguments: Arguments, on_reply: OnReply) -> None:
         session = arguments.session()
         run_operation(
-            operation, subject.per_fragment[fragment_of(session) if session is not None else 0], arguments, reply
+            operation, context.per_fragment[fragment_of(session) if session is not None else 0], arguments, on_reply
         )
 
-    return asked
+    return run_in_session_fragment
 
 
 def _list_sessions(context: RequestContext, arguments: Arguments, on_reply: OnReply) -> None:
-    """Fragment by fragment; those that come before what is asked for are counted again each time."""
+    """List the sessions of one fragment after the other; skipped sessions are read again for every page."""
     context.check_has_sessions()
     skip = arguments.whole_number("skip", minimum=0, default=0)
     top = min(
         arguments.whole_number("top", minimum=1, default=sessions.MAX_LISTED_SESSIONS), sessions.MAX_LISTED_SESSIONS
     )
-    found: list[object] = []
-    passed = 0
+    session_ids: list[object] = []
+    seen_count = 0
 
-    def ask(number: int, at: int) -> None:
-        if number == len(context.per_fragment) or len(found) == top:
-            full: dict[str, object] = {"skip": Int(skip + len(found)), "sessions-ids": Array(str, found)}
-            on_reply(success(full) if found else no_content())
+    def list_fragment(number: int, offset: int) -> None:
+        if number == len(context.per_fragment) or len(session_ids) == top:
+            body: dict[str, object] = {"skip": Int(skip + len(session_ids)), "sessions-ids": Array(str, session_ids)}
+            on_reply(success(body) if session_ids else no_content())
             return
 
-        def listed(response: Response) -> None:
-            nonlocal passed
+        def on_listed(response: Response) -> None:
+            nonlocal seen_count
             if first_failure({0: response}) is not None:
                 on_reply(response)
                 return
             names = _response_items(response, "sessions-ids")
             for name in names:
-                passed += 1
-                if passed > skip and len(found) < top:
-                    found.append(name)
+                seen_count += 1
+                if seen_count > skip and len(session_ids) < top:
+                    session_ids.append(name)
             if len(names) < sessions.MAX_LISTED_SESSIONS:
-                ask(number + 1, 0)
+                list_fragment(number + 1, 0)
             else:
-                ask(number, at + len(names))
+                list_fragment(number, offset + len(names))
 
-        page = arguments.with_changes(skip=at, top=sessions.MAX_LISTED_SESSIONS)
+        page = arguments.with_changes(skip=offset, top=sessions.MAX_LISTED_SESSIONS)
         try:
-            run_operation(sessions.list_sessions, context.per_fragment[number], page, listed)
+            run_operation(sessions.list_sessions, context.per_fragment[number], page, on_listed)
         except ServiceBusError as error:
             on_reply(failure(error))
 
-    ask(0, 0)
+    list_fragment(0, 0)
 
 
 # --- everywhere -------------------------------------------------------------------------------------------------------
@@ -321,55 +329,54 @@ def _peek(context: RequestContext, arguments: Arguments, on_reply: OnReply) -> N
 
 
 def _batch_delete(context: RequestContext, arguments: Arguments, on_reply: OnReply) -> None:
-    """From one fragment after the other, until there are enough."""
-    most = min(arguments.whole_number("message-count", minimum=1), deletion.MAX_BATCH_DELETE)
+    """Delete from one fragment after the other until enough messages are deleted."""
+    max_count = min(arguments.whole_number("message-count", minimum=1), deletion.MAX_BATCH_DELETE)
     removed = 0
 
-    def ask(number: int) -> None:
-        if number == len(context.per_fragment) or removed == most:
-            count: dict[str, object] = {"message-count": Int(removed)}
-            on_reply(success(count) if removed else no_content(count))
+    def delete_from(number: int) -> None:
+        if number == len(context.per_fragment) or removed == max_count:
+            body: dict[str, object] = {"message-count": Int(removed)}
+            on_reply(success(body) if removed else no_content(body))
             return
 
-        def told(response: Response) -> None:
+        def on_deleted(response: Response) -> None:
             nonlocal removed
             if first_failure({0: response}) is not None and not removed:
                 on_reply(response)
                 return
-            some = response.body.get("message-count") if isinstance(response.body, dict) else 0
-            removed += some if isinstance(some, int) else 0
-            ask(number + 1)
+            deleted_count = response.body.get("message-count") if isinstance(response.body, dict) else 0
+            removed += deleted_count if isinstance(deleted_count, int) else 0
+            delete_from(number + 1)
 
         try:
-            page = arguments.with_changes(**{"message-count": most - removed})
-            run_operation(deletion.batch_delete, context.per_fragment[number], page, told)
+            page = arguments.with_changes(**{"message-count": max_count - removed})
+            run_operation(deletion.batch_delete, context.per_fragment[number], page, on_deleted)
         except ServiceBusError as error:
-            told(failure(error))
+            on_deleted(failure(error))
 
-    ask(0)
+    delete_from(0)
 
 
 def _purge(context: RequestContext, arguments: Arguments, on_reply: OnReply) -> None:
-    everywhere = dict.fromkeys(range(len(context.per_fragment)), arguments)
-    _run_and_merge(context, deletion.purge, everywhere, _merge_sums, on_reply)
+    requests = dict.fromkeys(range(len(context.per_fragment)), arguments)
+    _run_and_merge(context, deletion.purge, requests, _merge_sums, on_reply)
 
 
 def _merge_sums(responses: Mapping[int, Response]) -> Response:
-    bad = first_failure(responses)
-    if bad is not None:
-        return bad
-    bodies = [one.body for one in responses.values() if isinstance(one.body, dict)]
+    failed = first_failure(responses)
+    if failed is not None:
+        return failed
+    bodies = [response.body for response in responses.values() if isinstance(response.body, dict)]
     return success({name: sum(body[name] for body in bodies) for name in bodies[0]})
 
 
 def _complete_up_to(context: RequestContext, arguments: Arguments, on_reply: OnReply) -> None:
-    """The sequence number says of which fragment it is; who names that as well has to name the same."""
+    """Complete messages in the fragment of the sequence number; a `fragment` argument must name the same fragment."""
     implied = fragment_of_sequence(arguments.whole_number("sequence-number", minimum=0))
     number = arguments.whole_number("fragment", minimum=0, default=implied)
     if number >= len(context.per_fragment) or implied not in (number, 0):
         raise InvalidArgument(
-            f"fragment is {number}, and sequence-number one of fragment {implied}; there are "
-            f"{len(context.per_fragment)}"
+            f"fragment is {number}, but sequence-number belongs to fragment {implied} of {len(context.per_fragment)}"
         )
     run_operation(
         deletion.complete_up_to, context.per_fragment[number], arguments.with_changes(fragment=None), on_reply
@@ -377,13 +384,13 @@ def _complete_up_to(context: RequestContext, arguments: Arguments, on_reply: OnR
 
 
 def _list_fragments(context: RequestContext, arguments: Arguments, on_reply: OnReply) -> None:
-    def merge(answers: Mapping[int, Response]) -> Response:
-        listed = [
+    def merge(responses: Mapping[int, Response]) -> Response:
+        descriptions = [
             item
-            for number, one in answers.items()
-            for item in _response_items(one, "fragments") or [{"fragment": number, "is-available": False}]
+            for number, response in responses.items()
+            for item in _response_items(response, "fragments") or [{"fragment": number, "is-available": False}]
         ]
-        return success({"entity-id": context.entity.entity_id, "fragments": listed})
+        return success({"entity-id": context.entity.entity_id, "fragments": descriptions})
 
     _run_and_merge(
         context, deletion.list_fragments, dict.fromkeys(range(len(context.per_fragment)), arguments), merge, on_reply
@@ -418,4 +425,4 @@ PARTITIONED_OPERATIONS: Final[dict[str, ManagementOperation]] = {
     "twinbus:fragments": _list_fragments,
     "twinbus:withhold": _withhold,
 }
-"""What is done otherwise than on a plain entity; the rest is the same."""
+"""Operations that differ from those on a plain entity."""

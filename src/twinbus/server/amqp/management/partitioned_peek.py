@@ -1,15 +1,16 @@
-"""Peeking into a partitioned entity: messages of all fragments, in the order of their age.
+"""Peeking into a partitioned entity: messages from all fragments, ordered by age.
 
-The order is that of (enqueued time, fragment, sequence number). A client asks for the messages from a sequence number n
-on, which stands for a place in that order: behind message n - 1, if that is there, or ended a page not long ago, as it
-did for who reads page by page; else before the first message of n's fragment that is not below n. The other fragments
-are entered at that time: it never decreases in a fragment, so the place is found without reading what is before it. So
-each message is seen once, over any number of pages. From 1 or below means from the beginning.
+The order is (enqueued time, fragment, sequence number). A request for the messages from sequence number n on names a
+position in this order. If message n - 1 exists or was recently the last message on a page, the position is after
+message n - 1, as for a client that reads page by page. Otherwise, the position is before the first message in n's
+fragment that is not below n. Peeking in the other fragments starts at the enqueued time of this position. Enqueued
+times never decrease within a fragment, so the start is found without reading earlier messages. Each message is
+therefore seen once, over any number of pages. A sequence number of 1 or less means the beginning.
 
-A dead-letter queue is shown fragment by fragment: what is in it is as old as it was before, so its times say nothing of
-where a message lies.
+A dead-letter queue is listed fragment by fragment: dead letters keep their original enqueued times, so later dead
+letters may have earlier times.
 
-Owns: that order. Fragments that do not answer are left out, and named in the answer.
+Owns: this order. Fragments that do not respond are omitted from the page, and named in the response.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class PeekPosition(NamedTuple):
-    """Of a message in the order of all."""
+    """The position of a message in the order of all fragments."""
 
     enqueued_ms: int
     fragment: int
@@ -40,10 +41,10 @@ class PeekPosition(NamedTuple):
 
 
 class PartitionedPeek:
-    """One page."""
+    """The request for one page of messages."""
 
     def __init__(self, context: RequestContext, arguments: Arguments, on_reply: OnReply) -> None:
-        """InvalidArgument."""
+        """Parse the arguments. Raise InvalidArgument if one is invalid."""
         self._context = context
         self._on_reply = on_reply
         self._omits_bodies = arguments.boolean("omit-message-body")
@@ -53,10 +54,10 @@ class PartitionedPeek:
         self._is_ordered_by_time = context.sub_queue is SubQueue.MAIN
         self._pages: dict[int, list[bytes] | ServiceBusError] = {}
         self._last_positions: list[PeekPosition] = []
-        """Of each fragment that may have more than was read of it: the last that was."""
+        """The last position read in each fragment that may have more messages."""
 
     def start(self) -> None:
-        """Find the place, and look from there."""
+        """Find the start position, and peek from there."""
         fragment = fragment_of_sequence(self._from_sequence_number)
         if self._from_sequence_number <= 1 or fragment >= len(self._context.per_fragment):
             self._peek_all(PeekPosition(0, 0, 0))
@@ -70,7 +71,7 @@ class PartitionedPeek:
             self._peek_all(PeekPosition(0, fragment, self._from_sequence_number))
             return
 
-        def found(page: list[bytes] | ServiceBusError) -> None:
+        def on_first_page(page: list[bytes] | ServiceBusError) -> None:
             if isinstance(page, ServiceBusError):
                 self._on_reply(failure(page))
             elif not page:
@@ -81,7 +82,7 @@ class PartitionedPeek:
                     PeekPosition(self._position_of(page[0]).enqueued_ms, fragment, self._from_sequence_number)
                 )
 
-        self._peek_page(fragment, self._from_sequence_number - 1, 1, found)
+        self._peek_page(fragment, self._from_sequence_number - 1, 1, on_first_page)
 
     def _peek_all(self, position: PeekPosition) -> None:
         for number, part in enumerate(self._context.per_fragment):
@@ -92,7 +93,8 @@ class PartitionedPeek:
             elif not position.enqueued_ms:
                 self._peek_fragment(number, 0, position)
             else:
-                # Of the same time, those of a fragment before its own are before it: there may be more than a page.
+                # In earlier fragments, messages with the same time come before the position and are skipped; they may
+                # fill more than a page.
                 since_ms = position.enqueued_ms + (number < position.fragment)
                 try:
                     part.fragment.browser.find_by_enqueued_time(
@@ -108,19 +110,19 @@ class PartitionedPeek:
             self._peek_fragment(fragment_number, start, position)
 
     def _peek_fragment(self, fragment_number: int, start: int, position: PeekPosition) -> None:
-        def read(page: list[bytes] | ServiceBusError) -> None:
+        def on_read(page: list[bytes] | ServiceBusError) -> None:
             if isinstance(page, list) and (
                 len(page) == self._max_count or sum(map(len, page)) > messages.MAX_PEEK_BYTES
             ):
                 self._last_positions.append(self._position_of(page[-1]))
             self._on_page(fragment_number, page, position)
 
-        self._peek_page(fragment_number, start, self._max_count, read)
+        self._peek_page(fragment_number, start, self._max_count, on_read)
 
     def _peek_page(self, fragment_number: int, start: int, count: int, on_done: messages.OnPeeked) -> None:
-        browsing = self._context.per_fragment[fragment_number].fragment.browser
+        browser = self._context.per_fragment[fragment_number].fragment.browser
         try:
-            browsing.peek(start, count, messages.MAX_PEEK_BYTES, on_done, deferred_only=self._deferred_only)
+            browser.peek(start, count, messages.MAX_PEEK_BYTES, on_done, deferred_only=self._deferred_only)
         except ServiceBusError as error:
             on_done(error)
 
@@ -128,40 +130,42 @@ class PartitionedPeek:
         self._pages[fragment_number] = page
         if len(self._pages) < len(self._context.per_fragment):
             return
-        silent = {number: one for number, one in sorted(self._pages.items()) if isinstance(one, ServiceBusError)}
-        if len(silent) == len(self._pages):
-            self._on_reply(failure(next(iter(silent.values()))))
+        failures = {
+            number: result for number, result in sorted(self._pages.items()) if isinstance(result, ServiceBusError)
+        }
+        if len(failures) == len(self._pages):
+            self._on_reply(failure(next(iter(failures.values()))))
             return
-        pages = {number: one for number, one in self._pages.items() if not isinstance(one, ServiceBusError)}
-        shown = self._merge(pages, position)
-        if shown:
-            last = self._position_of(shown[-1])
-            self._context.receivable.record_page_end(self._context.sub_queue, last.sequence_number, last.enqueued_ms)
-        told: dict[str, object] = {"twinbus:unavailable-fragments": list(silent)} if silent else {}
-        if not shown:
-            self._on_reply(no_content(told))
+        pages = {number: result for number, result in self._pages.items() if not isinstance(result, ServiceBusError)}
+        merged = self._merge(pages, position)
+        if merged:
+            end = self._position_of(merged[-1])
+            self._context.receivable.record_page_end(self._context.sub_queue, end.sequence_number, end.enqueued_ms)
+        extra_fields: dict[str, object] = {"twinbus:unavailable-fragments": list(failures)} if failures else {}
+        if not merged:
+            self._on_reply(no_content(extra_fields))
             return
         if self._omits_bodies:
-            shown = [messages.without_body(message) for message in shown]
-        self._on_reply(success({"messages": [{"message": message} for message in shown], **told}))
+            merged = [messages.without_body(message) for message in merged]
+        self._on_reply(success({"messages": [{"message": message} for message in merged], **extra_fields}))
 
     def _merge(self, pages: dict[int, list[bytes]], start: PeekPosition) -> list[bytes]:
-        """The first of all messages from a place on, up to where every fragment was read."""
-        placed = [(self._position_of(message), message) for page in pages.values() for message in page]
+        """Return the first messages from a position on, up to the point that was read in all fragments."""
+        positioned = [(self._position_of(message), message) for page in pages.values() for message in page]
         end = min(self._last_positions, default=None)
-        shown: list[bytes] = []
+        merged: list[bytes] = []
         size = 0
-        for place, message in sorted(placed):
-            if place < start:
+        for position, message in sorted(positioned):
+            if position < start:
                 continue
-            if (end is not None and place > end) or len(shown) == self._max_count or size > messages.MAX_PEEK_BYTES:
+            if (end is not None and position > end) or len(merged) == self._max_count or size > messages.MAX_PEEK_BYTES:
                 break
             size += len(message)
-            shown.append(message)
-        return shown
+            merged.append(message)
+        return merged
 
     def _position_of(self, payload: bytes) -> PeekPosition:
-        """Of a message as it was peeked."""
+        """Return the position of a peeked message."""
         message = Message(payload)
         sequence = message.lookup(Section.MESSAGE_ANNOTATIONS, SEQUENCE_NUMBER)
         enqueued_ms = message.lookup(Section.MESSAGE_ANNOTATIONS, ENQUEUED_TIME)

@@ -1,4 +1,4 @@
-"""What a request to `$management` is about: an entity, or its dead-letter queue, and who asks."""
+"""The context of a request to `$management`: its entity or dead-letter queue, and the caller."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class RequestContext:
-    """One entity or dead-letter queue, asked about by one connection."""
+    """One entity or dead-letter queue, as the target of requests from one connection."""
 
     def __init__(
         self,
@@ -36,9 +36,10 @@ class RequestContext:
         fragment_number: int = 0,
         client_id: int = 0,
     ) -> None:
-        """`find_session` finds the link of the asker that has a session, `is_mine` knows the asker's links.
+        """Create a context for one fragment of the entity; see `per_fragment`.
 
-        What is asked is done in fragment `number`; see `parts`. `client` is the asker's number, for other processes.
+        `find_session_link` returns the caller's link that holds a session, and `owns_consumer` returns whether a
+        consumer is a link of the caller. `client_id` identifies the caller to other processes.
         """
         self.namespace = namespace
         self.administration = administration
@@ -47,13 +48,13 @@ class RequestContext:
         self.client_id = client_id
         self.part = part = entity.parts[fragment_number]
         self.fragment: FragmentPort = part.fragment_of(sub_queue)
-        """Where its messages are: of a topic, those for later."""
+        """The fragment with the messages; for a topic, the fragment with its scheduled messages."""
         self._find_session_link = find_session_link
         self._owns_consumer = owns_consumer
 
     @cached_property
     def per_fragment(self) -> list[RequestContext]:
-        """The same, for each fragment that the entity has."""
+        """Contexts for each fragment of the entity."""
         return [
             RequestContext(
                 self.namespace,
@@ -70,43 +71,43 @@ class RequestContext:
 
     @property
     def receivable(self) -> Queue | Subscription:
-        """What messages are received from. NotAllowed for a topic."""
+        """The entity, if messages can be received from it. Raises NotAllowed for a topic."""
         if isinstance(self.entity, Topic):
-            raise NotAllowed(f"'{self.path}' is a topic: that can be asked of a queue or a subscription")
+            raise NotAllowed(f"the operation needs a queue or subscription, and '{self.path}' is a topic")
         return self.entity
 
     @property
     def sendable(self) -> Queue | Topic:
-        """What messages are sent to. NotAllowed for a subscription, or a dead-letter queue."""
+        """The entity, if messages can be sent to it. Raises NotAllowed for a subscription or a dead-letter queue."""
         if self.sub_queue is not SubQueue.MAIN:
-            raise NotAllowed(f"that is for a queue or topic, and '{self.path}' is a dead-letter queue")
+            raise NotAllowed(f"the operation needs a queue or topic, and '{self.path}' is a dead-letter queue")
         if isinstance(self.entity, Subscription):
-            raise NotAllowed(f"that is for a queue or topic, and '{self.path}' is a subscription")
+            raise NotAllowed(f"the operation needs a queue or topic, and '{self.path}' is a subscription")
         return self.entity
 
     @property
     def subscription(self) -> Subscription:
-        """NotAllowed for any other."""
+        """The subscription. Raises NotAllowed for any other entity."""
         if not isinstance(self.entity, Subscription) or self.sub_queue is not SubQueue.MAIN:
-            raise NotAllowed(f"that is for a subscription, and '{self.path}' is none")
+            raise NotAllowed(f"the operation needs a subscription, and '{self.path}' is not one")
         return self.entity
 
     @property
     def path(self) -> str:
-        """As its owner writes it."""
+        """The path of the entity or dead-letter queue, in its original spelling."""
         return f"{self.entity.path}{self.sub_queue.value}"
 
     def check_has_sessions(self) -> None:
-        """NotAllowed if it has none."""
+        """Raise NotAllowed if the entity has no sessions."""
         if not self.fragment.has_sessions:
             raise NotAllowed(f"'{self.path}' has no sessions")
 
     def holder_of(self, session: bytes) -> Consumer | None:
-        """The asker's receiver that holds a session, if it has one."""
+        """Return the caller's receiver that holds a session, or None."""
         return self._find_session_link(self.receivable, session)
 
     def session_lock_of(self, session: bytes) -> SessionLock:
-        """A session that the asker has now. SessionLockLost."""
+        """Return the caller's lock on a session. Raise SessionLockLost if the caller has none."""
         self.check_has_sessions()
         link = self.holder_of(session)
         if link is None:
@@ -114,26 +115,32 @@ class RequestContext:
         return self.fragment.local.find_session_lock(session, link)
 
     def check_may_receive(self, arguments: Arguments) -> None:
-        """EntityClaimed if someone else has it for itself; the asker does if it has the link, or shows its epoch."""
+        """Raise EntityClaimed if another receiver has claimed the entity.
+
+        The caller may receive if it has the claiming link, or presents the link's epoch.
+        """
         holder = self.receivable.exclusive_receiver_of(self.sub_queue).holder
         if holder is not None and not self._owns_consumer(holder):
             self.check_epoch(arguments)
 
     def mark_withholding(self) -> None:
-        """Let the asker's link end if another process withholds messages from it and is replaced: the next does not."""
+        """Mark the caller's link as withholding: the link is detached if a process that withholds for it is replaced.
+
+        The new process would not know which messages to withhold.
+        """
         self.check_is_exclusive_receiver()
         holder = self.receivable.exclusive_receiver_of(self.sub_queue).holder
         assert isinstance(holder, OutgoingLink)
         holder.receiver_identity.is_withholding = True
 
     def check_is_exclusive_receiver(self) -> None:
-        """NotAllowed unless the asker has a link that is the entity's exclusive receiver."""
+        """Raise NotAllowed unless a link of the caller is the entity's exclusive receiver."""
         holder = self.receivable.exclusive_receiver_of(self.sub_queue).holder
         if holder is None or not self._owns_consumer(holder):
-            raise NotAllowed(f"that is for the exclusive receiver of '{self.path}', on the connection of its link")
+            raise NotAllowed(f"only the exclusive receiver of '{self.path}' may do this, on the connection of its link")
 
     def check_epoch(self, arguments: Arguments) -> None:
-        """EntityClaimed if someone has it for itself and the asker does not show its epoch."""
+        """Raise EntityClaimed if the entity is claimed and the caller does not present the epoch of the claim."""
         claim = self.receivable.exclusive_receiver_of(self.sub_queue)
         if claim.holder is None:
             return

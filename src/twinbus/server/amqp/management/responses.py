@@ -1,4 +1,4 @@
-"""What `$management` answers, as all of its operations write it."""
+"""Responses from `$management`, in the form that all operations share."""
 
 from __future__ import annotations
 
@@ -18,21 +18,24 @@ if TYPE_CHECKING:
 _STATUS_OK: Final = 200
 _STATUS_NO_CONTENT: Final = 204
 _running_tasks: Final[set[asyncio.Task[None]]] = set()
-"""What is being done: the loop keeps no task that nobody else does."""
+"""References to the running tasks, because the event loop keeps only weak references."""
 
 
 def success(body: dict[str, object]) -> Response:
-    """It was done."""
+    """Return a response with status 200."""
     return Response({"statusCode": Int(_STATUS_OK), "statusDescription": "OK"}, body)
 
 
 def no_content(body: dict[str, object] | None = None) -> Response:
-    """There is nothing."""
+    """Return a response with status 204, for an empty result."""
     return Response({"statusCode": Int(_STATUS_NO_CONTENT), "statusDescription": "No Content"}, body or {})
 
 
 def failure(error: ServiceBusError) -> Response:
-    """Status, condition and text; also the name DiskFull, the fragment, and that nothing was done, where it is so."""
+    """Return a response with the status, condition and text of an error.
+
+    The response also has the name DiskFull, the fragment, and whether the operation may have happened, if these apply.
+    """
     properties: dict[str, object] = {
         "statusCode": Int(error.status),
         "statusDescription": str(error),
@@ -48,12 +51,12 @@ def failure(error: ServiceBusError) -> Response:
 
 
 def reply_on_done(on_reply: OnReply) -> Callable[[ServiceBusError | None], None]:
-    """Answers when something is on disk, or is not."""
+    """Return a callback that replies with success, or with the error passed to it."""
     return lambda error: on_reply(success({}) if error is None else failure(error))
 
 
 def run_and_reply(operation: Coroutine[None, None, dict[str, object]], on_reply: OnReply) -> None:
-    """Do something that takes more than a turn of the loop, and answer then."""
+    """Run a coroutine in a task, and reply with its result or its error."""
 
     async def run() -> None:
         try:

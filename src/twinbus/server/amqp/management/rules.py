@@ -1,7 +1,7 @@
 """Operations on the rules of a subscription.
 
-Owns: how a rule is written in AMQP. Rules are changed where entities are: in the catalogue first. Listen is enough for
-these, as in Service Bus; over HTTP it takes Manage.
+Owns: the encoding of rules in AMQP. Rules are changed through the catalogue, like entities. These operations need the
+right Listen, as in Service Bus; over HTTP they need Manage.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def remove_rule(context: RequestContext, arguments: Arguments, on_reply: OnReply
 
 
 def enumerate_rules(context: RequestContext, arguments: Arguments, on_reply: OnReply) -> None:
-    """List rules, in the order of their making."""
+    """List rules in order of creation."""
     skip, top = (
         arguments.whole_number("skip", minimum=0, default=0),
         arguments.whole_number("top", minimum=1, default=100),
@@ -75,16 +75,16 @@ async def _await_change(change: Coroutine[None, None, object]) -> dict[str, obje
     return {}
 
 
-# --- reading ----------------------------------------------------------------------------------------------------------
+# --- decoding ---------------------------------------------------------------------------------------------------------
 
 
 def _parse_rule(arguments: Arguments) -> RuleDescription:
-    described = arguments.nested("rule-description")
-    action = described.nested("sql-rule-action") if described.has("sql-rule-action") else None
+    description = arguments.nested("rule-description")
+    action = description.nested("sql-rule-action") if description.has("sql-rule-action") else None
     expression = action.text_or_none("expression") if action is not None else None
     return RuleDescription(
         name=arguments.text("rule-name"),
-        filter=_parse_filter(described),
+        filter=_parse_filter(description),
         action=SqlAction(expression=expression) if expression else None,
     )
 
@@ -92,14 +92,14 @@ def _parse_rule(arguments: Arguments) -> RuleDescription:
 def _parse_filter(description: Arguments) -> Filter:
     kinds = [name for name in ("sql-filter", "correlation-filter") if description.has(name)]
     if len(kinds) > 1:
-        raise InvalidArgument("rule-description has a sql-filter and a correlation-filter; it has one of them")
+        raise InvalidArgument("rule-description has both a sql-filter and a correlation-filter: send only one")
     if not kinds:
         return TrueFilter()
-    found = description.nested(kinds[0])
+    filter_arguments = description.nested(kinds[0])
     if kinds[0] == "sql-filter":
-        return SqlFilter(expression=found.text("expression"))
-    values = {name.replace("-", "_"): found.text_or_none(name) for name in _CORRELATION_FIELDS}
-    properties = found.mapping("properties") or {}
+        return SqlFilter(expression=filter_arguments.text("expression"))
+    values = {name.replace("-", "_"): filter_arguments.text_or_none(name) for name in _CORRELATION_FIELDS}
+    properties = filter_arguments.mapping("properties") or {}
     return CorrelationFilter(
         **values, properties={_property_name(key): to_rule_value(value) for key, value in properties.items()}
     )
@@ -107,7 +107,7 @@ def _parse_filter(description: Arguments) -> Filter:
 
 def _property_name(key: object) -> str:
     if not isinstance(key, str):
-        raise InvalidArgument(f"{key!r:.60} names a property of a correlation-filter: that can be done by text only")
+        raise InvalidArgument(f"a property of a correlation-filter is named {key!r:.60}; the name must be a string")
     return str(key)
 
 
@@ -120,23 +120,23 @@ _VALUE_KINDS: Final[tuple[tuple[type, str, Callable[[Any], str]], ...]] = (
     (uuid.UUID, "guid", str),
     (bytes, "binary", lambda value: base64.b64encode(value).decode()),
 )
-"""How values of AMQP are written in a rule; the first type that fits."""
+"""The encoding of AMQP values in a rule; the first matching type is used."""
 
 
 def to_rule_value(value: object) -> Value:
-    """An AMQP value, as a rule has it."""
-    for of_type, kind, write in _VALUE_KINDS:
-        if isinstance(value, of_type):
+    """Return an AMQP value as a value in a rule. Raise InvalidArgument if rules cannot compare it."""
+    for value_type, kind, write in _VALUE_KINDS:
+        if isinstance(value, value_type):
             try:
                 text = write(value)
             except OverflowError:
-                raise InvalidArgument(f"{value!r:.60} is no time from the year 1 to 9999") from None
+                raise InvalidArgument(f"{value!r:.60} is not a time from the year 1 to 9999") from None
             is_long = kind == "int" and not -(2**31) <= int(text) < 2**31
             return Value("long" if is_long else kind, text)
-    raise InvalidArgument(f"{value!r:.60} is no value that a rule can compare with")
+    raise InvalidArgument(f"{value!r:.60} is not a value that a rule can compare with")
 
 
-# --- writing ----------------------------------------------------------------------------------------------------------
+# --- encoding ---------------------------------------------------------------------------------------------------------
 
 
 def _encode_rule(rule: RuleDescription) -> Described:
@@ -159,8 +159,11 @@ def _encode_filter(rule_filter: Filter) -> Described:
 
 
 def _amqp_value(value: Value) -> object:
-    """Read as filters read it: rules that came over HTTP or from a file spell values in other ways than this node."""
-    found = parse_value(value, "a property")
-    if isinstance(found, Instant):
-        return Timestamp(found.ticks // TICKS_PER_MS)
-    return timespan(found.ticks // TICKS_PER_MS) if isinstance(found, Duration) else found
+    """Return a value in a rule as an AMQP value, parsed in the same way as in filters.
+
+    Rules that were created over HTTP or from a file use notations other than AMQP's.
+    """
+    parsed = parse_value(value, "a property")
+    if isinstance(parsed, Instant):
+        return Timestamp(parsed.ticks // TICKS_PER_MS)
+    return timespan(parsed.ticks // TICKS_PER_MS) if isinstance(parsed, Duration) else parsed

@@ -1,6 +1,6 @@
-"""Operations that are part of a transaction: done when that is committed, or never.
+"""Operations within a transaction, which take effect when the transaction is committed.
 
-What they answer before is on condition: sequence numbers that messages will have, locks that will be settled.
+Responses before the commit are provisional: sequence numbers that messages will have, locks that will be settled.
 """
 
 from __future__ import annotations
@@ -23,30 +23,38 @@ if TYPE_CHECKING:
 
 
 def schedule(context: RequestContext, arguments: Arguments, transaction: Transaction, on_reply: OnReply) -> None:
-    """Store messages for later."""
-    parcel = parse_scheduled(context, arguments)
-    part = transaction.part_for(context.sendable, parcel.partition_keys)
+    """Schedule messages in a transaction."""
+    batch = parse_scheduled(context, arguments)
+    part = transaction.part_for(context.sendable, batch.partition_keys)
 
-    def act() -> None:
-        numbers = transaction.schedule(part, parcel.records)
+    def run_locally() -> None:
+        numbers = transaction.schedule(part, batch.records)
         on_reply(success({"sequence-numbers": Array(int, list(numbers))}))
 
-    run_at_owner(ScheduleMessages, context.per_fragment[part.number], arguments, on_reply, act, transaction.bind(part))
+    run_at_owner(
+        ScheduleMessages, context.per_fragment[part.number], arguments, on_reply, run_locally, transaction.bind(part)
+    )
 
 
 def update_disposition(
     context: RequestContext, arguments: Arguments, transaction: Transaction, on_reply: OnReply
 ) -> None:
-    """Settle messages by their lock tokens. The owner of a fragment decides whether the locks are the asker's."""
-    how, properties = parse_disposition(arguments)
+    """Settle messages by their lock tokens in a transaction. The owner of the fragment checks who holds the locks."""
+    disposition, properties = parse_disposition(arguments)
     requests = split_by_lock_token(context, arguments)
-    bound = [transaction.bind(context.per_fragment[number].part) for number in requests]
-    ((number, some),) = requests.items()  # a transaction is bound to one fragment
-    asked = context.per_fragment[number]
+    transaction_ids = [transaction.bind(context.per_fragment[number].part) for number in requests]
+    ((number, token_arguments),) = requests.items()  # a transaction is bound to one fragment
+    target = context.per_fragment[number]
 
-    def act() -> None:
-        if transaction.settle(asked.part, asked.fragment, held_lock_numbers(asked, some), how, properties):
+    def run_locally() -> None:
+        if transaction.settle(
+            target.part,
+            target.fragment,
+            held_lock_numbers(target, token_arguments),
+            disposition,
+            properties,
+        ):
             raise lock_lost_error()
         on_reply(success({}))
 
-    run_at_owner(UpdateDisposition, asked, some, on_reply, act, bound[0])
+    run_at_owner(UpdateDisposition, target, token_arguments, on_reply, run_locally, transaction_ids[0])

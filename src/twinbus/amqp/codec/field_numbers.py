@@ -1,6 +1,6 @@
-"""Numbers of the fields of a message's header and properties (parts 3.2.1 and 3.2.4), for reading a field by itself.
+"""Indexes of the fields in a message's header and properties (parts 3.2.1 and 3.2.4), for reading single fields.
 
-`sections` has all fields, with their types. Compiled files get the numbers from here as if they were written there.
+`sections` declares all fields with their types. mypyc inlines the constants of this module into compiled modules.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ TTL: Final = 2
 DELIVERY_COUNT: Final = 4
 
 LARGEST_TTL_MS: Final = 2**32 - 1
-"""The longest time to live that a header can hold. The properties of a message that lives longer have its expiry and
-creation times."""
+"""Longest time to live that a header can hold. For a message that lives longer, the expiry and creation times in the
+properties give the time to live."""
 
 # --- properties -------------------------------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
-"""IEEE 754-2008 decimals in binary integer encoding, to and from Python's Decimal.
+"""IEEE 754-2008 decimals in binary integer encoding, converted to and from Python's Decimal.
 
-AMQP has them as fixed-width values (.NET sends its `decimal` as decimal128). Owns: the bit layout, nothing else.
+AMQP encodes decimals as fixed-width values (.NET sends its `decimal` as decimal128). Owns only the bit layout.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How one width spends its bits: 1 sign bit, `exponent_bits`, the rest coefficient."""
+    """Bit layout of one decimal width: 1 sign bit, `exponent_bits`, and the coefficient in the remaining bits."""
 
     width: int
-    """In bytes."""
+    """Width in bytes."""
     exponent_bits: int
     bias: int
     digits: int
 
     @property
     def coefficient_bits(self) -> int:
-        """Bits of the coefficient in the usual form; the long form has two fewer and a fixed prefix of binary 100."""
+        """Number of coefficient bits in the usual form; the long form has two fewer, and an implied prefix 0b100."""
         return self.width * 8 - 1 - self.exponent_bits
 
     @property
     def context(self) -> decimal.Context:
-        """Brings a number to digits and an exponent that this width has, or raises Inexact."""
+        """Decimal context that fits a number to this width's digits and exponents, or raises Inexact."""
         # The two leading bits of an exponent are never both set: that pattern marks the long form and special values.
         largest = (3 << (self.exponent_bits - 2)) - 1 - self.bias
         largest_adjusted = largest + self.digits - 1
@@ -46,7 +46,7 @@ _LONG_FORM: Final = 0b11
 
 
 def unpack(data: bytes, layout: Layout) -> decimal.Decimal:
-    """The number that `data` stands for. A coefficient out of range counts as zero, as IEEE 754 says."""
+    """Decode `data` as a decimal. A coefficient out of range counts as zero, as IEEE 754 requires."""
     if len(data) != layout.width:
         raise ValueError(f"{len(data)} bytes where {layout.width} are needed")
     bits = int.from_bytes(data, "big")
@@ -71,7 +71,7 @@ def unpack(data: bytes, layout: Layout) -> decimal.Decimal:
 
 
 def pack(value: decimal.Decimal, layout: Layout) -> bytes:
-    """The bytes for `value`; ValueError where no digits and exponent of this width are exactly that."""
+    """Encode `value` as a decimal of this layout; raise ValueError if the layout cannot represent `value` exactly."""
     try:
         sign, digits, exponent = layout.context.create_decimal(value).as_tuple()
     except decimal.Inexact:

@@ -1,7 +1,7 @@
-"""Bytes to values: every AMQP type in every legal encoding, within limits.
+"""Decoding of values: reads every AMQP type in every legal encoding, within limits.
 
-`decode` reads one value. `skip` finds where a value ends without reading it, which is how a message's body is never
-decoded. Owns: the constructors of part 1 of the specification. Knows nothing of what the values mean.
+`decode` reads one value. `skip` finds the end of a value without decoding it, which is how the broker leaves message
+bodies undecoded. Owns the constructors of part 1 of the specification. Must not know what the values mean.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import struct
 import uuid
 from typing import TYPE_CHECKING, Any, Final
 
-from twinbus.amqp.encode import encode
+from twinbus.amqp.codec.encode import encode
+from twinbus.amqp.codec.message_layout import uint32_at
 from twinbus.amqp.errors import RESOURCE_LIMIT_EXCEEDED, DecodeError, EncodeError
-from twinbus.amqp.message_layout import uint32_at
 from twinbus.amqp.settings import Limits
 from twinbus.amqp.types import (
     Array,
@@ -41,13 +41,13 @@ DEFAULT_LIMITS: Final = Limits()
 
 _U32: Final = struct.Struct(">I").unpack_from
 _EMPTY_CATEGORY: Final = 0x4
-"""The category of constructors that no bytes follow."""
+"""Category of constructors that are followed by no bytes."""
 _MAX_EMPTY_ELEMENTS: Final = 256
-"""Elements of that category in the arrays of one value: ten bytes can claim any number, and each takes memory."""
+"""Limit on zero-width array elements in one value: ten bytes can claim any number of them, and each takes memory."""
 
 
 class _DecodeContext:
-    """One call of `decode`: the bytes, the limits, and how many elements may still come."""
+    """State of one call to `decode`: the bytes, the limits, and how many more elements the value may have."""
 
     __slots__ = ("data", "described_left", "empty_left", "items_left", "limits", "max_items")
 
@@ -58,41 +58,43 @@ class _DecodeContext:
         self.empty_left = _MAX_EMPTY_ELEMENTS
 
     def take_items(self, count: int) -> None:
-        # Elements may have no bytes at all (an array of nulls), so the length of the input does not bound their number.
+        # Elements may occupy no bytes (an array of nulls), so the length of the input does not bound their number.
         self.items_left -= count
         if self.items_left < 0:
             raise DecodeError(f"more than {self.max_items} elements in one value", RESOURCE_LIMIT_EXCEEDED)
 
     def take_description(self) -> None:
-        # A description is no element, but takes memory as one does: two bytes can be one.
+        # A descriptor is not an element but takes as much memory, and two input bytes are enough for one.
         self.described_left -= 1
         if self.described_left < 0:
-            raise DecodeError(f"more than {self.max_items} descriptions in one value", RESOURCE_LIMIT_EXCEEDED)
+            raise DecodeError(f"more than {self.max_items} descriptors in one value", RESOURCE_LIMIT_EXCEEDED)
 
     def take_empty(self, count: int) -> None:
         self.empty_left -= count
         if self.empty_left < 0:
-            raise DecodeError(f"more than {_MAX_EMPTY_ELEMENTS} elements without bytes", RESOURCE_LIMIT_EXCEEDED)
+            raise DecodeError(
+                f"more than {_MAX_EMPTY_ELEMENTS} zero-width elements in one value", RESOURCE_LIMIT_EXCEEDED
+            )
 
-    def check_span(self, at: int, length: int, what: str) -> int:
+    def check_span(self, at: int, length: int, value_name: str) -> int:
         end = at + length
         if end > len(self.data):
-            raise DecodeError(f"{what} of {length} bytes runs past the end of the input")
+            raise DecodeError(f"{value_name} of {length} bytes runs past the end of the input")
         return end
 
 
 if TYPE_CHECKING:
     Read = Callable[[_DecodeContext, int, int], tuple[object, int]]
-    """Reads what follows a constructor, at a depth; gives the value and where it ended."""
+    """Function that reads the value after a constructor, at a nesting depth; returns the value and its end offset."""
 
 
 def decode(data: bytes, at: int = 0, limits: Limits = DEFAULT_LIMITS) -> tuple[object, int]:
-    """The value at `at` and the offset behind it. Raises DecodeError, and nothing else, for any input."""
+    """Decode the value at `at`; return the value and its end offset. Raises DecodeError, and no other exception."""
     return _decode(_DecodeContext(data, limits, limits.max_items), at)
 
 
 def decode_performative(data: bytes, at: int, limits: Limits) -> tuple[object, int]:
-    """As `decode`, for the performative of a frame: it may have fewer elements than a message."""
+    """Decode a performative as `decode` does, within the smaller element limit for performatives."""
     return _decode(_DecodeContext(data, limits, limits.max_performative_items), at)
 
 
@@ -104,7 +106,7 @@ def _decode(context: _DecodeContext, at: int) -> tuple[object, int]:
 
 
 def skip(data: bytes, at: int, depth: int = 0) -> int:
-    """The offset behind the value at `at`, found from constructors and sizes alone."""
+    """Return the end offset of the value at `at`, computed from constructors and sizes alone."""
     try:
         code = data[at]
         width = _FIXED_WIDTHS[code >> 4]
@@ -130,28 +132,28 @@ _ONE_BYTE_SIZE: Final = 253
 _FOUR_BYTE_SIZE: Final = 254
 _NO_TYPE: Final = 255
 _FIXED_WIDTHS: Final = bytes((*(_NO_TYPE,) * 4, 0, 1, 2, 4, 8, _WIDEST, *(_ONE_BYTE_SIZE, _FOUR_BYTE_SIZE) * 3))
-"""By the upper half of a constructor: how many bytes follow it, or how wide the size is that tells.
+"""Number of bytes after a constructor, by its upper four bits, or a marker for the width of the size that follows.
 
-Bytes: of a tuple that is known when it is compiled, mypyc makes an object each time it is looked into.
+This constant is `bytes` because mypyc creates a new object for every lookup in a constant tuple.
 """
 
 
 def _skip_described(data: bytes, at: int, depth: int) -> int:
-    # Both the descriptor and what it describes may be described in turn.
+    # Both the descriptor and the described value may themselves be described values.
     if depth >= DEFAULT_LIMITS.max_depth:
-        raise DecodeError("a value is described too many times", RESOURCE_LIMIT_EXCEEDED)
+        raise DecodeError("described values are nested too deep", RESOURCE_LIMIT_EXCEEDED)
     return skip(data, skip(data, at + 1, depth + 1), depth + 1)
 
 
 def open_list(data: bytes, at: int) -> tuple[int, int]:
-    """How many elements the list at `at` has, and where the first one lies; for reading some without the others."""
+    """Return the element count of the list at `at` and the offset of its first element, for reading single elements."""
     if data[at : at + 1] == b"\x45":
         return 0, at + 1
     return _open(data, at, 0xC0)
 
 
 def open_map(data: bytes, at: int) -> tuple[int, int]:
-    """How many keys and values the map at `at` has together, and where the first one lies."""
+    """Return the number of keys plus values in the map at `at`, and the offset of its first key."""
     return _open(data, at, 0xC1)
 
 
@@ -163,16 +165,16 @@ def _open(data: bytes, at: int, narrow: int) -> tuple[int, int]:
             return uint32_at(data, at + 5), at + 9
     except (IndexError, struct.error):
         raise DecodeError("a list or map runs past the end of the input") from None
-    raise DecodeError(f"0x{data[at]:02x} where a list or map should be")
+    raise DecodeError(f"constructor 0x{data[at]:02x} instead of a list or map")
 
 
 def _unknown(code: int) -> DecodeError:
-    return DecodeError(f"0x{code:02x} is no AMQP type")
+    return DecodeError(f"unknown AMQP constructor 0x{code:02x}")
 
 
 def _deeper(context: _DecodeContext, depth: int) -> int:
     if depth >= context.limits.max_depth:
-        raise DecodeError(f"nested deeper than {context.limits.max_depth} levels", RESOURCE_LIMIT_EXCEEDED)
+        raise DecodeError(f"a value is nested deeper than {context.limits.max_depth} levels", RESOURCE_LIMIT_EXCEEDED)
     return depth + 1
 
 
@@ -191,28 +193,28 @@ def _read_value(context: _DecodeContext, at: int, depth: int) -> tuple[object, i
 
 
 def _constant(value: object) -> Read:
-    def read(_reading: _DecodeContext, at: int, _depth: int) -> tuple[object, int]:
+    def read(_context: _DecodeContext, at: int, _depth: int) -> tuple[object, int]:
         return value, at
 
     return read
 
 
 def _fixed(layout: str, make: Callable[[Any], object] | None = None) -> Read:
-    plan = struct.Struct(layout)
-    unpack, width = plan.unpack_from, plan.size
+    layout_struct = struct.Struct(layout)
+    unpack, width = layout_struct.unpack_from, layout_struct.size
 
-    def read_plain(reading: _DecodeContext, at: int, _depth: int) -> tuple[object, int]:
-        return unpack(reading.data, at)[0], at + width
+    def read_plain(context: _DecodeContext, at: int, _depth: int) -> tuple[object, int]:
+        return unpack(context.data, at)[0], at + width
 
-    def read_made(reading: _DecodeContext, at: int, _depth: int) -> tuple[object, int]:
-        return make(unpack(reading.data, at)[0]), at + width  # type: ignore[misc]  # make is not None here
+    def read_made(context: _DecodeContext, at: int, _depth: int) -> tuple[object, int]:
+        return make(unpack(context.data, at)[0]), at + width  # type: ignore[misc]  # make is not None here
 
     return read_plain if make is None else read_made
 
 
 def _boolean(value: int) -> bool:
     if value > 1:
-        raise DecodeError(f"0x{value:02x} is no boolean")
+        raise DecodeError(f"0x{value:02x} is not a boolean")
     return value == 1
 
 
@@ -220,7 +222,7 @@ def _char(data: bytes) -> Char:
     try:
         return Char(data.decode("utf-32-be"))
     except UnicodeDecodeError:
-        raise DecodeError(f"0x{data.hex()} is no Unicode character") from None
+        raise DecodeError(f"0x{data.hex()} is not a Unicode character") from None
 
 
 def _uuid(value: bytes) -> uuid.UUID:
@@ -228,16 +230,16 @@ def _uuid(value: bytes) -> uuid.UUID:
 
 
 def _variable(size_width: int, make: Callable[[bytes], object]) -> Read:
-    def read(reading: _DecodeContext, at: int, _depth: int) -> tuple[object, int]:
-        length = reading.data[at] if size_width == 1 else _U32(reading.data, at)[0]
+    def read(context: _DecodeContext, at: int, _depth: int) -> tuple[object, int]:
+        length = context.data[at] if size_width == 1 else _U32(context.data, at)[0]
         at += size_width
-        if length > reading.limits.max_string_bytes:
+        if length > context.limits.max_string_bytes:
             raise DecodeError(
-                f"{length} bytes in one string, symbol or binary; the limit is {reading.limits.max_string_bytes}",
+                f"a string, symbol or binary has {length} bytes; the limit is {context.limits.max_string_bytes}",
                 RESOURCE_LIMIT_EXCEEDED,
             )
-        end = reading.check_span(at, length, "a string, symbol or binary")
-        return make(reading.data[at:end]), end
+        end = context.check_span(at, length, "a string, symbol or binary")
+        return make(context.data[at:end]), end
 
     return read
 
@@ -246,29 +248,29 @@ def _string(data: bytes) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
-        raise DecodeError("a string that is not UTF-8") from None
+        raise DecodeError("a string is not UTF-8") from None
 
 
 def _symbol(data: bytes) -> Symbol:
     try:
         return Symbol(data.decode("ascii"))
     except UnicodeDecodeError:
-        raise DecodeError("a symbol that is not ASCII") from None
+        raise DecodeError("a symbol is not ASCII") from None
 
 
 def _compound(size_width: int, fill: Callable[[_DecodeContext, int, int, int], tuple[object, int]]) -> Read:
-    """A size, a count, and elements that `fill` reads; they must end where the size says."""
+    """Return a reader for a size, a count, and elements read by `fill`, which must end where the size says."""
 
-    def read(reading: _DecodeContext, at: int, depth: int) -> tuple[object, int]:
-        data = reading.data
+    def read(context: _DecodeContext, at: int, depth: int) -> tuple[object, int]:
+        data = context.data
         size = data[at] if size_width == 1 else _U32(data, at)[0]
         at += size_width
-        end = reading.check_span(at, size, "a list, map or array")
+        end = context.check_span(at, size, "a list, map or array")
         count = data[at] if size_width == 1 else _U32(data, at)[0]
-        reading.take_items(count)
-        value, stopped = fill(reading, at + size_width, count, _deeper(reading, depth))
-        if stopped != end:
-            raise DecodeError(f"a list, map or array says it has {size} bytes, its elements have {stopped - at}")
+        context.take_items(count)
+        value, elements_end = fill(context, at + size_width, count, _deeper(context, depth))
+        if elements_end != end:
+            raise DecodeError(f"a list, map or array declares {size} bytes but its elements have {elements_end - at}")
         return value, end
 
     return read
@@ -284,21 +286,21 @@ def _fill_list(context: _DecodeContext, at: int, count: int, depth: int) -> tupl
 
 def _fill_map(context: _DecodeContext, at: int, count: int, depth: int) -> tuple[object, int]:
     if count % 2:
-        raise DecodeError("a map with a key that has no value")
+        raise DecodeError("a map has a key that has no value")
     items, at = _fill_list(context, at, count, depth)
     pairs = list(zip(items[::2], items[1::2], strict=True))
     try:
-        found = {} if _keys_collide(pairs) else dict(pairs)
-    except TypeError:  # a key that Python cannot hash: a list, a map
+        mapping = {} if _keys_collide(pairs) else dict(pairs)
+    except TypeError:  # a key that Python cannot hash, such as a list or a map
         return _exact_pairs(pairs), at
-    return (found if len(found) == len(pairs) else _exact_pairs(pairs)), at
+    return (mapping if len(mapping) == len(pairs) else _exact_pairs(pairs)), at
 
 
 _MAX_COLLISIONS: Final = 64
 
 
 def _keys_collide(pairs: list[tuple[object, object]]) -> bool:
-    # Hashes of numbers and uuids are no secret: thousands of keys picked to share one make a dict take minutes.
+    # Hashes of numbers and UUIDs are predictable: with thousands of keys of equal hash, building a dict takes minutes.
     if len(pairs) <= _MAX_COLLISIONS:
         return False
     return len(pairs) - len({hash(key) for key, _ in pairs}) > _MAX_COLLISIONS
@@ -308,9 +310,9 @@ def _exact_pairs(pairs: list[tuple[object, object]]) -> Pairs:
     try:
         keys = {encode(key) for key, _ in pairs}
     except EncodeError:
-        raise DecodeError("a map with a key that cannot be compared") from None
+        raise DecodeError("a map has a key that cannot be compared") from None
     if len(keys) != len(pairs):
-        raise DecodeError("a map with the same key twice")
+        raise DecodeError("a map has the same key twice")
     return Pairs(pairs)
 
 

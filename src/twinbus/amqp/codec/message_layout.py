@@ -1,8 +1,8 @@
-"""Where the sections of a message lie, found in one pass over the layouts that clients do send.
+"""Offsets of the sections in a message, found in one pass for the layouts that clients commonly send.
 
-`Message` finds them in any layout and reads what is in them. A broker that only stores a message and passes it on needs
-a few offsets, for a hundred thousand messages a second. What is unusual (sections out of order, descriptors written
-long, no properties, no body) has no outline: then `Message` is asked.
+`Message` parses any layout and decodes its values. A broker that only stores and forwards messages needs a few offsets,
+for a hundred thousand messages per second. The functions in this module return None (or False) for an unusual layout:
+sections out of order, long descriptors, no properties, or no body. The caller then falls back to `Message`.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from __future__ import annotations
 from typing import Final, TypeAlias
 
 MessageLayout: TypeAlias = "tuple[int, int, int, int, int, int]"
-"""Offsets into a message: end of the header (0 where there is none), start and end of the message annotations (the same
-where there are none), start and end of the properties, start of the body."""
+"""Offsets into a message: the end of the header (0 if there is no header), the start and end of the message annotations
+(equal if there are none), the start and end of the properties, and the start of the body."""
 
 
 def uint32_at(payload: bytes, at: int) -> int:
-    """The four bytes that begin there, as a number. Compiled, that takes a fraction of what `struct` does."""
+    """Return the big-endian 32-bit number at offset `at`. Compiled, this is several times faster than `struct`."""
     return payload[at] << 24 | payload[at + 1] << 16 | payload[at + 2] << 8 | payload[at + 3]
 
 
 def layout_of(payload: bytes) -> MessageLayout | None:
-    """The outline of a message that has properties with a message-id, and a body; None of any other."""
+    """Return the layout of a message that has a message-id and a body, or None for any other message."""
     at, end, last, body_at = 0, len(payload), 0x6F, 0
     header_end = annotations_at = annotations_end = properties_at = properties_end = 0
     try:
@@ -28,9 +28,9 @@ def layout_of(payload: bytes) -> MessageLayout | None:
             start, code, constructor = at, payload[at + 2], payload[at + 3]
             if payload[at] or payload[at + 1] != 0x53 or code < last or (code == last and code != 0x75):
                 return None
-            if constructor in (0xC0, 0xC1, 0xA0):  # list, map, binary: a size of one byte
+            if constructor in (0xC0, 0xC1, 0xA0):  # list, map, binary with a 1-byte size
                 at += 5 + payload[at + 4]
-            elif constructor in (0xD0, 0xD1, 0xB0):  # ... of four
+            elif constructor in (0xD0, 0xD1, 0xB0):  # list, map, binary with a 4-byte size
                 at += 8 + uint32_at(payload, at + 4)
             elif constructor == 0x45:  # the empty list
                 at += 4
@@ -40,7 +40,9 @@ def layout_of(payload: bytes) -> MessageLayout | None:
             if code >= 0x75:
                 if not body_at and code < 0x78:
                     body_at = start
-                elif code > 0x78 or 0x75 < code < 0x78 or not body_at:  # no section, a second body, or none
+                elif (
+                    code > 0x78 or 0x75 < code < 0x78 or not body_at
+                ):  # not a section, a second body, or a footer without a body
                     return None
             elif code == 0x73:
                 properties_at, properties_end = start, at
@@ -59,9 +61,9 @@ def layout_of(payload: bytes) -> MessageLayout | None:
 
 
 def data_of(payload: bytes) -> list[bytes] | None:
-    """The binaries of a body of data, with which a message ends; None of any other message."""
+    """Return the binaries of a message that ends with data sections, or None for any other message."""
     at, end, last = 0, len(payload), 0x6F
-    found: list[bytes] = []
+    binaries: list[bytes] = []
     try:
         while at < end:
             code, constructor = payload[at + 2], payload[at + 3]
@@ -79,25 +81,25 @@ def data_of(payload: bytes) -> list[bytes] | None:
             if code == 0x75:
                 if constructor not in (0xA0, 0xB0):
                     return None
-                found.append(payload[start:at])
+                binaries.append(payload[start:at])
     except IndexError:
         return None
-    return found if at == end else None
+    return binaries if at == end else None
 
 
 _WIDTHS: Final = bytes((0, 1, 2, 4, 8, 16))
-"""Bytes behind constructors 0x4., 0x5., ... 0x9.; from 0xA. on a size says how many."""
+"""Value widths in bytes for constructors 0x4. to 0x9.; from 0xA. on, an explicit size follows the constructor."""
 
 
 def field_offsets(payload: bytes, at: int, count: int) -> list[int] | None:
-    """Where the first `count` fields of a section that is a list begin, 0 for each that is null or not there.
+    """Return the offsets of the first `count` fields of the list section at `at`, with 0 for each null or absent field.
 
-    `at` is where the section begins, as an outline has it. None if it is written in a way that only `Message` reads.
+    Return None if the section has an encoding that only `Message` reads.
     """
     offsets: list[int] = []
     try:
-        at, there, end = _items_of(payload, at, 0xC0, 0xD0)
-        for _ in range(min(count, there)):
+        at, item_count, end = _items_of(payload, at, 0xC0, 0xD0)
+        for _ in range(min(count, item_count)):
             offsets.append(0 if payload[at] == 0x40 else at)
             at = _end_of_value(payload, at)
             if at == 0 or at > end:
@@ -109,9 +111,10 @@ def field_offsets(payload: bytes, at: int, count: int) -> list[int] | None:
 
 
 def _items_of(payload: bytes, at: int, short: int, long: int) -> tuple[int, int, int]:
-    """Of a list or map that is a section: where its items begin, how many they are, and where it ends.
+    """Return the offset of the first item, the item count and the end of a section that is a list or map.
 
-    `short` and `long` are the two ways to write it. IndexError for any other, as for one that is cut off.
+    `short` and `long` are the constructors of the section's two encodings. Raise IndexError for any other constructor,
+    and for a section that is cut off.
     """
     constructor = payload[at + 3]
     if constructor == short:
@@ -122,7 +125,7 @@ def _items_of(payload: bytes, at: int, short: int, long: int) -> tuple[int, int,
 
 
 def _end_of_value(payload: bytes, at: int) -> int:
-    """Where the value ends that begins there; 0 for a described one."""
+    """Return the end of the value at offset `at`, or 0 if the value is described."""
     kind = (payload[at] >> 4) - 4
     if kind < 0:
         return 0
@@ -134,14 +137,14 @@ def _end_of_value(payload: bytes, at: int) -> int:
 
 
 def annotation_pairs(payload: bytes, at: int) -> list[tuple[bytes, int, int]] | None:
-    """The annotations of a section that is a map: of each the name, and from where to where name and value lie.
+    """Return the annotations of the map section at `at`: each name, and where the name starts and its value ends.
 
-    None if they are written in a way that only `Message` reads: with names that are no short symbols.
+    Return None if the section has an encoding that only `Message` reads, such as names that are not short symbols.
     """
     pairs: list[tuple[bytes, int, int]] = []
     try:
-        at, there, end = _items_of(payload, at, 0xC1, 0xD1)
-        for _ in range(there // 2):
+        at, item_count, end = _items_of(payload, at, 0xC1, 0xD1)
+        for _ in range(item_count // 2):
             if payload[at] != 0xA3:
                 return None
             value_at = at + 2 + payload[at + 1]
@@ -152,17 +155,17 @@ def annotation_pairs(payload: bytes, at: int) -> list[tuple[bytes, int, int]] | 
             at = value_end
     except IndexError:
         return None
-    return pairs if at == end and not there % 2 else None
+    return pairs if at == end and not item_count % 2 else None
 
 
 def is_text_map(payload: bytes, at: int) -> bool:
-    """Whether a section is a map whose keys are plain short texts: then there is nothing wrong with it.
+    """Return whether the section at `at` is a well-formed map whose keys are short ASCII strings.
 
-    Others may be right, too; only `Message` knows.
+    False does not mean that the section is invalid: only `Message` can tell.
     """
     try:
-        at, there, end = _items_of(payload, at, 0xC1, 0xD1)
-        for _ in range(there // 2):
+        at, item_count, end = _items_of(payload, at, 0xC1, 0xD1)
+        for _ in range(item_count // 2):
             value_at = at + 2 + payload[at + 1]
             if payload[at] != 0xA1 or not payload[at + 2 : value_at].isascii():
                 return False
@@ -173,25 +176,25 @@ def is_text_map(payload: bytes, at: int) -> bool:
                 return False
     except IndexError:
         return False
-    return at == end and not there % 2
+    return at == end and not item_count % 2
 
 
 def timestamp_at(payload: bytes, at: int) -> int | None:
-    """The timestamp that begins there; None if it is none."""
+    """Return the timestamp at offset `at`, or None if the value there is not a timestamp."""
     if payload[at] != 0x83:
         return None
     return int.from_bytes(payload[at + 1 : at + 9], "big", signed=True)
 
 
 def long_at(payload: bytes, at: int) -> int | None:
-    """The long that begins there; None if it is none."""
+    """Return the long at offset `at`, or None if the value there is not a long."""
     if payload[at] == 0x81:
         return int.from_bytes(payload[at + 1 : at + 9], "big", signed=True)
     return (payload[at + 1] ^ 0x80) - 0x80 if payload[at] == 0x55 else None
 
 
 def text_at(payload: bytes, at: int) -> str | None:
-    """The string that begins there; None if it is no string."""
+    """Return the string at offset `at`, or None if the value there is not a valid string."""
     constructor = payload[at]
     if constructor == 0xA1:
         start, size = at + 2, payload[at + 1]

@@ -1,7 +1,7 @@
-"""Values to bytes: a short legal encoding of each AMQP type.
+"""Encoding of values: writes each AMQP type in a short legal encoding.
 
-`encode` picks the type by the value's Python class (see `types`); the `write_...` functions are for fields whose type
-is fixed by the specification, so that a plain int can fill an AMQP uint. Knows nothing of what the values mean.
+`encode` picks the AMQP type from the value's Python class (see `types`). The `write_...` functions encode fields whose
+type the specification fixes, so that a plain int can fill an AMQP uint. Must not know what the values mean.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
 
 _MAX_NARROW: Final = 255
 _MAX_DEPTH: Final = 64
-"""Deeper than any reader accepts; a value that contains itself ends here."""
+"""Nesting limit, above what any decoder accepts; the limit also stops values that contain themselves."""
 
 _U32: Final = struct.Struct(">I").pack
 
 
 def encode(value: object) -> bytes:
-    """The encoding of `value`. Raises EncodeError, and nothing else, where there is none."""
+    """Return the encoding of `value`. Raises EncodeError, and no other exception, if `value` has no AMQP encoding."""
     out = bytearray()
     write(out, value)
     return bytes(out)
@@ -61,14 +61,14 @@ def write(out: bytearray, value: object, depth: int = 0) -> None:
         else:
             _write_nested(out, value, depth + 1)
     except (struct.error, ValueError, OverflowError) as error:
-        raise EncodeError(f"{_shown(value)} is no AMQP {kind.__name__}: {error}") from None
+        raise EncodeError(f"{_shown(value)} is not a valid AMQP {kind.__name__}: {error}") from None
 
 
 def _shown(value: object) -> str:
     try:
         return f"{value!r:.100}"
     except ValueError:  # an integer of thousands of digits, a decimal of the wrong length
-        return "what cannot even be shown"
+        return "a value that cannot be displayed"
 
 
 def _write_nested(out: bytearray, value: object, depth: int) -> None:
@@ -94,19 +94,19 @@ def _write_nested(out: bytearray, value: object, depth: int) -> None:
 
 def _check_depth(depth: int) -> None:
     if depth > _MAX_DEPTH:
-        raise EncodeError(f"a value nested deeper than {_MAX_DEPTH} levels")
+        raise EncodeError(f"the value is nested deeper than {_MAX_DEPTH} levels")
 
 
 # --- fields of a known type -------------------------------------------------------------------------------------------
 
 
 def write_boolean(out: bytearray, value: object) -> None:
-    """AMQP boolean; any true value is true."""
+    """Append an AMQP boolean to `out`; any truthy value is true."""
     out.append(0x41 if value else 0x42)
 
 
 def _shortest(*choices: tuple[int, int, int, str]) -> WriteInteger:
-    """Writes an integer with the first (low, high, constructor, layout) that holds it."""
+    """Return a function that writes an integer with the first (low, high, constructor, layout) whose range fits."""
     plans = tuple((low, high, struct.Struct(f">B{layout}"), code) for low, high, code, layout in choices)
 
     def write_integer(out: bytearray, value: int) -> None:
@@ -131,27 +131,27 @@ write_timestamp: Final[WriteInteger] = _shortest((-(2**63), 2**63 - 1, 0x83, "q"
 
 
 def write_binary(out: bytearray, value: bytes) -> None:
-    """AMQP binary."""
+    """Append an AMQP binary to `out`."""
     _write_bytes(out, 0xA0, value)
 
 
 def write_string(out: bytearray, value: str) -> None:
-    """AMQP string."""
+    """Append an AMQP string to `out`."""
     _write_bytes(out, 0xA1, value.encode("utf-8"))
 
 
 def write_symbol(out: bytearray, value: str) -> None:
-    """AMQP symbol."""
+    """Append an AMQP symbol to `out`."""
     _write_bytes(out, 0xA3, value.encode("ascii"))
 
 
 def write_symbols(out: bytearray, values: Iterable[str]) -> None:
-    """Several symbols as an array, which is how a field that may hold more than one is written."""
+    """Append `values` to `out` as an array of symbols, the encoding of fields that may hold several symbols."""
     write(out, Array(Symbol, [Symbol(value) for value in values]))
 
 
 def write_list(out: bytearray, body: bytes | bytearray, count: int) -> None:
-    """A list of `count` elements already encoded in `body`."""
+    """Append a list to `out`; its `count` elements are already encoded in `body`."""
     if not count:
         out.append(0x45)
     elif count <= _MAX_NARROW and len(body) < _MAX_NARROW:
@@ -208,7 +208,7 @@ def _write_char(out: bytearray, value: Char) -> None:
 
 def _one_character(value: str) -> bytes:
     if len(value) != 1:
-        raise ValueError("a char is one character")
+        raise ValueError("a char must be exactly one character")
     return value.encode("utf-32-be")
 
 
@@ -233,7 +233,7 @@ def _map_constructor(count: int, body: bytearray) -> bytes:
 
 
 def _array_body(array: Array, depth: int) -> tuple[int, bytes]:
-    """Constructor and encoding of an array: one element constructor, then the elements without theirs."""
+    """Return an array's constructor and encoding: one element constructor, then the elements without constructors."""
     _check_depth(depth)
     constructor = bytearray()
     for descriptor in array.descriptors:
@@ -276,7 +276,7 @@ def _bytes_element(width: int | None, convert: Callable[[Any], bytes]) -> Callab
 
 
 def _list_element(out: bytearray, item: object, depth: int) -> None:
-    assert isinstance(item, list)  # _array_body checked it
+    assert isinstance(item, list)  # checked by _array_body
     body = bytearray()
     for inner in item:
         write(body, inner, depth)
@@ -284,13 +284,13 @@ def _list_element(out: bytearray, item: object, depth: int) -> None:
 
 
 def _map_element(out: bytearray, item: object, depth: int) -> None:
-    assert isinstance(item, dict | Pairs)  # _array_body checked it
+    assert isinstance(item, dict | Pairs)  # checked by _array_body
     count, body = _map_body(item, depth)
     out += _U32(len(body) + 4) + _U32(count) + body
 
 
 def _array_element(out: bytearray, item: object, depth: int) -> None:
-    assert isinstance(item, Array)  # _array_body checked it
+    assert isinstance(item, Array)  # checked by _array_body
     code, body = _array_body(item, depth + 1)
     if code == 0xE0:  # all elements share the wide constructor
         body = _U32(body[0] + 3) + _U32(body[1]) + body[2:]

@@ -1,10 +1,10 @@
-"""Transfer and disposition, the two frames that come by the hundred thousand, read and written by hand.
+"""Hand-written codec for transfer and disposition, the two most frequent frames.
 
-Everything here is a special case of what `performatives` declares, for the encodings that real clients use; any other
-legal encoding takes the declared way. What stands behind the ids in these frames (settled, state and so on) is nearly
-always one of a handful of byte strings, so each is decoded once and kept.
+The functions here handle the encodings that real clients use; any other legal encoding goes through the declarations
+in `performatives`. The fields after the ids in these frames (settled, state and so on) are nearly always one of a few
+byte strings, so each such tail is decoded once and cached.
 
-Owns: these bytes. Knows nothing of sessions or links.
+Owns the bytes of these two frames. Must not know sessions or links.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from twinbus.amqp.decode import open_list, skip
+from twinbus.amqp.codec.decode import open_list, skip
+from twinbus.amqp.codec.frames import DATA_OFFSET, HEADER_SIZE, read_performative
+from twinbus.amqp.codec.performatives import Disposition, Transfer
 from twinbus.amqp.errors import DecodeError
-from twinbus.amqp.frames import DATA_OFFSET, HEADER_SIZE, read_performative
 from twinbus.amqp.outcomes import ACCEPTED, RELEASED, Accepted, Modified, Released
-from twinbus.amqp.performatives import Disposition, Transfer
 
 if TYPE_CHECKING:
     from twinbus.amqp.settings import Limits
@@ -30,13 +30,13 @@ T = TypeVar("T")
 
 _U32: Final = struct.Struct(">I").unpack_from
 _MAX_CACHED_TAILS: Final = 512
-"""Tails kept at the most, of all connections together. One more and they are forgotten, to be learnt again: a peer that
-invents new ones must not keep those of the others out."""
+"""Maximum number of cached tails for all connections together. A full cache is cleared and refilled, so that a peer
+that sends many different tails cannot keep other peers' tails out of the cache."""
 _MAX_TAIL_BYTES: Final = 20
 
 
 class TransferTail(NamedTuple):
-    """The fields of a transfer behind its delivery tag."""
+    """Fields of a transfer after its delivery tag."""
 
     message_format: int
     settled: bool
@@ -44,17 +44,17 @@ class TransferTail(NamedTuple):
     state: Any
     aborted: bool
     is_whole: bool
-    """Neither more frames follow nor was it aborted: one frame, one message."""
+    """True if the transfer is not aborted and no more frames follow: one frame carries the whole message."""
 
 
 class DispositionTail(NamedTuple):
-    """The fields of a disposition behind its range."""
+    """Fields of a disposition after its range of delivery ids."""
 
     settled: bool
     state: Any
 
 
-# By their bytes: how many fields the whole list has, which the bytes before them must confirm, and what they say.
+# Encoded tail -> number of fields in the whole list, and the decoded tail. A lookup is valid only for the same number.
 _transfer_tails: Final[dict[bytes, tuple[int, TransferTail]]] = {}
 _disposition_tails: Final[dict[bytes, tuple[int, DispositionTail]]] = {}
 
@@ -62,9 +62,9 @@ _disposition_tails: Final[dict[bytes, tuple[int, DispositionTail]]] = {}
 def read_transfer(
     data: bytes, at: int, end: int, limits: Limits
 ) -> tuple[int, int | None, bytes | None, TransferTail, int]:
-    """Handle, delivery id, delivery tag, the rest, and where the payload starts.
+    """Decode a transfer; return its handle, delivery id, delivery tag, tail, and the offset of the payload.
 
-    `at` is the descriptor's offset, `end` that of the next frame.
+    `at` is the offset of the descriptor, `end` is the offset of the next frame.
     """
     start = at
     code = data[at + 3]
@@ -110,33 +110,33 @@ def read_transfer(
     tag_end = at + 2 + data[at + 1]
     if not tag_end <= body_end <= end:
         return _read_declared_transfer(data, start, end, limits)
-    kept = _transfer_tails.get(data[tag_end:body_end])
-    if kept is None or kept[0] != count:
+    cached = _transfer_tails.get(data[tag_end:body_end])
+    if cached is None or cached[0] != count:
         return _read_declared_transfer(data, start, end, limits)
-    return handle, delivery_id, data[at + 2 : tag_end], kept[1], body_end
+    return handle, delivery_id, data[at + 2 : tag_end], cached[1], body_end
 
 
 def _read_declared_transfer(
     data: bytes, at: int, end: int, limits: Limits
 ) -> tuple[int, int | None, bytes | None, TransferTail, int]:
-    found, payload = read_performative(data, at, end, limits)
-    if not isinstance(found, Transfer):
-        raise DecodeError("a transfer frame that holds no transfer")
+    transfer, payload_at = read_performative(data, at, end, limits)
+    if not isinstance(transfer, Transfer):
+        raise DecodeError("a transfer frame contains no transfer")
     tail = TransferTail(
-        message_format=found.message_format or 0,
-        settled=bool(found.settled),
-        more=found.more,
-        state=_shared_state(found.state),
-        aborted=found.aborted,
-        is_whole=not found.more and not found.aborted,
+        message_format=transfer.message_format or 0,
+        settled=bool(transfer.settled),
+        more=transfer.more,
+        state=_shared_state(transfer.state),
+        aborted=transfer.aborted,
+        is_whole=not transfer.more and not transfer.aborted,
     )
-    if found.delivery_tag is not None and _can_be_shared(tail.state):
-        _cache_transfer_tail(data[at:payload], tail)
-    return found.handle, found.delivery_id, found.delivery_tag, tail, payload
+    if transfer.delivery_tag is not None and _can_be_shared(tail.state):
+        _cache_transfer_tail(data[at:payload_at], tail)
+    return transfer.handle, transfer.delivery_id, transfer.delivery_tag, tail, payload_at
 
 
 def _cache_transfer_tail(body: bytes, tail: TransferTail) -> None:
-    """Remember the bytes behind the delivery tag, found by walking over the three fields before them."""
+    """Cache the bytes after the delivery tag, found by skipping the three fields before them."""
     if body[:3] != TRANSFER_DESCRIPTOR:
         return
     count, at = open_list(body, 3)
@@ -146,27 +146,27 @@ def _cache_transfer_tail(body: bytes, tail: TransferTail) -> None:
 
 
 def _shared_state(state: object) -> object:
-    """A state that has nothing in it is one and the same object, for everyone."""
+    """Return the shared instance of a state that has no fields, or `state` itself."""
     if isinstance(state, Accepted):
         return ACCEPTED
     return RELEASED if isinstance(state, Released) else state
 
 
 def _can_be_shared(state: object) -> bool:
-    """A program may change a state that has fields; that must not be seen on another connection."""
+    """Return whether connections may share the state: a program may change a state that has fields."""
     return state is None or state is ACCEPTED or state is RELEASED
 
 
-def _cache_tail(tails: dict[bytes, tuple[int, T]], key: bytes, kept: tuple[int, T]) -> None:
+def _cache_tail(tails: dict[bytes, tuple[int, T]], key: bytes, cached: tuple[int, T]) -> None:
     if len(key) > _MAX_TAIL_BYTES:
         return
     if len(tails) >= _MAX_CACHED_TAILS:
         tails.clear()
-    tails[key] = kept
+    tails[key] = cached
 
 
 def read_disposition(data: bytes, at: int, end: int, limits: Limits) -> tuple[bool, int, int, DispositionTail]:
-    """Role, first and last delivery id, and the rest."""
+    """Decode a disposition; return its role, first and last delivery id, and tail."""
     start = at
     if data[at + 3] != 0xC0 or data[at + 5] < 3:
         return _read_declared_disposition(data, start, end, limits)
@@ -202,31 +202,36 @@ def read_disposition(data: bytes, at: int, end: int, limits: Limits) -> tuple[bo
         else:
             return _read_declared_disposition(data, start, end, limits)
         if at <= body_end == end:
-            kept = _disposition_tails.get(data[at:body_end])
-            if kept is not None and kept[0] == data[start + 5]:
-                return role == 0x41, first, last, _copy_state(kept[1])
+            cached = _disposition_tails.get(data[at:body_end])
+            if cached is not None and cached[0] == data[start + 5]:
+                return role == 0x41, first, last, _copy_state(cached[1])
     return _read_declared_disposition(data, start, end, limits)
 
 
 def _read_declared_disposition(
     data: bytes, at: int, end: int, limits: Limits
 ) -> tuple[bool, int, int, DispositionTail]:
-    found, stopped = read_performative(data, at, end, limits)
-    if not isinstance(found, Disposition) or stopped != end:
-        raise DecodeError("a disposition frame that holds something else")
-    tail = DispositionTail(found.settled, _shared_state(found.state))
+    disposition, performative_end = read_performative(data, at, end, limits)
+    if not isinstance(disposition, Disposition) or performative_end != end:
+        raise DecodeError("a disposition frame does not contain exactly one disposition")
+    tail = DispositionTail(disposition.settled, _shared_state(disposition.state))
     if _can_be_shared(tail.state) or is_plain_modified(tail.state):
         _cache_disposition_tail(data[at:end], tail)
-    return found.role, found.first, found.first if found.last is None else found.last, _copy_state(tail)
+    return (
+        disposition.role,
+        disposition.first,
+        disposition.first if disposition.last is None else disposition.last,
+        _copy_state(tail),
+    )
 
 
 def is_plain_modified(state: object) -> bool:
-    """Whether it is a modified state that has two flags and nothing else."""
+    """Return whether `state` is a modified state without message annotations."""
     return isinstance(state, Modified) and not state.message_annotations
 
 
 def _copy_state(tail: DispositionTail) -> DispositionTail:
-    """The same, with a state that the program may change."""
+    """Return `tail` with a copy of a modified state, which the program may change."""
     state = tail.state
     if not isinstance(state, Modified):
         return tail
@@ -253,16 +258,16 @@ _FLAGS: Final = {False: b"\x42", True: b"\x41"}
 _TRANSFER_FRONT: Final = struct.Struct(">BBHBBBBBBBIB")
 _DISPOSITION_FRONT: Final = struct.Struct(">IBBHBBBBBBBBIBIB")
 _BINARY8: Final = 0xA0 << 8
-"""Constructor of a short binary, to which its length is added."""
+"""Constructor of a short binary, shifted so that the length can be added."""
 
 
 class TransferWriter:
-    """Writes transfer frames of one link. What does not change from one delivery to the next is made once."""
+    """Writer of transfer frames for one link; caches the parts that are the same for all deliveries."""
 
     __slots__ = ("_channel", "_handle", "_templates")
 
     def __init__(self, channel: int, handle: int) -> None:
-        """For our channel and our handle."""
+        """Create a writer for the local `channel` and `handle`."""
         self._channel = channel
         self._handle = handle
         self._templates: dict[tuple[int, int, bool, bool], tuple[struct.Struct, bytes, int, bytes]] = {}
@@ -270,18 +275,18 @@ class TransferWriter:
     def head(
         self, delivery_id: int, tag: bytes, message_format: int, *, settled: bool, more: bool, payload_size: int
     ) -> bytes:
-        """All of a frame but its payload."""
+        """Return a transfer frame without its payload."""
         key = (len(tag), message_format, settled, more)
-        plan = self._templates.get(key)
-        if plan is None:
-            plan = self._templates[key] = self._make_template(*key)
-        layout, front, tag_constructor, tail = plan
+        template = self._templates.get(key)
+        if template is None:
+            template = self._templates[key] = self._make_template(*key)
+        layout, front, tag_constructor, tail = template
         return layout.pack(layout.size + payload_size, front, delivery_id, tag_constructor, tag, tail)
 
     def _make_template(
         self, tag_size: int, message_format: int, settled: bool, more: bool
     ) -> tuple[struct.Struct, bytes, int, bytes]:
-        # All eleven fields, null or not: pyamqp finds the payload by their number.
+        # Write all eleven fields, including nulls: pyamqp locates the payload by the number of fields.
         tail = struct.pack(">BI", 0x70, message_format) + _FLAGS[settled] + _FLAGS[more] + b"\x40" * 5
         list_size = 1 + 5 + 5 + 2 + tag_size + len(tail)
         front = _TRANSFER_FRONT.pack(
@@ -292,7 +297,7 @@ class TransferWriter:
 
 
 def disposition_frame(channel: int, role: bool, first: int, last: int, *, settled: bool, state: bytes) -> bytes:
-    """A whole disposition frame; `state` is encoded already."""
+    """Return a complete disposition frame; `state` is already encoded."""
     size = _DISPOSITION_FRONT.size + len(state) + 1
     list_size = size - 13
     if list_size > 255:

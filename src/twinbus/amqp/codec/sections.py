@@ -1,13 +1,13 @@
-"""The sections of a message, and the two of them whose fields the specification names (part 3.2).
+"""Sections of a message, and the fields of the header and properties sections (part 3.2 of the specification).
 
-Owns: their codes and fields. Knows nothing of where they lie in a message.
+Owns the section codes and field declarations. Must not know the offsets of sections in a message.
 """
 
 from __future__ import annotations
 
 from enum import IntEnum
 
-from twinbus.amqp.composite import (
+from twinbus.amqp.codec.composite import (
     BINARY,
     BOOLEAN,
     MESSAGE_ID,
@@ -24,7 +24,7 @@ from twinbus.amqp.composite import (
 
 @composite(0x70, "amqp:header:list")
 class Header(Composite):
-    """How the message is to be delivered."""
+    """Delivery instructions for a message."""
 
     durable: bool = typed_field(BOOLEAN, default=False)
     priority: int = typed_field(UBYTE, default=4)
@@ -35,7 +35,7 @@ class Header(Composite):
 
 @composite(0x73, "amqp:properties:list")
 class Properties(Composite):
-    """What the sender said of the message; no one on the way changes it."""
+    """Properties that the sender set on the message; intermediaries never change them."""
 
     message_id: object = typed_field(MESSAGE_ID, default=None)
     user_id: bytes | None = typed_field(BINARY, default=None)
@@ -53,7 +53,7 @@ class Properties(Composite):
 
 
 class Section(IntEnum):
-    """The sections of a message, by their descriptors, in the order of the specification."""
+    """Section descriptors of a message, in the order that the specification requires."""
 
     HEADER = 0x70
     DELIVERY_ANNOTATIONS = 0x71

@@ -1,14 +1,14 @@
-"""The frame bodies of part 2 of the specification, and the error they carry.
+"""Frame bodies of part 2 of the specification, and the error that they carry.
 
-Transfer and disposition, the two that come by the hundred thousand, are read and written by `hot` instead; they stand
-here too because their rare forms (and the tests) use the declared form.
+`delivery_frames` reads and writes transfer and disposition, the two most frequent frames. Both are declared here as
+well, for their rare encodings and for tests.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from twinbus.amqp.composite import (
+from twinbus.amqp.codec.composite import (
     ANY,
     BINARY,
     BOOLEAN,
@@ -33,7 +33,7 @@ UNLIMITED: Final = 2**32 - 1
 
 @composite(0x1D, "amqp:error:list")
 class Error(Composite):
-    """Why something was refused, detached, ended or closed."""
+    """Reason why a peer refused, detached, ended or closed something."""
 
     condition: str = typed_field(SYMBOL)
     description: str | None = typed_field(STRING, default=None)
@@ -45,7 +45,7 @@ ERROR: Final = one_of(Error)
 
 @composite(0x10, "amqp:open:list")
 class Open(Composite):
-    """What each end says of itself first."""
+    """Performative that opens a connection and announces the limits and capabilities of one end."""
 
     container_id: str = typed_field(STRING)
     hostname: str | None = typed_field(STRING, default=None)
@@ -61,7 +61,7 @@ class Open(Composite):
 
 @composite(0x11, "amqp:begin:list")
 class Begin(Composite):
-    """Starts a session on a channel, or answers one."""
+    """Performative that begins a session on a channel, or responds to the peer's begin."""
 
     remote_channel: int | None = typed_field(USHORT, default=None)
     next_outgoing_id: int = typed_field(UINT)
@@ -75,7 +75,7 @@ class Begin(Composite):
 
 @composite(0x12, "amqp:attach:list")
 class Attach(Composite):
-    """Attaches a link to a session, or answers one."""
+    """Performative that attaches a link to a session, or responds to the peer's attach."""
 
     name: str = typed_field(STRING)
     handle: int = typed_field(UINT)
@@ -95,7 +95,7 @@ class Attach(Composite):
 
 @composite(0x13, "amqp:flow:list")
 class Flow(Composite):
-    """The state of a session's windows and, with a handle, of a link's credit."""
+    """Flow-control state of a session's windows and, if `handle` is set, of a link's credit."""
 
     next_incoming_id: int | None = typed_field(UINT, default=None)
     incoming_window: int = typed_field(UINT)
@@ -112,7 +112,7 @@ class Flow(Composite):
 
 @composite(0x14, "amqp:transfer:list")
 class Transfer(Composite):
-    """One frame of a message; the message's bytes follow it in the frame."""
+    """Performative that carries all or part of a message; the message's bytes follow the performative in the frame."""
 
     handle: int = typed_field(UINT)
     delivery_id: int | None = typed_field(UINT, default=None)
@@ -129,7 +129,7 @@ class Transfer(Composite):
 
 @composite(0x15, "amqp:disposition:list")
 class Disposition(Composite):
-    """What became of a range of deliveries."""
+    """Delivery state of a range of deliveries, and whether the deliveries are settled."""
 
     role: bool = typed_field(BOOLEAN)
     first: int = typed_field(UINT)
@@ -141,7 +141,7 @@ class Disposition(Composite):
 
 @composite(0x16, "amqp:detach:list")
 class Detach(Composite):
-    """Detaches a link; for good if `closed`."""
+    """Performative that detaches a link, permanently if `closed` is True."""
 
     handle: int = typed_field(UINT)
     closed: bool = typed_field(BOOLEAN, default=False)
@@ -150,13 +150,13 @@ class Detach(Composite):
 
 @composite(0x17, "amqp:end:list")
 class End(Composite):
-    """Ends a session."""
+    """Performative that ends a session."""
 
     error: Error | None = typed_field(ERROR, default=None)
 
 
 @composite(0x18, "amqp:close:list")
 class Close(Composite):
-    """Closes a connection."""
+    """Performative that closes a connection."""
 
     error: Error | None = typed_field(ERROR, default=None)

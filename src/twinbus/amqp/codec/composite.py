@@ -1,9 +1,9 @@
-"""Composite types: lists whose fields have names, described by a code (open, source, accepted, properties...).
+"""Composite types: described lists with named fields (open, source, accepted, properties and so on).
 
-A composite is a dataclass whose fields say their AMQP kind; reading and writing follow from that declaration. All
-fields are always written, null or not: some clients index into the list without looking at its length.
+A composite is a dataclass whose fields declare their AMQP types; encoding and decoding follow from the declaration.
+All fields are always written, including nulls: some clients index into the list without checking its length.
 
-Owns: how a declaration becomes bytes. Knows nothing of any single composite.
+Owns the conversion between declarations and bytes. Must not know any particular composite.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import uuid
 from dataclasses import MISSING, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, dataclass_transform
 
-from twinbus.amqp import encode
+from twinbus.amqp.codec import encode
 from twinbus.amqp.errors import DecodeError, EncodeError
 from twinbus.amqp.types import Array, Described, Pairs, Symbol, Timestamp, UByte, UInt, ULong, UShort
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FieldType:
-    """What a field may hold: `read` checks and converts a decoded value, `write` encodes one."""
+    """Type of a field: `read` checks and converts a decoded value, `write` encodes a value."""
 
     name: str
     read: Callable[[object], object]
     write: Callable[[bytearray, Any], None]
 
 
-def _exactly(wanted: type) -> Callable[[object], object]:
+def _exactly(expected: type) -> Callable[[object], object]:
     def read(value: object) -> object:
-        if type(value) is not wanted:
+        if type(value) is not expected:
             raise TypeError
         return value
 
@@ -47,14 +47,14 @@ def _read_map(value: object) -> object:
 
 
 def _write_symbolic_map(out: bytearray, value: dict[object, object]) -> None:
-    # A key beyond ASCII can be no symbol: it came as a string, which reading forgives, and goes back as one.
+    # A non-ASCII key cannot be a symbol. The decoder accepts such a key as a string, so write it back as a string.
     encode.write(
         out, {Symbol(key) if isinstance(key, str) and key.isascii() else key: item for key, item in value.items()}
     )
 
 
 def _symbolic_map(name: str, *key_types: type) -> FieldType:
-    """A map whose keys are symbols, or of other types given. Strings are forgiven, as brokers in the wild do."""
+    """Return the type of a map whose keys are symbols or of `key_types`. Like other brokers, accept string keys too."""
     allowed = (str, *key_types)
 
     def read(value: object) -> object:
@@ -108,38 +108,38 @@ ANY: Final = FieldType("any value", _read_composite, _write_any)
 
 
 def one_of(*classes: type[Composite]) -> FieldType:
-    """A field that holds one of these composites."""
+    """Return the type of a field that holds an instance of one of these composites."""
 
     def read(value: object) -> object:
-        found = _read_composite(value)
-        if not isinstance(found, classes):
+        composite_value = _read_composite(value)
+        if not isinstance(composite_value, classes):
             raise TypeError
-        return found
+        return composite_value
 
     return FieldType(" or ".join(cls.__name__ for cls in classes), read, _write_any)
 
 
 def typed_field(field_type: FieldType, **default: object) -> Any:  # noqa: ANN401  # a field of any type, as dataclasses.field is
-    """A field of `kind`: mandatory, or with what an absent one means as `default`."""
+    """Declare a field of type `field_type`: mandatory, or with `default` as the value of an absent field."""
     return dataclasses.field(metadata={"kind": field_type}, **default)  # type: ignore[call-overload]  # chosen by **default
 
 
 class Composite:
-    """A list with named fields. Subclasses are made by `@composite`."""
+    """List with named fields. The decorator `@composite` completes the subclasses."""
 
     __slots__ = ()
     code: ClassVar[int]
     symbol: ClassVar[str]
     field_specs: ClassVar[tuple[tuple[str, FieldType, object], ...]]
-    """Field name, kind, default (MISSING if mandatory), in wire order."""
+    """Name, type and default (MISSING if mandatory) of each field, in wire order."""
 
     def write(self, out: bytearray) -> None:
-        """Append this composite, descriptor included, to `out`."""
+        """Append this composite, including its descriptor, to `out`."""
         body = bytearray()
-        for name, kind, default in self.field_specs:
+        for name, field_type, default in self.field_specs:
             value = getattr(self, name)
             if value is not None:
-                self._write_field(body, name, kind, value)
+                self._write_field(body, name, field_type, value)
             elif default is MISSING:
                 raise EncodeError(f"{self.symbol}: {name} is mandatory")
             else:
@@ -151,10 +151,10 @@ class Composite:
         try:
             field_type.write(out, value)
         except (EncodeError, TypeError, ValueError, AttributeError, struct.error) as error:
-            raise EncodeError(f"{self.symbol}: {name} is no {field_type.name}: {error}") from None
+            raise EncodeError(f"{self.symbol}: {name} is not a {field_type.name}: {error}") from None
 
     def encode(self) -> bytes:
-        """This composite as bytes; EncodeError names the field that has no encoding."""
+        """Return this composite as bytes, or raise EncodeError with the name of the field that has no encoding."""
         out = bytearray()
         self.write(out)
         return bytes(out)
@@ -162,27 +162,27 @@ class Composite:
 
 _NARROW: Final = 255
 _BY_DESCRIPTOR: Final[dict[object, type[Composite]]] = {}
-"""Every composite by its numeric and its symbolic descriptor. A ulong equals the plain int of its value."""
+"""All composites by numeric and by symbolic descriptor. A ULong equals the plain int of the same value."""
 
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(typed_field,))
 def composite(code: int, symbol: str) -> Callable[[type], Any]:
-    """Make a class the composite described by `code` or `symbol`."""
+    """Return a decorator that makes a class the composite with descriptors `code` and `symbol`."""
 
     def make(cls: type) -> Any:  # noqa: ANN401  # the same class, with slots
-        made: Any = dataclass(slots=True, kw_only=True)(cls)
-        made.code, made.symbol = code, symbol
-        made.field_specs = tuple(
-            (field.name, field.metadata["kind"], field.default) for field in dataclasses.fields(made)
+        composite_class: Any = dataclass(slots=True, kw_only=True)(cls)
+        composite_class.code, composite_class.symbol = code, symbol
+        composite_class.field_specs = tuple(
+            (field.name, field.metadata["kind"], field.default) for field in dataclasses.fields(composite_class)
         )
-        _BY_DESCRIPTOR[code] = _BY_DESCRIPTOR[symbol] = made
-        return made
+        _BY_DESCRIPTOR[code] = _BY_DESCRIPTOR[symbol] = composite_class
+        return composite_class
 
     return make
 
 
 def from_described(value: Described) -> object:
-    """The composite that `value` describes; `value` itself where its descriptor is not one of ours."""
+    """Return the composite that `value` describes, or `value` itself if its descriptor is not a known composite."""
     descriptor = value.descriptor
     cls = _BY_DESCRIPTOR.get(descriptor) if type(descriptor) in (ULong, Symbol) else None
     if cls is None:
@@ -194,15 +194,15 @@ def from_described(value: Described) -> object:
 
 def _from_list(cls: type[Composite], values: list[object]) -> Composite:
     if len(values) > len(cls.field_specs):
-        raise DecodeError(f"{cls.symbol} has {len(values)} fields, more than the {len(cls.field_specs)} it can have")
+        raise DecodeError(f"{cls.symbol} has {len(values)} fields; the maximum is {len(cls.field_specs)}")
     filled: dict[str, object] = {}
-    for (name, kind, _), value in zip(cls.field_specs, values, strict=False):
+    for (name, field_type, _), value in zip(cls.field_specs, values, strict=False):
         if value is None:
             continue
         try:
-            filled[name] = kind.read(value)
+            filled[name] = field_type.read(value)
         except TypeError:
-            raise DecodeError(f"{cls.symbol}: {name} is {value!r:.60}, not a {kind.name}") from None
+            raise DecodeError(f"{cls.symbol}: {name} is {value!r:.60}, not a {field_type.name}") from None
     for name, _, default in cls.field_specs:
         if default is MISSING and name not in filled:
             raise DecodeError(f"{cls.symbol}: {name} is mandatory")
