@@ -29,7 +29,11 @@ _ALMOST: Final = 0.9
 
 
 class Heartbeat:
-    """Idle timeouts of one connection: the peer's timeout, which makes us send, and ours, which the peer must keep."""
+    """Idle timeouts of one connection, in both directions.
+
+    The peer's idle timeout determines how often this end sends a frame. Our own idle timeout determines when the peer
+    counts as silent.
+    """
 
     __slots__ = ("_checked_s", "_idle_timeout_ms", "interval_s")
 

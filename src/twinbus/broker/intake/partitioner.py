@@ -195,7 +195,7 @@ def _mark_uncertain(on_done: OnDone) -> OnDone:
 
 
 def _ping_fragments(target: Queue | Topic, partition_keys: Sequence[bytes | None], on_done: OnDone) -> None:
-    """Send a ping to each fragment that the pings' partition keys lead to."""
+    """Send a ping to each fragment to which the pings' partition keys map."""
     numbers = {target.partitioner.choose(key) for key in partition_keys}
     on_part_done = when_all(len(numbers), on_done)
     for number in numbers:

@@ -212,7 +212,7 @@ class SettlementPort:
     ) -> list[int]:
         """Move messages to the dead-letter queue.
 
-        Messages that are in a dead-letter queue already stay there, with an incremented delivery count.
+        Messages that are already in a dead-letter queue stay there, with an incremented delivery count.
         """
         raise NotImplementedError
 

@@ -148,6 +148,6 @@ def _partitioning_first(item: tuple[str, Element]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _RequestedEntity:
-    """Entity as requested by a client, in the form from which elements are written."""
+    """Stand-in for an `EntityInfo`, with only a description, so that settable elements can write a client's request."""
 
     description: object

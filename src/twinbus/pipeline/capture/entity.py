@@ -104,7 +104,7 @@ class CapturedEntity:
         return tasks
 
     async def check_for_losses(self) -> None:
-        """Skip messages that were lost since the last check. Raise PipelineError unless data loss is allowed."""
+        """If messages were lost since the last check, skip them, or raise PipelineError if data loss is not allowed."""
         await self._update_windows(await request_positions(self._factory, self.source_options))
 
     async def _update_windows(self, positions: Positions) -> None:
@@ -158,7 +158,7 @@ class CapturedEntity:
         return Window(number, first_sequence_number, self._settings.limits, closes_at_once=are_numbers_reused)
 
     def _has_losses(self, position: FragmentPosition, entity_id: int, first_sequence_number: int) -> bool:
-        """Return whether uncaptured messages were lost. Raise PipelineError unless data loss is allowed."""
+        """Return whether uncaptured messages were lost. If so, raise PipelineError unless data loss is allowed."""
         start = Offsets(self.path, entity_id, {position.fragment: first_sequence_number})
         return self._report_losses(find_losses(start, Positions(self._entity_id, (position,))))
 

@@ -1,4 +1,4 @@
-"""Auto-delete: queues, topics and subscriptions are deleted after they were idle for their AutoDeleteOnIdle.
+"""Auto-delete: queues, topics and subscriptions are deleted after being idle for their AutoDeleteOnIdle.
 
 In a single process, `AutoDelete` checks the entities of the namespace. In a cluster, the supervisor asks all workers,
 and deletes an entity only if it is idle in all workers.

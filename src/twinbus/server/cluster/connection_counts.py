@@ -85,7 +85,7 @@ class WorkerAcceptBalancer:
         return self._count <= min(self._row)
 
     def on_closed(self) -> None:
-        """Uncount a closed connection."""
+        """Subtract a closed connection from the count."""
         self._set(self._count - 1)
 
     def _set(self, count: int) -> None:

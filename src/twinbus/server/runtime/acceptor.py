@@ -54,7 +54,7 @@ class AcceptBalancer(Protocol):
         """Count a new connection, and return whether this process may also accept the next connection."""
 
     def on_closed(self) -> None:
-        """Uncount a closed connection."""
+        """Subtract a closed connection from the count."""
 
     def start(self) -> None:
         """Publish this process's count: from now on other processes may wait for this process."""

@@ -120,7 +120,7 @@ class UsageCounter:
         self.peeks += units
 
     def add_sends(self, payloads: list[bytes]) -> None:
-        """Count accepted messages that are not batches."""
+        """Count accepted messages. Each payload is a single message, not an AMQP batch."""
         self.sends += len(payloads)
         self.send_units += sum([units_of_message(payload) for payload in payloads])
         self.send_bytes += sum([len(payload) for payload in payloads])

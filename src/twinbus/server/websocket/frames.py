@@ -1,4 +1,4 @@
-"""WebSocket frames (RFC 6455, part 5): bytes in, payload out. No sockets.
+"""WebSocket frames (RFC 6455, section 5): bytes in, payload out. No sockets.
 
 AMQP needs a stream, so the payload of a data frame is passed on as it arrives, even if the frame is incomplete: only
 the header of a frame, or one control frame, is buffered. `websockets` buffers a frame until it is complete, so every

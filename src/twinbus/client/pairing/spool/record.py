@@ -156,7 +156,7 @@ def _checksum(content: bytes, offset: int) -> int:
 
 
 def encode_done_mark(offset: int) -> bytes:
-    """Encode the mark that the record at `offset` was removed."""
+    """Return the encoded mark that records the removal of the record at `offset`."""
     return _DONE_MARK.pack(offset, crc32(offset.to_bytes(8, "big")))
 
 

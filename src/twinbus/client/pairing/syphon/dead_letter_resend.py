@@ -85,9 +85,9 @@ class DeadLetterResend:
         """
         self.moved = 0
         self.rejected: Counter[tuple[str | None, str]] = Counter()
-        """Messages that stay because they can never be accepted, by destination (None if malformed) and reason."""
+        """Messages left in the queue as undeliverable, by destination (None if malformed) and reason."""
         self.waiting: dict[str, tuple[int, str]] = {}
-        """Messages that stay because of their destination: number and reason by destination."""
+        """Messages left in the queue because of their destination: number and reason by destination."""
         self.is_complete = True
         """Whether all messages could be received; False if too many messages had to be kept locked."""
         self.not_received = 0
@@ -109,7 +109,7 @@ class DeadLetterResend:
 
     @property
     def remaining(self) -> int:
-        """The number of messages that were received and stay."""
+        """The number of received messages that are left in the dead-letter queues."""
         return self.rejected.total() + sum(count for count, _ in self.waiting.values())
 
     async def run(self, wait_s: float) -> None:

@@ -14,7 +14,10 @@ from twinbus.model.path import canonical_key
 
 
 def fragment_wakeup_key(path: str, fragment: int) -> str:
-    """Return the wakeup key of a fragment, since a response from another fragment says nothing about this one."""
+    """Return the wakeup key of a fragment.
+
+    Each fragment has its own key, because a response from one fragment does not show that another one is available.
+    """
     return f"{path}#{fragment}"
 
 
