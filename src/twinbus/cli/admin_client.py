@@ -16,6 +16,7 @@ from xml.sax.saxutils import unescape
 
 import msgspec
 
+from twinbus.cli.output import CommandFailed
 from twinbus.model.signature import make_token
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ TOKEN_LIFETIME_S: Final = 300
 _DETAIL_PATTERN: Final = re.compile(r"<Detail>(.*?)(?:\. TrackingId:[^<]*)?</Detail>", re.DOTALL)
 
 
-class AdminRequestFailed(Exception):
+class AdminRequestFailed(CommandFailed):
     """The namespace could not be reached or refused the request. The message says why."""
 
 

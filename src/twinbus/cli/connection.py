@@ -1,0 +1,252 @@
+"""Where a command finds its namespace: options, environment, profile, or the ready file of a local server.
+
+Owns the connection options of all commands, and the order in which places are tried. No command requires a secret as an
+argument. Profiles are in `profiles`. A `repr` never shows a key.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, Self
+
+import typer
+
+from twinbus.cli.output import CommandFailed, Misuse
+from twinbus.cli.profiles import read_profiles
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Sequence
+
+    from twinbus.cli.profiles import Profile
+
+DATA_DIRECTORY: Final = Path("twinbus-data")
+"""Folder in which `twinbus serve` without --data keeps its data and ready files."""
+STDIN: Final = "-"
+MAX_LENGTH: Final = 65_536
+"""Maximum length of a connection string on stdin, and of a ready file."""
+
+
+class Role(Enum):
+    """Role of a namespace in a command: prefix of the options and variables, and ready file of a local server."""
+
+    PRIMARY = ("", "TWINBUS_", DATA_DIRECTORY / "contoso.json")
+    SECONDARY = ("secondary-", "TWINBUS_SECONDARY_", DATA_DIRECTORY / "contoso-backup.json")
+    SOURCE = ("source-", "TWINBUS_SOURCE_", None)
+
+    def __init__(self, option_prefix: str, variable_prefix: str, ready_file: Path | None) -> None:
+        self.option_prefix = option_prefix
+        self.variable_prefix = variable_prefix
+        self.ready_file = ready_file
+
+    def option(self, name: str) -> str:
+        """Return the full name of an option."""
+        return f"--{self.option_prefix}{name}"
+
+    def variable(self, name: str) -> str:
+        """Return the full name of an environment variable."""
+        return f"{self.variable_prefix}{name}"
+
+
+def _option_for_string(role: Role) -> object:
+    return typer.Option(
+        role.option("connection-string"),
+        metavar="TEXT",
+        help=f"Connection string, or - to read it from stdin. Better: {role.variable('CONNECTION_STRING')}.",
+        show_default=False,
+    )
+
+
+def _option_for_ready_file(role: Role) -> object:
+    return typer.Option(
+        role.option("ready-file"), metavar="FILE", help="Ready file of a running server.", show_default=False
+    )
+
+
+def _option_for_profile(role: Role) -> object:
+    return typer.Option(
+        role.option("profile"), metavar="NAME", help="Profile added with twinbus profile.", show_default=False
+    )
+
+
+ConnectionStringOption = Annotated[str | None, _option_for_string(Role.PRIMARY)]
+ReadyFileOption = Annotated[Path | None, _option_for_ready_file(Role.PRIMARY)]
+ProfileOption = Annotated[str | None, _option_for_profile(Role.PRIMARY)]
+CaFileOption = Annotated[
+    list[Path] | None,
+    typer.Option("--ca-file", metavar="FILE", help="CA certificate to trust; repeatable.", show_default=False),
+]
+SecondaryConnectionStringOption = Annotated[str | None, _option_for_string(Role.SECONDARY)]
+SecondaryReadyFileOption = Annotated[Path | None, _option_for_ready_file(Role.SECONDARY)]
+SecondaryProfileOption = Annotated[str | None, _option_for_profile(Role.SECONDARY)]
+SourceConnectionStringOption = Annotated[str | None, _option_for_string(Role.SOURCE)]
+SourceReadyFileOption = Annotated[Path | None, _option_for_ready_file(Role.SOURCE)]
+SourceProfileOption = Annotated[str | None, _option_for_profile(Role.SOURCE)]
+
+
+@dataclass(frozen=True)
+class Target:
+    """A namespace to which a command connects."""
+
+    connection_string: str = field(repr=False)
+    admin_connection_string: str = field(repr=False)
+    ca_files: tuple[Path, ...]
+    source: str
+    """Where the connection string came from, for messages."""
+
+    def tls_context(self) -> ssl.SSLContext | None:
+        """Return a TLS context that also trusts the CA files; None if there are none. Raise OSError."""
+        from twinbus.cli.admin_client import tls_context  # noqa: PLC0415  # imports this module's neighbours
+
+        return tls_context(self.ca_files) if self.ca_files else None
+
+    def with_ca_files(self, files: Sequence[Path]) -> Self:
+        """Return the same target that also trusts `files`."""
+        return type(self)(
+            self.connection_string, self.admin_connection_string, (*self.ca_files, *files), source=self.source
+        )
+
+
+def find_target(
+    connection_string: str | None,
+    ready_file: Path | None,
+    profile: str | None,
+    ca_file: list[Path] | None,
+    *,
+    role: Role = Role.PRIMARY,
+) -> Target:
+    """Return the namespace that the options, the environment, the default profile or a local server names.
+
+    Raise CommandFailed if none of them does, or if the first one that does is invalid.
+    """
+    target = _from_options(connection_string, ready_file, profile, role) or _from_surroundings(role)
+    if target is None:
+        raise Misuse(_not_found_text(role))
+    _check(target)
+    return target.with_ca_files(ca_file or ())
+
+
+def has_target(connection_string: str | None, ready_file: Path | None, profile: str | None, role: Role) -> bool:
+    """Return whether `find_target` would find a namespace, valid or not."""
+    return any(
+        (
+            connection_string is not None,
+            ready_file is not None,
+            profile is not None,
+            os.environ.get(role.variable("CONNECTION_STRING")),
+            role.ready_file is not None and role.ready_file.exists(),
+        )
+    )
+
+
+def target_from_ready_file(file: Path) -> Target:
+    """Return the namespace of a ready file. Raise CommandFailed if it cannot be read, or is not a ready file."""
+    import msgspec  # noqa: PLC0415  # `--help` starts faster
+
+    try:
+        with file.open("rb") as stream:
+            content = msgspec.json.decode(stream.read(MAX_LENGTH), type=dict[str, object])
+    except FileNotFoundError:
+        raise CommandFailed(f"there is no ready file {file}: is the server running?") from None
+    except OSError as error:
+        raise CommandFailed(f"the ready file {file} cannot be read: {error.strerror}") from None
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        raise CommandFailed(f"{file} is not a ready file: give the --ready-file of twinbus serve") from None
+    messaging, admin, ca_file = (
+        content.get(name) for name in ("connection_string", "admin_connection_string", "ca_file")
+    )
+    string = messaging or admin
+    if not isinstance(string, str):
+        raise CommandFailed(f"the ready file {file} has no connection string: no key of the server has Manage")
+    return Target(
+        string,
+        admin if isinstance(admin, str) else string,
+        (Path(ca_file),) if isinstance(ca_file, str) else (),
+        source=f"ready file {file}",
+    )
+
+
+def read_connection_string_from_stdin() -> str:
+    """Return the first line of stdin. Raise CommandFailed if it is empty."""
+    text = sys.stdin.readline(MAX_LENGTH).strip()
+    if not text:
+        raise Misuse("stdin has no connection string: write it in one line")
+    return text
+
+
+# --- places, in their order -------------------------------------------------------------------------------------------
+
+
+def _from_options(text: str | None, ready_file: Path | None, profile: str | None, role: Role) -> Target | None:
+    given = [
+        role.option(name)
+        for name, value in (("connection-string", text), ("ready-file", ready_file), ("profile", profile))
+        if value is not None
+    ]
+    if len(given) > 1:
+        raise Misuse(f"give only one of {' and '.join(given)}")
+    if text is not None:
+        source = "stdin" if text == STDIN else role.option("connection-string")
+        string = read_connection_string_from_stdin() if text == STDIN else text
+        return Target(string, string, (), source=source)
+    if ready_file is not None:
+        return target_from_ready_file(ready_file)
+    return None if profile is None else _from_profile(profile)
+
+
+def _from_surroundings(role: Role) -> Target | None:
+    """Return the namespace of the environment, of the default profile, or of a server started in this folder."""
+    string = os.environ.get(role.variable("CONNECTION_STRING"))
+    if string:
+        ca_file = os.environ.get(role.variable("CA_FILE"))
+        return Target(string, string, (Path(ca_file),) if ca_file else (), role.variable("CONNECTION_STRING"))
+    if role is Role.PRIMARY:
+        name = read_profiles().default
+        if name is not None:
+            return _from_profile(name)
+    if role.ready_file is not None and role.ready_file.exists():
+        return target_from_ready_file(role.ready_file)
+    return None
+
+
+def _from_profile(name: str) -> Target:
+    profiles = read_profiles()
+    profile = profiles.by_name.get(name)
+    if profile is None:
+        known = ", ".join(profiles.by_name) or "none"
+        raise CommandFailed(f"there is no profile {name!r:.80} (profiles: {known}): add it with twinbus profile add")
+    return target_from_profile(name, profile)
+
+
+def target_from_profile(name: str, profile: Profile) -> Target:
+    """Return the namespace of a profile."""
+    return Target(
+        profile.connection_string,
+        profile.admin_connection_string or profile.connection_string,
+        tuple(map(Path, profile.ca_files)),
+        source=f"profile {name}",
+    )
+
+
+def _check(target: Target) -> None:
+    """Raise Misuse if a connection string is invalid; the text never contains the key."""
+    from twinbus.client.connection_string import ConnectionString  # noqa: PLC0415  # `serve` starts faster
+
+    for text in (target.connection_string, target.admin_connection_string):
+        try:
+            ConnectionString.parse(text)
+        except ValueError as error:
+            raise Misuse(f"{target.source}: {error}") from None
+
+
+def _not_found_text(role: Role) -> str:
+    places = [f"{role.option('ready-file')} FILE", f"{role.option('profile')} NAME"]
+    places.append(f"set {role.variable('CONNECTION_STRING')}")
+    if role.ready_file is not None:
+        places.append("or start twinbus serve in this folder")
+    which = {Role.PRIMARY: "namespace", Role.SECONDARY: "secondary namespace", Role.SOURCE: "source namespace"}[role]
+    return f"no {which} is given: use {', '.join(places)}"

@@ -1,0 +1,85 @@
+"""What commands print: tables that fit, JSON that parses, errors in one line with an exit code."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from typing import NoReturn
+
+import pytest
+import typer
+
+from twinbus.cli.output import (
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_MISUSE,
+    CommandFailed,
+    Misuse,
+    print_json,
+    print_table,
+    run_command,
+)
+from twinbus.model.errors import EntityNotFound
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.mark.parametrize("columns", [40, 80, 200])
+def test_a_table_fits_the_terminal_and_cuts_the_widest_text(
+    columns: int, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    print_table(("path", "state", "messages"), [("q" * 100, "Active", 1_234_567), ("見" * 60, None, 5)])
+    head, first, second = capsys.readouterr().out.splitlines()
+    assert head.startswith("PATH")
+    assert head.endswith("MESSAGES")
+    assert first.endswith("Active  1,234,567")
+    assert len(first) == min(columns, 139)
+    assert ("…" in first) is (columns < 200)
+    assert second.endswith("        5")
+
+
+def test_a_table_shows_no_control_characters(capsys: Capture) -> None:
+    print_table(("text",), [("\x1b[31mred\n\x07",)])
+    assert capsys.readouterr().out == "TEXT\n\\x1b[31mred\\n\\x07\n"
+
+
+def test_json_has_times_in_utc(capsys: Capture) -> None:
+    local = dt.timezone(dt.timedelta(hours=2))
+    print_json({"at": dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=local), "text": "ä"})
+    assert json.loads(capsys.readouterr().out) == {"at": "2026-01-02T01:04:05Z", "text": "ä"}
+
+
+@pytest.mark.parametrize(
+    ("error", "line", "code"),
+    [
+        (CommandFailed("no\nway\x1b"), "twinbus try: no way\\x1b\n", EXIT_FAILED),
+        (Misuse("not so"), "twinbus try: not so\n", EXIT_MISUSE),
+        (EntityNotFound("q"), "twinbus try: The messaging entity 'q' could not be found.\n", EXIT_FAILED),
+        (OSError("CERTIFICATE_VERIFY_FAILED."), "with --ca-file FILE, or use its --ready-file\n", EXIT_FAILED),
+        (KeyboardInterrupt(), "twinbus try: interrupted\n", EXIT_INTERRUPTED),
+    ],
+)
+def test_a_failure_is_one_line_with_an_exit_code(error: BaseException, line: str, code: int, capsys: Capture) -> None:
+    def function() -> NoReturn:
+        raise error
+
+    async def coroutine() -> NoReturn:
+        raise error
+
+    for each in (function, coroutine):
+        with pytest.raises(typer.Exit) as exit_:
+            run_command("try", each)
+        assert exit_.value.exit_code == code
+        printed = capsys.readouterr()
+        assert printed.err.endswith(line)
+        assert printed.err.count("\n") == 1
+        assert printed.out == ""
+
+
+def test_a_result_is_returned_whether_it_is_awaited_or_not() -> None:
+    async def coroutine() -> int:
+        return 2
+
+    assert run_command("try", lambda: 1) == 1
+    assert run_command("try", coroutine) == 2
