@@ -4,7 +4,7 @@
 
     [profiles.local]
     connection_string = "Endpoint=sb://localhost:5672;..."
-    ca_files = ["/home/ann/.config/twinbus/ca.pem"]
+    ca_files = ["/etc/twinbus/ca.pem"]
 
 Owns the file, its format and its permissions: the file has keys, so only its owner may read it. The commands are in
 `profile`, the choice of a profile in `connection`.
