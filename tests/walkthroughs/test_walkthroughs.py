@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from contextlib import contextmanager
 from datetime import timedelta
@@ -12,7 +13,7 @@ import pytest
 from tests.support.call_trace import CallTrace, first_missing, walkthrough, walkthrough_branches
 from tests.support.server_process import ServerProcess
 from twinbus.client import BrokeredMessage, MessagingFactory, NamespaceManager
-from twinbus.client.pairing import SendAvailabilityPairedNamespaceOptions
+from twinbus.client.pairing import EventKind, SendAvailabilityPairedNamespaceOptions
 from twinbus.model.partition_key import fragment_of
 
 if TYPE_CHECKING:
@@ -87,12 +88,15 @@ async def test_paired_send_with_failover_and_return(tmp_path: Path, trace: CallT
         async with manager, await primary.pair_namespace(options) as pairing:
             client = primary.create_queue_client(queue)
             await client.send(BrokeredMessage("attaches the link"))
+            is_restored = asyncio.Event()
+            pairing.on_event(lambda _event: is_restored.set(), {EventKind.RESTORED})
             primary_server.kill()
             start_ns = time.monotonic_ns()
             with trace.recording():
                 await client.send(BrokeredMessage("parked"))
                 primary_server.start()
                 await _receive_both(primary_server, queue)
+                await is_restored.wait()  # the syphon does not wait for pings, and may be finished before the next ping
                 await pairing.close()  # the syphon completes what it has sent
     calls = trace.calls(start_ns)
     for steps in walkthrough_branches("Paired send with failover and return"):
