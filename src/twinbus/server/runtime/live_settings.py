@@ -92,15 +92,18 @@ def make_ready_file(
 def messaging_connection_string(
     settings: ServeSettings, ports: Mapping[str, int | None], key: Key | None
 ) -> str | None:
-    """Return a connection string for AMQP, without TLS if that port is open: the client then needs no certificate."""
-    for protocol in ("amqp", "amqps"):
-        port = ports.get(protocol)
+    """Return a connection string for AMQP, without TLS if that is allowed: the client then needs no certificate.
+
+    If it uses the AMQP port, it is also a connection string for administration, because that port serves all protocols.
+    """
+    is_plaintext = settings.allows_plaintext("amqp")
+    for name in ("amqp", "amqps") if is_plaintext else ("amqps", "amqp"):
+        port = ports.get(name)
         if port is not None and key is not None:
-            return connection_string(settings.host, port, key, is_emulator=protocol == "amqp")
+            return connection_string(settings.host, port, key, is_emulator=is_plaintext and name == "amqp")
     return None
 
 
 def _admin_connection_string(settings: ServeSettings, ports: Mapping[str, int], key: Key | None) -> str | None:
-    if "https" not in ports or key is None:
-        return None
-    return connection_string(settings.host, ports["https"], key, is_emulator=False)
+    port = ports.get("https", ports.get("amqp"))
+    return connection_string(settings.host, port, key, is_emulator=False) if port is not None and key else None
