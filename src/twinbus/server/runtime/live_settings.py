@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from twinbus.server.auth.keys import KeyRing
 from twinbus.server.runtime.ready_file import ReadyFile, connection_string
 from twinbus.server.tls.certificates import Certificate, make_server_context
+from twinbus.server.tls.development_authority import choose_authority_directory
 from twinbus.server.tls.development_certificates import ensure_development_certificate
 
 if TYPE_CHECKING:
@@ -68,7 +69,10 @@ def choose_certificate(settings: ServeSettings, data_directory: DataDirectory) -
     """Return the certificate from the settings, or a development certificate if the settings have none."""
     if settings.tls_cert is not None and settings.tls_key is not None:
         return Certificate(settings.tls_cert, settings.tls_key)
-    return ensure_development_certificate(data_directory.tls_directory, settings.host, dt.datetime.now(dt.UTC))
+    own_directory = data_directory.tls_directory
+    return ensure_development_certificate(
+        own_directory, settings.host, dt.datetime.now(dt.UTC), choose_authority_directory(own_directory)
+    )
 
 
 def make_ready_file(
