@@ -236,13 +236,20 @@ class ServerProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=self.environment,
+                env=self._environment(),
                 start_new_session=not self._has_own_address,  # `kill` kills the whole process group
             )
         self._wait_until_ready(self._process)
         self._ready = json.loads(self._ready_file.read_text())
         if self._has_own_address:
             self._ports = {name: int(self._ready[f"{name}_port"]) for name in self._ports}
+
+    def _environment(self) -> dict[str, str]:
+        """Return the environment of the next start. Campaigns, which run without pytest, keep the user's home clean."""
+        configuration = self._log.with_name("config")
+        return {"XDG_CONFIG_HOME": str(configuration)} | dict(
+            os.environ if self.environment is None else self.environment
+        )
 
     def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> None:
         deadline = time.monotonic() + START_TIMEOUT_S
