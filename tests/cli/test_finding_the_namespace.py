@@ -18,15 +18,6 @@ def connection_string(host: str) -> str:
     return f"Endpoint=sb://{host};SharedAccessKeyName=root;SharedAccessKey=c2VjcmV0"
 
 
-@pytest.fixture(autouse=True)
-def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    for role in Role:
-        monkeypatch.delenv(role.variable("CONNECTION_STRING"), raising=False)
-        monkeypatch.delenv(role.variable("CA_FILE"), raising=False)
-
-
 def write_ready_file(file: Path, host: str, **changes: object) -> Path:
     file.parent.mkdir(parents=True, exist_ok=True)
     content = {

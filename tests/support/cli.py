@@ -12,7 +12,15 @@ from typer.testing import CliRunner
 from twinbus.cli.main import app
 
 if TYPE_CHECKING:
+    from typer.testing import Result
+
     from tests.support.server_process import ServerProcess
+
+
+def invoke(*arguments: str, stdin: str | None = None, columns: int = 80) -> Result:
+    """Run a command in this process, on a terminal of `columns` characters, and return its result."""
+    runner = CliRunner(env={"COLUMNS": str(columns)})
+    return runner.invoke(app, arguments, prog_name="twinbus", input=stdin)
 
 
 async def run_twinbus(*arguments: str, columns: int = 80) -> str:

@@ -67,9 +67,21 @@ def _option_for_ready_file(role: Role) -> object:
     )
 
 
+def complete_profile(incomplete: str) -> list[str]:
+    """Return the profiles whose name starts with `incomplete`, for the completion of shells."""
+    try:
+        return [name for name in read_profiles().by_name if name.startswith(incomplete)]
+    except CommandFailed:  # a shell has no place for an error
+        return []
+
+
 def _option_for_profile(role: Role) -> object:
     return typer.Option(
-        role.option("profile"), metavar="NAME", help="Profile added with twinbus profile.", show_default=False
+        role.option("profile"),
+        metavar="NAME",
+        help="Profile added with twinbus profile.",
+        show_default=False,
+        autocompletion=complete_profile,
     )
 
 
@@ -126,7 +138,7 @@ def find_target(
     target = _from_options(connection_string, ready_file, profile, role) or _from_surroundings(role)
     if target is None:
         raise Misuse(_not_found_text(role))
-    _check(target)
+    check_target(target)
     return target.with_ca_files(ca_file or ())
 
 
@@ -232,7 +244,7 @@ def target_from_profile(name: str, profile: Profile) -> Target:
     )
 
 
-def _check(target: Target) -> None:
+def check_target(target: Target) -> None:
     """Raise Misuse if a connection string is invalid; the text never contains the key."""
     from twinbus.client.connection_string import ConnectionString  # noqa: PLC0415  # `serve` starts faster
 

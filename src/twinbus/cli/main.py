@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from twinbus import version_and_build
-from twinbus.cli import drain, key, pair  # noqa: F401  # drain is a command of pair
+from twinbus.cli import drain, key, pair, profile, token  # noqa: F401  # drain is a command of pair
 from twinbus.cli.pipeline import app as pipeline
 from twinbus.cli.pipeline import audit, capture, costs, replay, syphon  # noqa: F401  # commands of pipeline
 from twinbus.cli.rehearse import rehearse
@@ -34,7 +34,6 @@ def sample() -> None:
 app = typer.Typer(
     help="A Service Bus that you run yourself. While it is down, its senders keep working.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,  # boxes around errors make logs hard to read and to search
     pretty_exceptions_enable=False,  # typer's tracebacks print local variables, which may hold keys
 )
@@ -42,6 +41,8 @@ app.command()(serve)
 app.command()(rehearse)
 app.add_typer(pair.app, name="pair")
 app.add_typer(key.app, name="key")
+app.add_typer(profile.app, name="profile")
+app.command(epilog=token.EXAMPLES)(token.token)
 app.add_typer(config_app, name="config")
 app.add_typer(pipeline.app, name="pipeline")
 

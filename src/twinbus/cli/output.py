@@ -133,7 +133,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     """
     values = [list(row) for row in rows]
     is_number = [
-        bool(values) and all(isinstance(row[index], int | float | None) for row in values)
+        bool(values) and all(_is_number(row[index]) or row[index] is None for row in values)
         for index in range(len(columns))
     ]
     cells = [[name.upper() for name in columns], *([_cell(value) for value in row] for row in values)]
@@ -159,6 +159,10 @@ def printable(text: str, *, keep_newlines: bool = False) -> str:
 def format_time(moment: dt.datetime | None) -> str | None:
     """Return a time for tables: UTC, to the second."""
     return None if moment is None else f"{moment:%Y-%m-%d %H:%M:%S}"
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _cell(value: object) -> str:

@@ -261,11 +261,13 @@ def _error_at_source(error: InvalidSetting, explicit: Mapping[str, Any], config:
     """Return the error with its location in the file, if the value came from the file and not from an option."""
     if config is None or config.suffix.lower() != ".toml":
         return error
+    from twinbus.model.entity_file.section import Location  # noqa: PLC0415
     from twinbus.server.config import toml  # noqa: PLC0415  # imported late for speed
-    from twinbus.server.config.section import Location  # noqa: PLC0415
 
     field = toml.field_of_option(error.option)
-    return error if field is None or field in explicit else toml.error_at_key(error, Location(config))
+    if field is None or field in explicit:
+        return error
+    return ConfigurationError(str(toml.error_at_key(error, Location(config))))
 
 
 def _run(

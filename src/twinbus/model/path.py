@@ -20,6 +20,9 @@ _MANAGEMENT: Final = "/$management"
 SUBSCRIPTIONS: Final = "/Subscriptions/"
 _URI: Final = re.compile(r"\A[a-z][a-z0-9+.-]*://[^/]*", re.IGNORECASE)
 NAMESPACE_NAME: Final = re.compile(r"[A-Za-z](?:[A-Za-z0-9-]{0,48}[A-Za-z0-9])?")
+INVALID_NAMESPACE_NAME: Final = (
+    "a namespace name has 1 to 50 letters, digits and hyphens, starts with a letter and does not end with a hyphen"
+)
 _NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]*[A-Za-z0-9_])?")
 
 

@@ -13,13 +13,15 @@ from typer.testing import CliRunner
 
 from tests.server.config.applied_config import apply_config
 from twinbus.cli.main import app
+from twinbus.model.entity_file import emulator
+from twinbus.model.entity_file import toml as entity_toml
+from twinbus.model.entity_file.keys import SECRET_KEYS
 from twinbus.model.limits import NamespaceLimits
 from twinbus.model.queue import QueueDescription
 from twinbus.model.topic import SubscriptionDescription, TopicDescription
-from twinbus.server.config import emulator, toml
+from twinbus.server.config import toml
 from twinbus.server.config.file import read_config
 from twinbus.server.config.settings import ServeSettings
-from twinbus.server.config.toml import SECRET_KEYS
 
 NOT_IN_A_FILE = {"sync", "emulator_key", "keys", "plan", "limits"}
 """Settings without a key: the first two are command-line options only, the others are tables."""
@@ -96,19 +98,25 @@ def test_the_sample_is_also_valid_with_the_settings_that_have_no_default(
 
 
 def test_every_key_of_secrets_and_rules_is_in_the_sample(sample: str) -> None:
-    for key in (*SECRET_KEYS, *toml._CORRELATION_KEYS, *toml._RULE_KEYS):  # noqa: SLF001  # the only list of these keys
+    for key in (*SECRET_KEYS, *entity_toml.CORRELATION_KEYS, *entity_toml.RULE_KEYS):
         assert key in sample
 
 
 def test_the_configuration_page_documents_every_key() -> None:
     page = (Path(__file__).parents[3] / "docs" / "configuration.md").read_text()
     kinds = (QueueDescription, TopicDescription, SubscriptionDescription)
-    properties = {key for kind in kinds for key in toml.entity_keys(kind)}
-    for key in (*toml.SETTING_READERS, *properties, *SECRET_KEYS, *toml._CORRELATION_KEYS, *toml._RULE_KEYS):  # noqa: SLF001
+    properties = {key for kind in kinds for key in entity_toml.entity_keys(kind)}
+    for key in (
+        *toml.SETTING_READERS,
+        *properties,
+        *SECRET_KEYS,
+        *entity_toml.CORRELATION_KEYS,
+        *entity_toml.RULE_KEYS,
+    ):
         assert f"`{key}`" in page, key
     for limit in fields(NamespaceLimits):
         assert f"| `{limit.name}` | {limit.default} |" in page
-    for key in (*emulator._QUEUE_KEYS, *emulator._CORRELATION_KEYS, *emulator._FILTER_KEYS):  # noqa: SLF001
+    for key in (*emulator.QUEUE_KEYS, *emulator.CORRELATION_KEYS, *emulator.FILTER_KEYS):
         assert f"`{key}`" in page, key
 
 

@@ -11,8 +11,9 @@ import pytest
 
 from tests.server.config.applied_config import apply_config, emulator_config
 from tests.support.in_process_server import run_server_in_process
-from twinbus.server.config.file import UnterminatedComment, blank_comments, read_config
-from twinbus.server.config.section import InvalidConfig
+from twinbus.model.entity_file.file import UnterminatedComment, blank_comments
+from twinbus.server.config.file import read_config
+from twinbus.server.config.settings import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,7 +71,7 @@ def test_an_error_after_comments_names_the_line_and_column_of_the_file(tmp_path:
         ('{"a": / 1}', "line 1, column 7: Expecting value"),
     ):
         file.write_text(text)
-        with pytest.raises(InvalidConfig, match=re.escape(f"{file}: {reason}")):
+        with pytest.raises(ConfigurationError, match=re.escape(f"{file}: {reason}")):
             read_config(file, None)
     with pytest.raises(UnterminatedComment):
         blank_comments("/*")
@@ -94,7 +95,7 @@ def test_q26_the_emulators_file_allows_duplicate_windows_from_5_s(server: Server
     file.write_text(
         emulator_config(queues=[{"Name": "q", "Properties": {"DuplicateDetectionHistoryTimeWindow": "PT4S"}}])
     )
-    with pytest.raises(InvalidConfig, match=r"DuplicateDetectionHistoryTimeWindow: PT4S: it can be PT5S to P7D"):
+    with pytest.raises(ConfigurationError, match=r"DuplicateDetectionHistoryTimeWindow: PT4S: it can be PT5S to P7D"):
         read_config(file, None)
 
 
@@ -110,5 +111,5 @@ def test_q26_http_and_toml_require_a_duplicate_window_of_at_least_20_s(server: S
     server.create_queue(**{**properties, window: "PT20S"})
     file = tmp_path / "twinbus.toml"
     file.write_text('[[queues]]\nname = "q"\nduplicate_window = "PT19S"')
-    with pytest.raises(InvalidConfig, match=r"duplicate_window: PT19S: it can be PT20S to P7D"):
+    with pytest.raises(ConfigurationError, match=r"duplicate_window: PT19S: it can be PT20S to P7D"):
         read_config(file, None)

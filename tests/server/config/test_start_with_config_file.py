@@ -11,7 +11,7 @@ from twinbus.model.description import partitioned_size_mb
 from twinbus.model.queue import QueueDescription
 from twinbus.model.rule import DEFAULT_RULE, CorrelationFilter, RuleDescription, SqlAction, SqlFilter, Value
 from twinbus.model.topic import TopicDescription
-from twinbus.server.config.section import InvalidConfig
+from twinbus.server.config.settings import ConfigurationError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -185,7 +185,7 @@ async def test_an_invalid_file_is_refused_before_any_entity_changes(
     tmp_path: Path, before: str, after: str, line: str
 ) -> None:
     entities = await apply_config(tmp_path, FILE, before)
-    with pytest.raises(InvalidConfig) as caught:
+    with pytest.raises(ConfigurationError) as caught:
         await apply_config(tmp_path, FILE, after)
     assert str(caught.value).startswith(f"{tmp_path / FILE}: {line}")
     assert await apply_config(tmp_path, FILE, emulator_config()) == entities

@@ -15,21 +15,22 @@ from typing import TYPE_CHECKING, Final, Protocol
 import msgspec
 
 from twinbus.model.description import partitioned_size_mb
+from twinbus.model.entity_file.plan import ENTITY_KINDS
+from twinbus.model.entity_file.section import InvalidConfig
 from twinbus.model.errors import CallerError, EntityNotFound, ServiceBusError
 from twinbus.model.path import canonical_key, split_subscription
 from twinbus.model.queue import QueueDescription
 from twinbus.model.topic import SubscriptionDescription, TopicDescription
 from twinbus.server.catalogue.service import FIXED_AT_CREATION
-from twinbus.server.config.plan import ENTITY_KINDS
-from twinbus.server.config.settings import StartError
+from twinbus.server.config.settings import ConfigurationError, StartError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from twinbus.model.authorization import AuthorizationRule
+    from twinbus.model.entity_file.plan import DescriptionType, DesiredEntity, Plan
     from twinbus.model.info import Description
     from twinbus.model.rule import RuleDescription
-    from twinbus.server.config.plan import DescriptionType, DesiredEntity, Plan
 
 log: Final = logging.getLogger(__name__)
 
@@ -86,7 +87,7 @@ class EntityManager(Protocol):
 async def reconcile(administration: EntityManager, plan: Plan, *, now_ms: int) -> None:
     """Apply a plan to a namespace.
 
-    Raise InvalidConfig if an entity in the plan cannot be created or updated, StartError if a store is unavailable.
+    Raise ConfigurationError if an entity of the plan is refused, StartError if a store is unavailable.
     """
     created = updated = 0
     try:
@@ -102,6 +103,8 @@ async def reconcile(administration: EntityManager, plan: Plan, *, now_ms: int) -
         for desired, existing in zip(plan.entities, present, strict=True):
             is_changed = await _update(administration, desired, now_ms)
             updated += is_changed and existing is not None
+    except InvalidConfig as error:
+        raise ConfigurationError(str(error)) from error
     except ServiceBusError as error:
         raise StartError(f"cannot apply the configuration to the namespace: {error}") from error
     log.info("configured", extra={"entities": len(plan.entities), "made": created, "changed": updated})

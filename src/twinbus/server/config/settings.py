@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from twinbus.model.limits import NamespaceLimits
-from twinbus.model.path import NAMESPACE_NAME
+from twinbus.model.path import INVALID_NAMESPACE_NAME, NAMESPACE_NAME
 from twinbus.server.tls.plaintext import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
 
+    from twinbus.model.entity_file.plan import Plan
     from twinbus.server.auth.keys import Key
-    from twinbus.server.config.plan import Plan
 
 PROTOCOLS: Final = ("amqp", "amqps", "http", "https")
 """The protocols over which clients connect to a namespace; each has its own port. `amqp` also serves the others."""
@@ -186,12 +186,7 @@ class ServeSettings:
 
     def _check_names(self) -> None:
         if not NAMESPACE_NAME.fullmatch(self.name):
-            raise InvalidSetting(
-                "NAME",
-                repr(self.name),
-                "a namespace name has 1 to 50 letters, digits and hyphens, starts with a letter and does not end with "
-                "a hyphen",
-            )
+            raise InvalidSetting("NAME", repr(self.name), INVALID_NAMESPACE_NAME)
         if not _HOST.fullmatch(self.host):
             raise InvalidSetting("--host", repr(self.host), "is neither an address nor a host name")
         for name in self.allowed_hosts:

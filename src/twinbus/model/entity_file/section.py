@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from twinbus.model.atom import durations
 from twinbus.model.errors import InvalidArgument
-from twinbus.server.config.settings import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -26,8 +25,8 @@ if TYPE_CHECKING:
 _PLAIN_KEY: Final = re.compile(r"[A-Za-z0-9_$-]+")
 
 
-class InvalidConfig(ConfigurationError):
-    """A configuration file has an invalid value. The message names the file, the key and the reason."""
+class InvalidConfig(Exception):
+    """A file has an invalid value. The message names the file, the key and the reason."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,25 +10,31 @@ import datetime as dt
 from dataclasses import fields
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from twinbus.broker.filters.rule import compile_rule
 from twinbus.model.atom import durations
 from twinbus.model.description import SETTABLE_RANGES
+from twinbus.model.entity_file.plan import DesiredProperties
+from twinbus.model.entity_file.section import Section, boolean, duration_ms, text, unexpected_type, whole_number
 from twinbus.model.errors import InvalidArgument
 from twinbus.model.path import canonical_key
 from twinbus.model.rule import CorrelationFilter, RuleDescription, Value
-from twinbus.server.config.plan import DesiredProperties
-from twinbus.server.config.section import Section, boolean, duration_ms, text, unexpected_type, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from twinbus.model.entity_file.plan import DescriptionType
+    from twinbus.model.entity_file.section import Location
     from twinbus.model.rule import Filter, SqlAction
-    from twinbus.server.config.plan import DescriptionType
-    from twinbus.server.config.section import Location
 
     Ranges: TypeAlias = Mapping[str, tuple[int, int]]
+    RuleCheck: TypeAlias = Callable[[RuleDescription], object]
+    """Check of the expressions of a rule, which raises InvalidArgument. The broker knows the language, the model does
+    not: without the check, a namespace refuses the rule."""
 
 _INT_MAX: Final = 2**31 - 1
+
+
+def unchecked(_rule: RuleDescription) -> None:
+    """Accept any rule."""
 
 
 def make_rule(
@@ -39,18 +45,19 @@ def make_rule(
     name_location: Location,
     filter_location: Location,
     action_location: Location,
+    check_rule: RuleCheck,
 ) -> RuleDescription:
-    """Return a rule that compiles. Raise InvalidConfig at the location of the invalid part."""
+    """Return a rule that `check_rule` accepts. Raise InvalidConfig at the location of the invalid part."""
     at = name_location
     try:
         rule = RuleDescription(name=name)
         at = filter_location
         rule = RuleDescription(name=name, filter=rule_filter)
-        compile_rule(rule)
+        check_rule(rule)
         if action is not None:
             at = action_location
             rule = RuleDescription(name=name, filter=rule_filter, action=action)
-            compile_rule(rule)
+            check_rule(rule)
     except InvalidArgument as error:
         raise at.error(str(error)) from None
     return rule
@@ -104,7 +111,18 @@ def _to_value(location: Location, value: object) -> Value:
         return Value("dateTime", value.isoformat())
     if isinstance(value, str):
         return Value("string", value)
+    if isinstance(value, dict):
+        return _read_typed_value(location, value)
     raise unexpected_type(location, "a string, a number, a time, true or false", value)
+
+
+def _read_typed_value(location: Location, value: object) -> Value:
+    """Read `{ type = "guid", value = "..." }`, for types that the file format does not have."""
+    section = Section(location, value, ("type", "value"))
+    try:
+        return Value(section.require("type", text), section.require("value", text))
+    except InvalidArgument as error:
+        raise location.child("type").error(str(error)) from None
 
 
 _READER_BY_TYPE: Final[Mapping[str, Callable[[Location, object], object]]] = {

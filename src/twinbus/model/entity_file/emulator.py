@@ -7,33 +7,46 @@ does not set have the defaults of Service Bus, not of the emulator.
 
 from __future__ import annotations
 
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from twinbus.model import limits
 from twinbus.model.description import SETTABLE_RANGES
+from twinbus.model.entity_file.plan import DesiredEntity, DesiredProperties, Plan
+from twinbus.model.entity_file.properties import (
+    check_unique_names,
+    make_rule,
+    read_correlation_filter,
+    read_properties,
+    unchecked,
+)
+from twinbus.model.entity_file.section import Location, Section, choice, text
 from twinbus.model.errors import InvalidArgument
-from twinbus.model.path import check_entity_path, check_subscription_name, subscription_path
+from twinbus.model.path import (
+    INVALID_NAMESPACE_NAME,
+    NAMESPACE_NAME,
+    check_entity_path,
+    check_subscription_name,
+    subscription_path,
+)
 from twinbus.model.queue import QueueDescription
 from twinbus.model.rule import SqlAction, SqlFilter
 from twinbus.model.topic import SubscriptionDescription, TopicDescription
-from twinbus.server.config.entity_readers import check_unique_names, make_rule, read_correlation_filter, read_properties
-from twinbus.server.config.plan import DesiredEntity, DesiredProperties, Plan
-from twinbus.server.config.section import Location, Section, choice, text
-from twinbus.server.config.settings import InvalidSetting, ServeSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
+    from twinbus.model.entity_file.plan import DescriptionType
+    from twinbus.model.entity_file.properties import RuleCheck
     from twinbus.model.rule import Filter, RuleDescription
-    from twinbus.server.config.plan import DescriptionType
 
-_TOPIC_KEYS: Final = {
+TOPIC_KEYS: Final = {
     "DefaultMessageTimeToLive": "default_time_to_live_ms",
     "DuplicateDetectionHistoryTimeWindow": "duplicate_window_ms",
     "RequiresDuplicateDetection": "requires_duplicate_detection",
 }
-_SUBSCRIPTION_KEYS: Final = {
+SUBSCRIPTION_KEYS: Final = {
     "DeadLetteringOnMessageExpiration": "dead_lettering_on_expiration",
     "DefaultMessageTimeToLive": "default_time_to_live_ms",
     "ForwardDeadLetteredMessagesTo": "forward_dead_lettered_to",
@@ -42,8 +55,8 @@ _SUBSCRIPTION_KEYS: Final = {
     "MaxDeliveryCount": "max_delivery_count",
     "RequiresSession": "requires_session",
 }
-_QUEUE_KEYS: Final = {**_SUBSCRIPTION_KEYS, **_TOPIC_KEYS}
-_CORRELATION_KEYS: Final = {
+QUEUE_KEYS: Final = {**SUBSCRIPTION_KEYS, **TOPIC_KEYS}
+CORRELATION_KEYS: Final = {
     "ContentType": "content_type",
     "CorrelationId": "correlation_id",
     "Label": "label",
@@ -53,7 +66,7 @@ _CORRELATION_KEYS: Final = {
     "SessionId": "session_id",
     "To": "to",
 }
-_FILTER_KEYS: Final = {"Sql": "SqlFilter", "Correlation": "CorrelationFilter"}
+FILTER_KEYS: Final = {"Sql": "SqlFilter", "Correlation": "CorrelationFilter"}
 _DURATION_RANGES: Final = {
     **SETTABLE_RANGES,
     "duplicate_window_ms": (limits.EMULATOR_WINDOW_MIN_MS, limits.DUPLICATE_WINDOW_MAX_MS),
@@ -62,7 +75,7 @@ _DURATION_RANGES: Final = {
 _LOGGING_TYPES: Final = ("File", "Console", "File,Console", "Console,File")
 
 
-def read(file: Path, content: object, name: str | None) -> tuple[str, Plan]:
+def read(file: Path, content: object, name: str | None, check_rule: RuleCheck = unchecked) -> tuple[str, Plan]:
     """Return the name and the plan of the namespace called `name`, or of the only namespace if None."""
     top = Section(Location(file), content, ("$schema", "UserConfig"))
     config = top.require("UserConfig", lambda location, value: Section(location, value, ("Namespaces", "Logging")))
@@ -70,7 +83,9 @@ def read(file: Path, content: object, name: str | None) -> tuple[str, Plan]:
     config.get(
         "Logging", lambda location, value: Section(location, value, ("Type",)).get("Type", choice(*_LOGGING_TYPES))
     )
-    return _select_namespace(config.each("Namespaces", _read_namespace), name, config.location.child("Namespaces"))
+    return _select_namespace(
+        config.each("Namespaces", partial(_read_namespace, check_rule)), name, config.location.child("Namespaces")
+    )
 
 
 def _select_namespace(namespaces: Sequence[tuple[str, Plan]], name: str | None, location: Location) -> tuple[str, Plan]:
@@ -85,31 +100,29 @@ def _select_namespace(namespaces: Sequence[tuple[str, Plan]], name: str | None, 
     return selected[0]
 
 
-def _read_namespace(location: Location, value: object) -> tuple[str, Plan]:
+def _read_namespace(check_rule: RuleCheck, location: Location, value: object) -> tuple[str, Plan]:
     section = Section(location, value, ("Name", "Queues", "Topics"))
     name = section.require("Name", text)
-    try:
-        ServeSettings(name=name, data=Path())
-    except InvalidSetting as error:
-        raise location.child("Name").error(f"{error.value}: {error.reason}") from None
-    topics = [entity for topic in section.each("Topics", _read_topic) for entity in topic]
+    if NAMESPACE_NAME.fullmatch(name) is None:
+        raise location.child("Name").error(f"{name!r:.60}: {INVALID_NAMESPACE_NAME}")
+    topics = [entity for topic in section.each("Topics", partial(_read_topic, check_rule)) for entity in topic]
     return name, Plan((*section.each("Queues", _read_queue), *topics))
 
 
 def _read_queue(location: Location, value: object) -> DesiredEntity:
     section = Section(location, value, ("Name", "Properties"))
-    return _read_entity(section, QueueDescription, _QUEUE_KEYS, _checked_name(section, check_entity_path))
+    return _read_entity(section, QueueDescription, QUEUE_KEYS, _checked_name(section, check_entity_path))
 
 
-def _read_topic(location: Location, value: object) -> list[DesiredEntity]:
+def _read_topic(check_rule: RuleCheck, location: Location, value: object) -> list[DesiredEntity]:
     section = Section(location, value, ("Name", "Properties", "Subscriptions"))
-    topic = _read_entity(section, TopicDescription, _TOPIC_KEYS, _checked_name(section, check_entity_path))
+    topic = _read_entity(section, TopicDescription, TOPIC_KEYS, _checked_name(section, check_entity_path))
 
     def subscription(location: Location, value: object) -> DesiredEntity:
         section = Section(location, value, ("Name", "Properties", "Rules"))
         path = subscription_path(topic.path, _checked_name(section, check_subscription_name))
-        rules = check_unique_names(section.each("Rules", _read_rule))
-        return _read_entity(section, SubscriptionDescription, _SUBSCRIPTION_KEYS, path, rules)
+        rules = check_unique_names(section.each("Rules", partial(_read_rule, check_rule)))
+        return _read_entity(section, SubscriptionDescription, SUBSCRIPTION_KEYS, path, rules)
 
     return [topic, *section.each("Subscriptions", subscription)]
 
@@ -143,18 +156,18 @@ def _read_entity(
     )
 
 
-def _read_rule(location: Location, value: object) -> tuple[Location, RuleDescription]:
+def _read_rule(check_rule: RuleCheck, location: Location, value: object) -> tuple[Location, RuleDescription]:
     section = Section(location, value, ("Name", "Properties"))
     name = section.require("Name", text)
     properties = section.require(
-        "Properties", lambda location, value: Section(location, value, ("FilterType", "Action", *_FILTER_KEYS.values()))
+        "Properties", lambda location, value: Section(location, value, ("FilterType", "Action", *FILTER_KEYS.values()))
     )
-    filter_type = properties.require("FilterType", choice(*_FILTER_KEYS))
-    for other_type, key in _FILTER_KEYS.items():
+    filter_type = properties.require("FilterType", choice(*FILTER_KEYS))
+    for other_type, key in FILTER_KEYS.items():
         if other_type != filter_type and properties.has(key):
             raise properties.location.child(key).error(f"does not fit FilterType {filter_type}: remove one of them")
     rule_filter: Filter
-    filter_location = properties.location.child(_FILTER_KEYS[filter_type])
+    filter_location = properties.location.child(FILTER_KEYS[filter_type])
     if filter_type == "Sql":
         rule_filter = SqlFilter(expression=properties.require("SqlFilter", _read_expression))
         filter_location = filter_location.child("SqlExpression")
@@ -168,12 +181,13 @@ def _read_rule(location: Location, value: object) -> tuple[Location, RuleDescrip
         name_location=location.child("Name"),
         filter_location=filter_location,
         action_location=properties.location.child("Action").child("SqlExpression"),
+        check_rule=check_rule,
     )
     return location.child("Name"), rule
 
 
 def _read_correlation(location: Location, value: object) -> Filter:
-    return read_correlation_filter(location, value, _CORRELATION_KEYS, "Properties")
+    return read_correlation_filter(location, value, CORRELATION_KEYS, "Properties")
 
 
 def _read_expression(location: Location, value: object) -> str:

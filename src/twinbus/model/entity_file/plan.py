@@ -16,8 +16,8 @@ from twinbus.model.topic import SubscriptionDescription, TopicDescription
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from twinbus.model.entity_file.section import Location
     from twinbus.model.rule import RuleDescription
-    from twinbus.server.config.section import Location
 
 DescriptionType: TypeAlias = "type[QueueDescription | TopicDescription | SubscriptionDescription]"
 ENTITY_KINDS: Final[dict[DescriptionType, str]] = {
