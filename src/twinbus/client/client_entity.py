@@ -24,7 +24,7 @@ class ClientEntity:
     """Base class of senders, receivers and clients for one entity."""
 
     def __init__(self, factory: MessagingFactory, path: str) -> None:
-        """Check the path and register with the factory, which closes this object when it closes itself."""
+        """Check the path and register with the factory: closing the factory also closes this object."""
         if not path.strip("/"):
             raise ValueError("the path of an entity is empty")
         self.factory = factory
@@ -71,7 +71,7 @@ class ClientEntity:
     ) -> Response:
         """Send a request to the entity's `$management`, with retries, and return the response.
 
-        A callable `body` gets True if an earlier attempt may have been carried out.
+        If `body` is callable, each attempt calls it, with True if an earlier attempt may have been carried out.
         """
         self.check_open()
         limit_s = self.factory.settings.operation_timeout_s if timeout_s is None else timeout_s

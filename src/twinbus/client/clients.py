@@ -1,4 +1,4 @@
-"""Clients for queues, topics and subscriptions: a sender and a receiver in one object.
+"""Clients for queues, topics and subscriptions: one object per entity, with its sender, its receiver or both.
 
     queue = factory.create_queue_client("orders")
     await queue.send(BrokeredMessage("two pounds of apples"))

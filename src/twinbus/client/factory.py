@@ -4,8 +4,8 @@
         orders = factory.create_queue_client("orders")
         await orders.send(BrokeredMessage("two pounds of apples"))
 
-Owns the connection (opened on first use, reopened after a loss), the factory's state, and the list of open senders and
-receivers, which are closed with the factory. Sending and receiving are in `sender` and `receiver`.
+Owns the connection (opened on first use, reopened after it is lost), the factory's state, and the list of open senders
+and receivers, which are closed with the factory. Sending and receiving are in `sender` and `receiver`.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ class MessagingFactory:
 
         The pairing covers only senders created after this call. Raise PairingRefused or InvalidArgument if the two
         namespaces cannot be paired. Raise PairingFailed if the secondary could not be prepared within the operation
-        timeout; nothing has changed then, and the call may be repeated. With `require_secondary=False` the call returns
-        at once, and the secondary is prepared in the background.
+        timeout; in that case the factory stays unpaired, and the call may be repeated. With `require_secondary=False`
+        the call returns at once, and the secondary is prepared in the background.
         """
         self.check_open()
         check_pair(self, options)
@@ -146,7 +146,7 @@ class MessagingFactory:
     def create_message_sender(self, path: str, *, via: str | None = None) -> MessageSender:
         """Create a sender for a queue or a topic. A paired factory's sender parks messages the primary cannot accept.
 
-        With `via`, messages go to that entity first and from there to `path`; transactions need this.
+        With `via`, messages go to that entity first and from there to `path`, so that a transaction can cover both.
         """
         return MessageSender(self, path, via=via) if self.pairing is None else self.pairing.make_sender(path, via)
 
@@ -300,8 +300,9 @@ class MessagingFactory:
     def drop_if_silent(self, limit_s: float) -> None:
         """Drop the connection if no frame arrived for `limit_s`; its pending operations fail at once.
 
-        The peer is gone or suspended. If the peer returns, TCP may take minutes to notice, while a new connection
-        works immediately.
+        Such a peer is probably gone or suspended. After the peer returns, the old connection may need minutes to
+        recover (TCP retransmission delays), while a new connection works immediately. A connection attempt that has
+        lasted for `limit_s` is cancelled for the same reason.
         """
         connection = self._connection
         if limit_s < MIN_SILENCE_S:

@@ -182,7 +182,7 @@ def _check_version(schema: pa.Schema, path: Path | str) -> None:
 
 
 def _column(values: Sequence[object], field: pa.Field) -> pa.Array:
-    """Return the values as an Arrow array, converted by Arrow if possible: the slow path delays the event loop."""
+    """Return the values as an Arrow array. Arrow converts them if possible: a loop in Python delays the event loop."""
     if field.name != "message_id":
         try:
             return pa.array(values, field.type)

@@ -5,7 +5,7 @@
         await receiver.complete(message)
 
 Owns settlement, lock renewal, peeking and deferral. A message received under a lock can be settled until the lock
-expires, even if the connection was lost meanwhile. Credit and buffering are in `receive_buffer`.
+expires, even if the connection was lost in the meantime. Credit and buffering are in `receive_buffer`.
 """
 
 from __future__ import annotations
@@ -420,7 +420,7 @@ class MessageReceiver(ClientEntity):
     async def peek_deferred(self, max_count: int, from_sequence_number: int) -> tuple[list[BrokeredMessage], int]:
         """Return the deferred messages among the next `max_count`, and the number to continue from (0: no more).
 
-        twinbus returns only deferred messages; other servers return messages of all states, filtered here.
+        twinbus returns only deferred messages. Other servers return messages in all states, which this method filters.
         """
         peeked = await self._peek(max_count, from_sequence_number, {"twinbus:state": "deferred"})
         deferred = [message for message in peeked if message.state == "deferred"]
@@ -437,7 +437,10 @@ class MessageReceiver(ClientEntity):
         ]
 
     async def delete_batch(self, max_count: int, before: dt.datetime | None = None) -> int:
-        """Delete up to `max_count` of the oldest unlocked messages; return how many were deleted."""
+        """Delete up to `max_count` of the oldest unlocked messages, if given only those enqueued before `before`.
+
+        Return the number of deleted messages.
+        """
         body: dict[str, object] = {"message-count": Int(max_count)}
         if before is not None:
             body["enqueued-time-utc"] = to_wire(before)

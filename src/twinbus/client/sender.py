@@ -3,7 +3,7 @@
     await sender.send(BrokeredMessage("two pounds of apples"))
 
 `send` returns once the namespace has stored the message, and raises otherwise. Owns the sender's link, which is
-attached on first use and again after a loss. Senders of paired namespaces are in `pairing.sender`.
+attached on first use and again after the link is lost. Senders of paired namespaces are in `pairing.sender`.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class MessageSender(ClientEntity):
         return (await self.link()).max_message_bytes
 
     def can_be_parked(self, messages: BrokeredMessage | Iterable[BrokeredMessage]) -> bool:  # noqa: ARG002
-        """Return whether a message, or a batch, can also be sent while the entity is failed over (Q08).
+        """Return whether a message, or a batch, can also be sent while the entity is failed over.
 
         True if each message is small enough to be parked. False if the factory is not paired.
         """
@@ -272,7 +272,9 @@ class MessageSender(ClientEntity):
             raise adjusted from error
 
     def _resend_payloads(self, payload: bytes, message_format: int, max_bytes: int | None) -> list[bytes]:  # noqa: ARG002
-        """Return the payloads to send, in order, after an attempt that may have succeeded. `max_bytes` limits each.
+        """Return the payloads to send, in order, after an attempt that may have succeeded.
+
+        If the entity limits the size of a payload, the limit is `max_bytes`.
 
         An ordinary sender repeats the payload: receivers and duplicate detection recognise it by its message id.
         """

@@ -210,7 +210,7 @@ class Transaction:
             coordinator.detach()
 
     async def _roll_back_quietly(self) -> None:
-        """Roll back and ignore errors: the server rolls back undischarged transactions, too, when their link ends."""
+        """Roll back and ignore errors: if no discharge arrives, the server rolls back when the link ends."""
         with contextlib.suppress(ServiceBusError):
             await self.rollback()
 

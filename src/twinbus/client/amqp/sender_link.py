@@ -49,7 +49,7 @@ class SenderLink(LinkEndpoint):
         super().on_attach_confirmed(attach)
 
     def send(self, payload: bytes, message_format: int = 0, state: Composite | None = None) -> asyncio.Future[object]:
-        """Send an encoded message. The future has the outcome from the peer, or the error.
+        """Send an encoded message. The returned future completes with the peer's outcome, or fails with the error.
 
         A caller that cancels the future must call `withdraw`, which tells whether the message may have been sent.
         """

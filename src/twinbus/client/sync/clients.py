@@ -210,7 +210,10 @@ class _LinkReceiver(BlockingReceiver[InnerReceiverT]):
         return run_blocking(lambda: self.inner.renew_locks(messages))
 
     def delete_batch(self, max_count: int, before: dt.datetime | None = None) -> int:
-        """Delete up to `max_count` of the oldest unlocked messages; return how many were deleted."""
+        """Delete up to `max_count` of the oldest unlocked messages, if given only those enqueued before `before`.
+
+        Return the number of deleted messages.
+        """
         return run_blocking(lambda: self.inner.delete_batch(max_count, before))
 
 

@@ -61,7 +61,10 @@ class MessagingFactory(BlockingObject[factory.MessagingFactory]):
         return SubscriptionClient(call_blocking(lambda: self.inner.create_subscription_client(topic, name, mode)))
 
     def create_message_sender(self, path: str, *, via: str | None = None) -> MessageSender:
-        """Create a sender for a queue or a topic. With `via`, messages go through that queue, as transactions need."""
+        """Create a sender for a queue or a topic.
+
+        With `via`, messages go to that entity first and from there to `path`, so that a transaction can cover both.
+        """
         return MessageSender(call_blocking(lambda: self.inner.create_message_sender(path, via=via)))
 
     def create_message_receiver(
