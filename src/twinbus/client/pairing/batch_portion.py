@@ -40,7 +40,7 @@ class BatchPortion:
         messages: Sequence[BrokeredMessage],
         positions: Sequence[int] | None = None,
     ) -> None:
-        """Create a portion of encoded messages; without `positions` they are the whole batch."""
+        """Create a portion of encoded messages; without `positions`, the portion is the whole batch."""
         self.payload = payload
         self.message_format = message_format
         self.messages = messages

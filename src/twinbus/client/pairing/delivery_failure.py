@@ -1,6 +1,6 @@
 """The cause of a failed redelivery of a parked or spooled message: the message itself, or its destination.
 
-Only a message that can never be accepted is removed (Q19): the syphon dead-letters it, the spool moves it to
+Only a message that can never be accepted is removed: the syphon dead-letters it, the spool moves it to
 `refused/`. All other messages wait without limit: for a primary that is down, an entity that is full or disabled, or a
 key that is not authorised. Messages for an entity that does not exist wait for a configurable time.
 
@@ -63,7 +63,7 @@ def failure_cause_of(error: ServiceBusError) -> FailureCause:
 
 
 class RejectionPolicy:
-    """The rule for how long messages wait for one entity, depending on its errors."""
+    """The rule for how long messages wait for one entity, depending on the entity's errors."""
 
     def __init__(self, not_found_grace_s: float) -> None:
         """Create a policy that lets messages wait `not_found_grace_s` for a missing entity."""
@@ -77,7 +77,8 @@ class RejectionPolicy:
     def is_permanent(self, error: ServiceBusError, now_s: float) -> bool:
         """Return whether a message with this error is removed for good; otherwise the message waits.
 
-        Only the time for which the entity has been missing without interruption counts.
+        If the entity does not exist, the message waits until the entity has been missing for `not_found_grace_s`
+        without interruption.
         """
         cause = failure_cause_of(error)
         if cause is not FailureCause.ENTITY_NOT_FOUND:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class PairingFailed(ServiceBusError):
-    """Pairing the namespaces failed. Nothing was changed: the call may be repeated."""
+    """Pairing the namespaces failed. The factories stay unpaired, and the call may be repeated."""
 
 
 class PairingRefused(CallerError):
@@ -26,7 +26,7 @@ class NotSent(ServiceBusError):
     """Neither the primary nor any backlog queue confirmed the message.
 
     If `may_have_happened` is set, the primary or a backlog queue may have stored the message; otherwise the message was
-    not sent. If a batch was split, some of its messages may be safe: `stored` has their positions.
+    not sent. If a batch was split, some of its messages may have been stored: `stored` has their positions.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class NotSent(ServiceBusError):
         if may_have_happened:
             outcome = f"the {noun} for '{path}' may have been stored, but no response confirms it"
         self.stored = sorted(stored)
-        """The positions of the messages in the batch that are safe."""
+        """The positions of the messages in the batch that are known to be stored."""
         self.unsure = None if unsure is None else sorted(unsure)
         """The positions of other messages that may be stored; None for a single message."""
         if stored:
@@ -77,7 +77,7 @@ class NotSent(ServiceBusError):
 
     @property
     def safe(self) -> int:
-        """The number of messages at the start of the batch that are safe, up to the first gap."""
+        """The number of messages at the start of the batch that are known to be stored, up to the first gap."""
         return next((index for index, position in enumerate(self.stored) if position != index), len(self.stored))
 
     @property
@@ -128,11 +128,11 @@ class FailedOver(InvalidOperation):
 
 
 class ParkedMessageMalformed(ServiceBusError):
-    """A message in a backlog queue cannot be restored: it, or a property that parking added, is malformed."""
+    """A message in a backlog queue cannot be restored: the message, or a property that parking added, is malformed."""
 
 
 class PairedMessagingFactoryError(ServiceBusError):
-    """This factory was faulted because the pair's other factory was closed or faulted (R077)."""
+    """This factory was faulted because the pair's other factory was closed or faulted."""
 
 
 class PrimaryLost(ServiceBusError):

@@ -46,7 +46,7 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
     backlog_queue_count: int = 10
     """The number of backlog queues to create; after pairing, the number of backlog queues that exist (default: 10)."""
     enable_syphon: bool = False
-    """Bring parked messages back to the primary. Enable the syphon in at least one program of the application."""
+    """Move parked messages to the primary. Enable the syphon in at least one program of the application."""
     ping_primary_interval: dt.timedelta | float = _MINUTE
     """The interval between pings of an entity that failed over (default: 1 minute)."""
     primary_attempt_timeout: dt.timedelta | float | None = None
@@ -87,8 +87,8 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
     journal_dir: Path | str | None = None
     """The folder of the journal that records the outcome of every send, for audits; None: no journal."""
     triggers: Triggers = field(default_factory=dict)
-    """Failure classes of errors, where they differ from the errors' own classes. `triggers.AS_DOCUMENTED` follows
-    Microsoft's documentation."""
+    """Failure classes that replace the default classes of some errors. `triggers.AS_DOCUMENTED` follows Microsoft's
+    documentation."""
 
     def check(self) -> None:
         """Raise InvalidArgument if an option is out of range."""

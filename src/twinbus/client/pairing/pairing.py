@@ -71,7 +71,7 @@ class Pairing:
         self.options = options
         self.primary_name = _primary_name_of(primary, options)
         self.is_protected = False
-        """True once the backlog queues exist. False only until a secondary that is not required has been prepared."""
+        """Whether the backlog queues exist. With `require_secondary=False`, pairing does not wait for them."""
         self.is_closed = False
         self._paired_at_ms = primary.settings.clock.wall_ms()
         self.max_parked_bytes = MAX_PARKED_BYTES
@@ -111,7 +111,7 @@ class Pairing:
     async def start(self) -> None:
         """Open the spool, find or create the backlog queues, and start the syphon if it is enabled.
 
-        If the secondary is not required, the queues and the syphon follow in the background.
+        With `require_secondary=False`, the queues are created and the syphon is started in the background.
         """
         self.observers.start()
         self._watch_task = asyncio.ensure_future(self._watch_factories())
@@ -175,7 +175,7 @@ class Pairing:
 
     @property
     def backlog_queue_count(self) -> int:
-        """The number of backlog queues; 0 until a secondary that is not required has been prepared."""
+        """The number of backlog queues; 0 until the secondary has been prepared."""
         return len(self.rotation.queues)
 
     @property
@@ -196,13 +196,13 @@ class Pairing:
 
     @property
     def entities(self) -> tuple[EntityStatus, ...]:
-        """The state of each entity that has a sender, as this client knows it. Makes no request."""
+        """The state of each entity that has a sender, as this client knows it, without a request."""
         return tuple(entity_status(health) for health in self._healths.values())
 
     def entity(self, path: str) -> EntityStatus:
         """Return the state of one entity as this client knows it: healthy, unless a send or a ping failed.
 
-        Makes no request, so the call is cheap enough for every send or every request of a health check.
+        The call sends no request, so it is cheap enough for every send or every request of a health check.
         """
         health = self._healths.get(canonical_key(path))
         return healthy_entity_status(path, self._paired_at_ms) if health is None else entity_status(health)
@@ -216,7 +216,7 @@ class Pairing:
     ) -> Callable[[], None]:
         """Call `listener` with each event of these kinds, in the event loop: the listener must not block.
 
-        Returns a function that removes the listener. Listen only for the kinds that are needed: there can be an event
+        The returned function removes the listener. Listen only for the kinds that are needed: some kinds have an event
         for each message.
         """
         return self.event_publisher.listen(listener, kinds)
@@ -230,7 +230,7 @@ class Pairing:
         self.observers.add_metrics(registry)
 
     def mark_path_healthy(self, path: str) -> None:
-        """Send to the primary again at once, regardless of ping results."""
+        """Mark an entity healthy: its sends go to the primary again at once, regardless of ping results."""
         health = self._healths.get(canonical_key(path))
         if health is not None:
             health.mark_healthy()
@@ -267,7 +267,7 @@ class Pairing:
         return SendAvailabilitySender(self, path, via=via)
 
     def health_of(self, path: str) -> EntityHealth:
-        """Return the health of an entity, shared by all senders of the factory, however they spell its path (Q12)."""
+        """Return the health of an entity, which all senders of the factory share, whatever spelling of the path."""
         key = canonical_key(path)
         health = self._healths.get(key)
         if health is None:
@@ -300,7 +300,7 @@ class Pairing:
         return self.class_of(error) is FailureClass.UNAVAILABLE
 
     def _on_state_change(self, health: EntityHealth, _before: EntityState) -> None:
-        """Publish an entity's new state; start pings when sends are redirected (R037), and stop them later (R067)."""
+        """Publish an entity's new state; start pings on failover, and stop them when the entity is healthy again."""
         reason = None if health.failure is None else str(health.failure)
         self.event_publisher.emit(_EVENT_BY_STATE[health.state], path=health.path, reason=reason)
         if health.state is EntityState.FAILED_OVER:

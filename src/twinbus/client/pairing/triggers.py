@@ -49,8 +49,8 @@ AS_DOCUMENTED: Final[Triggers] = MappingProxyType(
         PartlyStored: FailureClass.CALLER,
     }
 )
-"""The table that follows Microsoft's documentation (R031): every messaging error that is not transient triggers
-failover, except unauthorised and server busy. So disabled, missing and full entities, and messages that are too large,
+"""The table that follows Microsoft's documentation: every messaging error that is not transient triggers
+failover, except Unauthorized and ServerBusy. So disabled, missing and full entities, and messages that are too large,
 trigger failover."""
 
 

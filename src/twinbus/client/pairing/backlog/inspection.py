@@ -28,7 +28,7 @@ SAMPLE_SIZE: Final = 1_000
 """The default number of messages to peek at in a queue."""
 PEEK_BATCH_SIZE: Final = 250
 MAX_PEEKED_BYTES: Final = 16_000_000
-"""The maximum bytes to peek at in a queue: peeked messages include their bodies."""
+"""The maximum total size of the messages to peek at in a queue. Peeked messages include their bodies."""
 
 
 class QueueRuntimeReader(Protocol):

@@ -110,7 +110,7 @@ class EntityHealth:
 
     @property
     def accepts_sends(self) -> bool:
-        """Whether sends go to the primary, that is, are not disabled (R036)."""
+        """Whether sends go to the primary: the entity is healthy or suspect."""
         return self.state is EntityState.HEALTHY or self.state is EntityState.SUSPECT
 
     @property
@@ -124,7 +124,7 @@ class EntityHealth:
         return self.is_healthy and not self.fragment_outages.down
 
     def send_failed(self, error: ServiceBusError, ping_key: RoutingKey) -> None:
-        """Note a failed send that triggers failover. The interval starts with the first such failure (Q01)."""
+        """Note a failed send that triggers failover. The interval starts with the first such failure."""
         if self.state is not EntityState.HEALTHY or self._is_closed:
             return
         self.failure, self.ping_key = error, ping_key

@@ -60,7 +60,7 @@ class EventKind(Enum):
     UNPROTECTED = "unprotected"
     """The secondary could not be prepared in time; the preparation is repeated. Sends fail if the primary fails."""
     PROTECTED = "protected"
-    """The backlog queues of a secondary that is not required exist now."""
+    """The backlog queues exist now (only with `require_secondary=False`)."""
     EVENTS_LOST = "events lost"
 
 

@@ -1,10 +1,10 @@
-"""The files of a spool: records are appended to the last segment, and a segment is deleted after its last record.
+"""The files of a spool: records are appended to the last segment; a segment without pending records is deleted.
 
-Owns: the data on disk, and recovery after a crash or a disk error. Every call is made on the spool's own thread, one at
-a time, and may take as long as the disk does. Knows nothing of the order in which records are sent.
+Owns: the data on disk, and recovery after a crash or a disk error. All calls are made on the spool's own thread, one at
+a time, and block until the disk has responded. Knows nothing of the order in which records are sent.
 
-After a failed fsync or a restart, an existing segment is never written again: only reading the file shows what is on
-disk.
+After a failed fsync, it is unknown which bytes of the segment are on disk. New records therefore go to a new segment.
+After a restart, new records go to a new segment, too: earlier segments are read, repaired and deleted, never extended.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Segment:
     pending: int = 0
     """The number of records that are not removed."""
     done_mark_count: int = 0
-    """The number of marks of removed records in the file beside the segment."""
+    """The number of marks in the segment's `.done` file, which has a mark for each removed record."""
     descriptor: int | None = None
     """The file descriptor while the segment is written; None when it is sealed."""
 
@@ -262,7 +262,7 @@ class SpoolFiles:
         try:
             write_at(descriptor, frame, offset)
         except OSError as error:
-            # If this fails too, the next record overwrites the partial frame, or the next start finds it.
+            # If truncating fails too, the next record overwrites the partial frame, or the next start removes it.
             _truncate(descriptor, offset)
             return error
         segment.size += len(frame)

@@ -91,7 +91,7 @@ def frame_size_of_head(head: bytes) -> int:
 
 
 def read_frame(data: bytes, at: int, offset: int) -> tuple[SpoolRecord, int] | None:
-    """Read the record at `at` of `data`, which is at `offset` of the file; return it and its end, or None."""
+    """Read the record at index `at` of `data`; return it and its end, or None. `offset` is its offset in the file."""
     if len(data) - at < _FRAME.size:
         return None
     mark, length, checksum = _FRAME.unpack_from(data, at)

@@ -94,7 +94,7 @@ class Spool:
     # --- opening and closing ------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Lock the folder and read its records. Raise SpoolFailed if it is in use, or reading fails."""
+        """Lock the folder and read its records. Raise SpoolFailed if the folder is in use or cannot be read."""
         try:
             await self._on_thread(self._files.open, self._on_found)
         except BaseException:
@@ -152,7 +152,7 @@ class Spool:
         return bool(session_ids) and self._index.holds_sessions(path, session_ids)
 
     def is_possible_duplicate(self, position: int) -> bool:
-        """Return whether a message may also be sent elsewhere, regardless of its record.
+        """Return whether a message may be sent twice for a reason that its record does not have.
 
         Either the message was in the spool when the spool was opened, and an earlier process may have sent it; or its
         sender stopped waiting before the record was on disk, and may send the message again.
@@ -237,7 +237,7 @@ class Spool:
             self._commit_task = asyncio.ensure_future(self._commit())
 
     async def _commit(self) -> None:
-        """Write all pending appends and removals, including new ones that arrive meanwhile."""
+        """Write all pending appends and removals, including those that arrive in the meantime."""
         while self._pending_appends or self._pending_removals:
             appends, removals = list(self._pending_appends), list(self._pending_removals)
             self._pending_appends.clear()

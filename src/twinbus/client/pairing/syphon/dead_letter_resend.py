@@ -8,8 +8,8 @@ dead-letter queue after the primary has accepted it; all other messages stay the
 backlog queue itself is not touched: a syphon can drain it at the same time.
 
 A message that stays is kept locked until the run finishes, so that it is not received repeatedly, and then returns to
-the dead-letter queue. If the message was definitely not stored, its delivery count is not increased. So a delivery
-count above 0 means that the message may have been stored, and it is marked as a possible duplicate when it is sent.
+the dead-letter queue. Its delivery count is increased only if the primary may have stored the message. So a message
+with a delivery count above 0 is marked as a possible duplicate when it is sent.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ class _DeadLetterQueue:
         """Sequence numbers of all messages that were received."""
 
     async def run(self, wait_s: float) -> None:
-        # A newer epoch displaces the older one: two programs never send the same dead letters.
+        # A receiver with a newer epoch displaces the older one, so that two programs never send the same dead letters.
         receiver = self._secondary.create_message_receiver(
             self._path, epoch=self._epoch, auto_renew=LOCK_RENEWAL_S, prefetch=0
         )
@@ -187,7 +187,7 @@ class _DeadLetterQueue:
                     await self._release_all(receiver)
 
     async def _send_all(self, receiver: MessageReceiver, wait_s: float) -> None:
-        """Receive and send all messages; retry messages that were not accepted, while others are."""
+        """Receive and send all messages. Retry messages that were not accepted until none has moved for `wait_s`."""
         loop = asyncio.get_running_loop()
         moved_s, pause_s = loop.time(), FIRST_PAUSE_S
         while True:
@@ -312,7 +312,7 @@ class _DeadLetterQueue:
 
     async def _attempt(self, path: str, batch: Sequence[DeadLetteredMessage]) -> ServiceBusError | None:
         payloads = [dead_letter.restored.payload for dead_letter in batch]
-        self._in_flight = batch  # unchanged if this task is cancelled, so that the messages are marked
+        self._in_flight = batch  # stays set if this task is cancelled, so that the messages are marked
         try:
             if len(batch) == 1:
                 await self._resend.send(path, payloads[0])

@@ -27,7 +27,7 @@ log: Final = logging.getLogger(__name__)
 
 
 class BacklogSource(Protocol):
-    """The backlog queue, as a destination needs it."""
+    """The operations of the backlog queue that a destination needs."""
 
     def has_exclusive_access(self) -> bool:
         """Return whether the lease on the queue is definitely valid."""
@@ -115,7 +115,7 @@ class Deferral:
             await asyncio.wait(list(self._unconfirmed))
 
     def log_failure(self, outcome: str, messages: Sequence[ParkedMessage], future: asyncio.Future[None]) -> None:
-        """Log a failed settlement; the messages are redelivered when their locks expire (Q17: at least once)."""
+        """Log a failed settlement; the messages are redelivered when their locks expire (delivery is at least once)."""
         if not future.cancelled() and (error := future.exception()) is not None and not self.is_closed:
             first = messages[0].sequence_number
             text = "%d messages of '%s', starting with number %d, were not %s: %s"
@@ -125,7 +125,7 @@ class Deferral:
     # --- receiving ----------------------------------------------------------------------------------------------------
 
     def request(self, max_count: int | None = None, *, before: int | None = None) -> ReceiveRequest:
-        """Request the oldest messages, as many as fit in one request; with `before`, only messages before it."""
+        """Request the oldest messages, as many as fit in one request, with sequence numbers below `before` if given."""
         max_count = self._source.max_per_request if max_count is None else max_count
         numbers: list[int] = []
         while len(numbers) < max_count and self.has_before(before):
@@ -143,7 +143,7 @@ class Deferral:
         failure: ServiceBusError | None = None
         messages: list[ParkedMessage] = []
         try:
-            messages = await asyncio.shield(request.task)  # after a cancellation its messages still have to be unlocked
+            messages = await asyncio.shield(request.task)  # not cancelled: its messages are locked and must be settled
         except ServiceBusError as error:
             failure = error
         if failure is None:

@@ -1,10 +1,10 @@
 """A destination for parked messages: an entity of the primary, as one pump sees it.
 
 Messages that are ready are sent together, as a batch, which the entity accepts or rejects as a whole. Messages of a
-session are sent in order, and no two batches with messages of one session are in flight at once (Q18). A rejected batch
+session are sent in order, and no two batches with messages of one session are in flight at once. A rejected batch
 is sent again message by message, so that one bad message does not affect the other messages.
 
-Messages for an entity that accepts no messages now wait in the backlog queue (Q19): the entity is busy, full,
+Messages for an entity that accepts no messages now wait in the backlog queue: the entity is busy, full,
 unavailable, disabled or missing, or does not accept the key. Messages can wait in two ways:
 
 - The backlog queue withholds the messages (`withheld_messages`). Received messages are released to their places,
@@ -65,7 +65,7 @@ MAX_BATCH_BYTES: Final = 200_000
 MAX_RECEIVE_REQUESTS: Final = 3
 """The maximum number of requests for deferred messages in flight."""
 MAX_UNANSWERED: Final = 500
-"""The maximum number of recovered messages without an outcome; above it, no more are received."""
+"""The maximum number of recovered messages without an outcome. Above it, no more deferred messages are received."""
 MAX_WAITING_BEHIND: Final = 250
 """The number of messages from the link that may wait for deferred ones: half the prefetch window, so that other
 destinations continue."""
@@ -73,7 +73,7 @@ EXCLUSIVE_CHECK_S: Final = 0.1
 
 
 class PrimarySenders:
-    """The senders of pumps: ordinary senders, because the messages are parked already."""
+    """The senders of the pumps. They are ordinary senders, which never park: the messages are parked already."""
 
     def __init__(self, primary: MessagingFactory) -> None:
         """Create an empty set of senders to the primary."""
@@ -182,7 +182,7 @@ class Destination:
                 self._task = self._loop.create_task(self._run(self._recover))
 
     def postpone(self, batch: list[ParkedMessage], error: ServiceBusError) -> None:
-        """Let messages that the entity does not accept now, and all later ones, wait in the backlog queue."""
+        """Let messages that the entity does not accept now, and all later messages, wait in the backlog queue."""
         self._block(batch)
         for message in batch:
             self._postpone_message(message, error)
@@ -294,7 +294,7 @@ class Destination:
 
     @property
     def _can_send_now(self) -> bool:
-        """Whether the ready messages fill a batch, or cannot form one, or nothing else is in flight."""
+        """Whether the ready messages fill a batch, or cannot share a batch, or no batch is in flight."""
         if not self._in_flight or self._sent_singly or not self._mixes_sessions or self._ready_bytes >= MAX_BATCH_BYTES:
             return True
         count = len(self._ready)
@@ -560,7 +560,7 @@ class Destination:
             self._task = self._loop.create_task(self._run(self._recover))
 
     def _can_withhold(self, batch: Sequence[ParkedMessage]) -> bool:
-        """Return whether all messages for the entity can be withheld: none of the received messages was deferred."""
+        """Return whether all messages for the entity can be withheld: none is deferred, and the server supports it."""
         if (
             self._is_fragment
             or self._fragment_destinations
@@ -668,7 +668,7 @@ class Destination:
     async def _can_attach(self) -> bool:
         """Attach to the entity, and return whether to receive messages for the entity.
 
-        A refused attach is not charged; a receive is.
+        The attach comes first because a refused attach is not charged, but a receive is.
         """
         failure: ServiceBusError | None = None
         if self._link is None or self._link.failure is not None:
@@ -710,7 +710,7 @@ class Destination:
         return self._waiting_behind[0].sequence_number if self._waiting_behind else None
 
     def _send_waiting_behind(self) -> bool:
-        """Send messages that wait behind deferred ones, up to the next deferred message; return False if none waits."""
+        """Send messages that wait behind deferred messages, up to the next deferred one; return False if none waits."""
         if not self._waiting_behind:
             self._is_recovering = False  # new messages follow all recovered messages
             return False

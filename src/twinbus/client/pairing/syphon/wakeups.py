@@ -1,4 +1,4 @@
-"""Wakeups: pumps that wait for an entity of the primary are notified when it responds to any part of this process.
+"""Wakeups: notifications to waiting pumps when an entity of the primary responds to any part of this process.
 
 Owns: the pumps that wait for each entity, and how often they probe it. A pump that gets no notification probes the
 entity itself, so a missed wakeup costs seconds, not messages.
@@ -16,7 +16,7 @@ from twinbus.model.path import canonical_key
 def fragment_wakeup_key(path: str, fragment: int) -> str:
     """Return the wakeup key of a fragment.
 
-    Each fragment has its own key, because a response from one fragment does not show that another one is available.
+    Each fragment has its own key, because a response from one fragment does not show that other fragments respond.
     """
     return f"{path}#{fragment}"
 
