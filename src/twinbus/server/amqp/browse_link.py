@@ -40,7 +40,7 @@ _FLUSH_POLL_S: Final = 0.01
 MAX_RESERVED_CREDIT: Final = 256
 """The total credit that the browse links of one connection reserve for fragments of other processes.
 
-Messages for reserved credit must be accepted, whether or not the client reads.
+The connection must accept messages for reserved credit, even if the client does not read them.
 """
 
 

@@ -44,7 +44,7 @@ MIN_IDLE_TIMEOUT_MS: Final = 1_000
 UNAUTHENTICATED_INPUT_BYTES: Final = 33_554_432
 """The limit on input buffered by all unauthenticated clients of this process together."""
 UNAUTHENTICATED_FREE_BYTES: Final = 4_096
-"""The input that each unauthenticated client may buffer beyond the common limit: enough for a token, about 1 KB."""
+"""The input that each unauthenticated client may buffer beyond the common limit: enough for a token (about 1 KB)."""
 
 _MECHANISMS_WITHOUT_PASSWORD: Final = tuple(mechanism for mechanism in USUAL_MECHANISMS if mechanism != PLAIN)
 

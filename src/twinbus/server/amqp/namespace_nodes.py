@@ -53,7 +53,7 @@ class NamespaceNodes:
     ) -> None:
         """Create the nodes. `request_queue` holds the pending requests of the connection.
 
-        `on_granted` is called for every accepted token, `on_login_failed` for every invalid one.
+        `on_granted` is called for each accepted token, `on_login_failed` for each invalid token.
         """
         self._grants = grants
         self._request_queue = request_queue

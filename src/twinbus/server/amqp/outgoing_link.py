@@ -176,7 +176,7 @@ class OutgoingLink:
             self.link.drained()
 
     def _count_empty_receive(self) -> None:
-        """Count an empty receive if the link is drained or detached without a delivery, after any waiting time."""
+        """Count an empty receive if the link is drained or detached without a delivery, however long it waited."""
         if self.link.credit > 0 and not self._has_delivered:
             self._counter.empty_receives += 1
         self._has_delivered = False
@@ -226,7 +226,7 @@ class OutgoingLink:
                 fragment.settlement.release(_lock_numbers(fragment, fragment_deliveries), ignore)
 
     def _return_messages(self, fragment: FragmentPort, deliveries: list[OutgoingDelivery]) -> None:
-        """Make messages that the client has seen available again.
+        """Unlock messages that were delivered to the client, so that they are delivered again.
 
         Messages from an exclusive receiver get a higher delivery count, so that the receiver recognises them.
         """
@@ -340,7 +340,7 @@ class OutgoingLink:
     def _select_settlement(
         self, settlement: SettlementPort, state: object
     ) -> tuple[Callable[[list[int], OnDone], list[int]], Composite]:
-        """Return the settlement operation for an outcome, and the state with which it is confirmed."""
+        """Return the settlement operation for an outcome, and the state that confirms the settlement."""
         if isinstance(state, Accepted):
             return settlement.complete, ACCEPTED
         if isinstance(state, Rejected):

@@ -68,7 +68,7 @@ class SessionLink(OutgoingLink):
 
     @property
     def is_busy(self) -> bool:
-        """Always True: the link waits for a session or holds one, and the session's lock limits how long."""
+        """Always True: the link waits for a session or holds a session lock, and both have their own time limits."""
         return True
 
     def _register(self) -> None:

@@ -31,7 +31,7 @@ class EntityUpdated:
 
 @dataclass(frozen=True, slots=True)
 class EntityDeleted:
-    """An entity was deleted, a topic with its subscriptions. The records of these entities are still in the stores."""
+    """An entity was deleted (a topic with its subscriptions). The records of these entities are still in the stores."""
 
     path: str
     deleted_rows: tuple[CleanupRow, ...]

@@ -1,4 +1,4 @@
-"""Information about entities, as management clients see it.
+"""Information about entities for management clients.
 
 Owns: the conversion of the broker's entities to info objects: a partitioned entity shows the total size of its
 fragments, a topic shows the number of its filters.

@@ -39,7 +39,7 @@ class CatalogueReplica:
     """The entities of a namespace in one process. Subclasses add the write operations of an `Administration`."""
 
     def __init__(self, namespace: Namespace, name: str) -> None:
-        """Create a replica without entities for `namespace`, which is called `name`."""
+        """Create a replica without entities; `name` is the name of the namespace."""
         self.namespace = name
         self.created_ms = 0
         self._namespace = namespace
@@ -123,7 +123,7 @@ class CatalogueReplica:
     # --- reads --------------------------------------------------------------------------------------------------------
 
     async def refresh(self, entities: Sequence[Queue | Topic | Subscription]) -> None:
-        """Update the counters of entities before clients read them; here all counters are local, so do nothing."""
+        """Update the counters of entities before clients read them. Do nothing here, where all counters are local."""
 
     async def get(self, path: str) -> EntityInfo:
         """Return the entity at `path`. Raise EntityNotFound if there is none."""

@@ -265,7 +265,7 @@ class CatalogueService:
         return rule
 
     async def update_rule(self, subscription: str, rule: RuleDescription) -> RuleDescription:
-        """Replace the rule with the same name, keeping its name and creation time."""
+        """Replace the rule with the same name. The spelling of the name and the creation time do not change."""
         cost = self._check_rule_cost(rule)
         async with self._change_lock:
             entry = self._find_subscription(subscription)

@@ -1,8 +1,8 @@
 """The supervisor: the parent process of the workers that serve a namespace.
 
 Owns: the data directory and its catalogue, the listening sockets, and the workers. The supervisor serves no clients:
-while it is down, clients send and receive messages, but entities cannot be changed. Workers inherit its lock on the
-data directory, so that no other server opens the stores while a worker runs.
+while it is down, clients send and receive messages, but entities cannot be changed. Workers inherit the supervisor's
+lock on the data directory, so that no other server opens the stores while a worker runs.
 """
 
 from __future__ import annotations
@@ -274,7 +274,7 @@ class CatalogueEntityManager:
         self._catalogue = catalogue
 
     async def get(self, path: str) -> CataloguedEntity:
-        """Return an entity; a partitioned one has the total size of its fragments. Raise EntityNotFound if missing."""
+        """Return an entity, with the total size of all its fragments. Raise EntityNotFound if there is none."""
         entry = self._catalogue.find(path)
         description = entry.description
         if isinstance(description, SubscriptionDescription) or not entry.is_partitioned:

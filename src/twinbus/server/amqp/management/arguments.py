@@ -1,6 +1,6 @@
 """The arguments of a request to `$management`: a map whose values may be of any AMQP type.
 
-Owns: the conversion of arguments to the expected types, and the errors for invalid ones.
+Owns: the conversion of arguments to the expected types, and the errors for invalid arguments.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Arguments:
     """The arguments of one request."""
 
     def __init__(self, body: object, *, max_id_characters: int, name: str = "the body of a request") -> None:
-        """Use the body of a request. Raise InvalidArgument if it is not a map."""
+        """Take the arguments from the body of a request. Raise InvalidArgument if the body is not a map."""
         if not isinstance(body, dict):
             raise InvalidArgument(f"{name} is {body!r:.60}; it must be a map")
         self._values: dict[object, object] = body

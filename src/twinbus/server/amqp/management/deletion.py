@@ -141,7 +141,7 @@ def _reply_with_counts(on_reply: OnReply, count_name: str) -> Callable[[RemovalR
 
 
 def _check_entity_id(context: RequestContext, arguments: Arguments) -> None:
-    """Raise EntityNotFound if the caller means a deleted entity that had this path: its sequence numbers are reused."""
+    """Raise EntityNotFound if the path now belongs to another entity, which reuses the sequence numbers."""
     current_id = context.entity.entity_id
     expected_id = arguments.whole_number("entity-id", minimum=0, default=current_id)
     if expected_id != current_id:

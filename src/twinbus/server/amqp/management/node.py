@@ -1,4 +1,4 @@
-"""`<entity>/$management`: the node for operations on an entity other than sending and receiving.
+"""`<entity>/$management`: the node for all operations on an entity except sending and receiving.
 
 Owns: the table of operations, and the right that each one needs. docs/management.md lists the operations.
 """
