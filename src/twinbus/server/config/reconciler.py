@@ -1,8 +1,8 @@
 """Applying a plan to a namespace: missing entities are created, different entities updated, other entities left alone.
 
 Owns: the order of the steps. The whole plan is checked against the namespace before anything is changed. If the server
-is stopped meanwhile, the next startup completes the plan. A plan is applied before the server listens, so that no
-client sees a half-applied plan.
+is stopped in the meantime, the next startup completes the plan. A plan is applied before the server listens, so that
+no client sees a half-applied plan.
 """
 
 from __future__ import annotations

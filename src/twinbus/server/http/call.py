@@ -38,7 +38,7 @@ class Caller:
     raw_headers: list[tuple[bytes, bytes]]
     """The headers with their original letter case, because header names can be names of properties."""
     on_authorised: Callable[[], None] = do_nothing
-    """Called when the client has presented a valid token. Its connection is then not dropped to admit other clients."""
+    """Called when the client has presented a valid token. The connection is then not dropped to admit other clients."""
 
     @classmethod
     def from_scope(cls, scope: Scope) -> Caller:

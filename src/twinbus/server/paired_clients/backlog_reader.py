@@ -78,7 +78,7 @@ class BacklogReader:
         self._namespace = namespace
         self._administration = administration
         self._read_lock = asyncio.Lock()
-        """A lock for one request at a time, because the limits apply to the namespace."""
+        """Admits one request at a time, because the limits apply to the namespace."""
 
     async def read(self, may_read: Callable[[str], bool], primary: str | None = None) -> list[BacklogQueue]:
         """Return the statistics of all backlog queues, or only of the backlog queues for `primary`.

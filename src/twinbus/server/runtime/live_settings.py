@@ -1,4 +1,4 @@
-"""Settings that can change while a server runs: keys, certificate and log level. Also the contents of the ready file.
+"""Settings that can change while a server runs (keys, certificate, log level), and the contents of the ready file.
 
 Owns: where these settings come from at startup and at a reload: the data directory, or the configuration.
 """
@@ -92,7 +92,10 @@ def make_ready_file(
 def messaging_connection_string(
     settings: ServeSettings, ports: Mapping[str, int | None], key: Key | None
 ) -> str | None:
-    """Return a connection string for AMQP, without TLS if that port is open: the client then needs no certificate."""
+    """Return a connection string for AMQP, or None if neither AMQP port is open.
+
+    If the port without TLS is open, the string is for that port, so that the client needs no certificate.
+    """
     for protocol in ("amqp", "amqps"):
         port = ports.get(protocol)
         if port is not None and key is not None:

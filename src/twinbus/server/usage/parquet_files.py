@@ -2,8 +2,8 @@
 
     write_hour(folder, JournalHead(namespace="contoso", process=0, life="5f1c", hour=hour), {"minute": ..., ...})
 
-Owns: the column types, and the guarantee that a file is complete or does not exist. Needs pyarrow, so the server does
-not import this module: `rollup` explains why.
+Owns: the column types, and the guarantee that a file is complete or does not exist. This module imports pyarrow, so the
+server does not import this module (`rollup` explains why).
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class RollupProcess:
         self._is_stopped = False
 
     def roll_up(self, is_finished: Callable[[Path], bool]) -> None:
-        """Convert all finished journals to Parquet files. Blocks until the program has exited."""
+        """Convert all finished journals to Parquet files, and wait until the program has exited."""
         journals = sorted(filter(is_finished, self._folder.glob(f"*{JOURNAL_SUFFIX}")))[:MAX_JOURNALS_PER_ROLLUP]
         if journals and self._has_pyarrow:
             self._run_rollup([str(self._folder), str(self._retention_days), *map(str, journals)])
