@@ -1,4 +1,4 @@
-"""Disks of a namespace in memory, which outlive its process and can fill up, fail or hang.
+"""Simulated disks of a namespace: they outlive the process of the namespace, and can fill up, fail or hang.
 
 Owns the data of a namespace that is not running, and the timing of its stores: requests from one turn of the event loop
 are carried out in the next turn, with one sync, and completed in the turn after that. `store.memory` implements the

@@ -168,7 +168,7 @@ class Network:
         self._resume_deliveries()
 
     def cut(self, host: str, port: int | None = None, *, peer: str | None = None) -> None:
-        """Cut the present connections of a host; bytes in transit are lost."""
+        """Cut the current connections of a host; bytes in transit are lost."""
         for connection in self._connections_of(host, port, peer):
             connection.cut()
 
@@ -283,7 +283,7 @@ class MemoryConnection:
         client_socket: SocketAddress,
         protocol: asyncio.Protocol,
     ) -> None:
-        """Create both ends; `protocol` is the client's, and the server's is made by its factory."""
+        """Create both ends. `protocol` is the client's protocol; the server's factory makes the server's protocol."""
         self.server_address = server.address
         self.client_address = client_socket[0]
         self.protocol = protocol
@@ -390,7 +390,7 @@ class MemoryServer(asyncio.AbstractServer):
         return self._is_serving
 
     def close(self) -> None:
-        """Stop accepting connections; present connections stay open."""
+        """Stop accepting connections; existing connections stay open."""
         self._is_serving = False
         self._network.forget_server(self)
 

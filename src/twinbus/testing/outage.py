@@ -75,7 +75,7 @@ class Outage:
         self._network.slow(self._host, delay_s, peer=peer)
 
     def cut(self, *, peer: str | None = None) -> None:
-        """Cut the present connections once; bytes in transit are lost."""
+        """Cut the current connections once; bytes in transit are lost."""
         self._network.cut(self._host, peer=peer)
 
     def cut_after(self, size: int, *, peer: str | None = None, direction: Direction = Direction.TO) -> None:
