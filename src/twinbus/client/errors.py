@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 class ConnectionFailed(ServiceBusError):
-    """The namespace could not be reached: nothing was sent."""
+    """The namespace could not be reached, so nothing was sent."""
 
 
 class ConnectionLost(ServiceBusError):
-    """The connection or the link ended before the response arrived: the operation may have been carried out."""
+    """The connection or the link ended before the response arrived, so the operation may have been carried out."""
 
     may_have_happened = True
 
@@ -50,7 +50,7 @@ class FactoryFaulted(CallerError):
 
 
 class MessageNotHeld(CallerError):
-    """The message has no lock to settle: it was settled already, peeked, or received in receive-and-delete mode."""
+    """The message has no lock, because it was settled already, peeked, or received in receive-and-delete mode."""
 
 
 _ERROR_BY_CONDITION: Final[dict[str, type[ServiceBusError]]] = {
@@ -99,7 +99,7 @@ _MIN_PAUSE_S: Final = 0.1
 
 
 class EntityNotFound(model.EntityNotFound, model.EntityDeleted):
-    """The entity does not exist or was deleted: a namespace reports both cases with the same condition."""
+    """The entity does not exist or was deleted. A namespace reports both cases with the same condition."""
 
     def __init__(self, text: str) -> None:
         """Create the error with the description that the namespace sent."""

@@ -49,7 +49,7 @@ log: Final = logging.getLogger(__name__)
 T = TypeVar("T")
 CONNECT_TIMEOUT_S: Final = 30.0
 MIN_SILENCE_S: Final = 0.5
-"""Lowest limit for `drop_if_silent`: a shorter silence does not indicate a dead connection."""
+"""Lowest limit for `drop_if_silent`, because a shorter silence does not indicate a dead connection."""
 
 
 class MessagingFactory:
@@ -195,7 +195,7 @@ class MessagingFactory:
         )
 
     def transaction(self) -> Transaction:
-        """Create a transaction: its sends and settlements are committed together or rolled back together."""
+        """Create a transaction, whose sends and settlements are committed together or rolled back together."""
         self.check_open()
         return Transaction(self)
 

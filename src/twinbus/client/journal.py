@@ -192,7 +192,7 @@ class FactoryJournal:
             case SendFailed():
                 self._write_failed(event)
             case ReceiverOpened():
-                # Written at once: if the next rows are lost, the audit knows which entity they may have been about.
+                # The row is written at once, so that the audit knows which entity lost rows may have been about.
                 self._write_row("receiver", event.path, "opened")
                 self._flush_soon()
             case SettledInBulk():

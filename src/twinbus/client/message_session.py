@@ -3,8 +3,8 @@
     async with await queue.accept_session() as session:
         async for message in session: ...
 
-Owns the session lock, which ends with its link: after a lost connection another receiver may accept the session, and
-this object cannot be used any more.
+Owns the session lock, which ends with its link. After the connection is lost, another receiver may accept the session,
+and this object cannot be used any more.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class MessageSession(MessageReceiver):
         return (self.factory.settings.operation_timeout_s if self._wait_s is None else self._wait_s) + _RESPONSE_GRACE_S
 
     async def _try_accept(self) -> OperationTimeout | None:
-        """Attach the link. Return the error if no session was free: raising it would cause a retry."""
+        """Attach the link. If no session was free, return the error, because raising it would cause a retry."""
         try:
             await self._attached_link()
         except OperationTimeout as error:

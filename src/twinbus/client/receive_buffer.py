@@ -1,8 +1,8 @@
 """The buffer of a receiver: its link, and the deliveries that arrived and were not handed out yet.
 
 Owns the credit of the link, and releases messages that no caller waits for any more. With a prefetch of n the buffer
-holds at most n messages. Without prefetch the buffer holds none: each receive drains its unused credit before it
-returns. Decoding and settlement belong to the receiver.
+holds at most n messages. Without prefetch, the buffer holds no messages, because each receive drains its unused credit
+before it returns. Decoding and settlement belong to the receiver.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class ReceiveBuffer:
                 if self._surplus_release is not None:
                     await asyncio.shield(self._surplus_release)
                 if self._is_presettled and self.link is not None and self.link.arrived:
-                    return self.link  # even if the link has ended: the buffer holds the only copy of its messages
+                    return self.link  # even if the link has ended, because the buffer holds the only copy
                 return await self.attached_link()
         except TimeoutError:
             return None
@@ -189,7 +189,7 @@ class ReceiveBuffer:
             link.detach()
 
     def _release_surplus_soon(self) -> None:
-        """Start releasing messages after a cancelled receive: they still arrive, and must not stay locked here."""
+        """Start releasing messages that still arrive after a cancelled receive, and that must not stay locked here."""
         link = self.link
         if link is None or link.failure is not None or self._closing.is_set() or self._surplus_release is not None:
             return
@@ -206,7 +206,7 @@ class ReceiveBuffer:
             self._surplus_release = None
 
     async def close(self) -> None:
-        """Detach: waiting callers get an empty list, and buffered messages are released for other receivers."""
+        """Detach. Waiting callers get an empty list, and buffered messages are released for other receivers."""
         self._closing.set()
         self._wake_waiter()
         self._attach_attempt.cancel()

@@ -207,7 +207,7 @@ class MessageReceiver(ClientEntity):
         *,
         transaction: Transaction | None = None,
     ) -> None:
-        """Defer a message: from now on only `receive_deferred` returns it, by its sequence number."""
+        """Defer a message, so that only `receive_deferred` returns it, by its sequence number."""
         state = _modified_state(properties_to_modify, undeliverable_here=True)
         await self._settle("defer", message, state, _modify_request(properties_to_modify), transaction)
 
@@ -405,7 +405,7 @@ class MessageReceiver(ClientEntity):
         return received
 
     async def peek(self, from_sequence_number: int | None = None) -> BrokeredMessage | None:
-        """Return the next message without locking it: from a sequence number, or after the last message peeked."""
+        """Return the next message, from a sequence number or after the last message peeked, without locking it."""
         peeked = await self.peek_batch(1, from_sequence_number)
         return peeked[0] if peeked else None
 

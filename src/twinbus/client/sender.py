@@ -179,7 +179,7 @@ class MessageSender(ClientEntity):
         *,
         is_from_spool: bool = False,
     ) -> None:
-        """Publish a Sent event: the entity has stored the messages."""
+        """Publish a Sent event, because the entity has stored the messages."""
         if (events := self.factory.events).listened_kinds:
             key = None if transaction is None else transaction.key
             events.publish(Sent(self.path, messages, (), key, is_from_spool))
@@ -276,7 +276,7 @@ class MessageSender(ClientEntity):
 
         If the entity limits the size of a payload, the limit is `max_bytes`.
 
-        An ordinary sender repeats the payload: receivers and duplicate detection recognise it by its message id.
+        An ordinary sender repeats the payload, which receivers and duplicate detection recognise by its message id.
         """
         return [payload]
 
@@ -285,7 +285,7 @@ class MessageSender(ClientEntity):
         return TimedOut(text, may_have_happened=has_left)
 
     async def send_in_transaction(self, state: Composite, payload: bytes, message_format: int) -> None:
-        """Send in a transaction, without retries: a transaction ends with its connection."""
+        """Send in a transaction, without retries, because a transaction ends with its connection."""
         link = await self._attached_link()
         await link.send(payload, message_format, state)
 

@@ -161,7 +161,7 @@ class CbsAuthorizer:
             self._authorizations.pop(audience, None)
 
     def _invalidate_all(self) -> None:
-        """Send each token again at its next use: the namespace may have dropped tokens, as when a key is revoked.
+        """Send each token again at its next use. The namespace may have dropped tokens, as when a key is revoked.
 
         Otherwise a client whose key is valid again would be refused until it renews its tokens, up to 45 minutes later.
         """

@@ -114,7 +114,7 @@ class MemoryCatalogue(Catalogue):
         return database
 
     def _sync_directory(self) -> None:
-        """Do nothing: the catalogue has no directory."""
+        """Do nothing, because the catalogue has no directory."""
 
 
 class LoopDisks:

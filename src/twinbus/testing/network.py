@@ -173,7 +173,7 @@ class Network:
             connection.cut()
 
     def unplug(self, host: str) -> None:
-        """Make a host vanish, like a machine that loses power: its peers see no error and get no more bytes."""
+        """Make a host vanish, like a machine that loses power. Its peers see no error and get no more bytes."""
         for connection in self._connections_of(host, None, None):
             connection.mark_vanished()
         self._close_servers(host)
@@ -343,7 +343,7 @@ class MemoryConnection:
             end.fail(ConnectionResetError(errno.ECONNRESET, "the connection was cut"))
 
     def mark_vanished(self) -> None:
-        """Mark one end as vanished: bytes in transit are lost, and the other end sees no error."""
+        """Mark one end as vanished. Bytes in transit are lost, and the other end sees no error."""
         self.has_vanished_end = True
 
     def _on_server_end_lost(self) -> None:
@@ -376,7 +376,7 @@ class MemoryServer(asyncio.AbstractServer):
         return self._network.loop
 
     async def start_serving(self) -> None:
-        """Do nothing: the server listens from its creation."""
+        """Do nothing, because the server listens from its creation."""
 
     async def serve_forever(self) -> None:
         """Wait until cancelled, then close the server."""

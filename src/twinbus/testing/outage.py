@@ -177,13 +177,13 @@ class Outage:
                 self._set_max_size(entity, self._full[key] if is_over else 0)
 
     def _set_max_size(self, entity: Queue | Topic, max_size_mb: int) -> None:
-        """Set the maximum size in the broker's own description only: administration would reject a size of 0."""
+        """Set the maximum size in the broker's own description only. Administration would reject a size of 0."""
         description = copy.copy(entity.description)
         object.__setattr__(description, "max_size_mb", max_size_mb)
         object.__setattr__(entity, "description", description)
 
     def _set_refusal_reason(self, reason: str | None) -> None:
-        """Set the reason in the broker at once: the server itself checks these disks only once an hour."""
+        """Set the reason in the broker at once, because the server itself checks these disks only once an hour."""
         self._refusal_reason = reason
         broker = self._broker()
         for store in broker.stores if broker is not None else ():

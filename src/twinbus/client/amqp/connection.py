@@ -1,7 +1,7 @@
 """A factory's AMQP connection, from connecting until the connection is lost.
 
 Owns the handler of the socket, the AMQP sessions, and the dispatch of events to links. A lost connection is not
-repaired: the factory opens a new connection, and senders and receivers attach their links to the new one.
+repaired. Instead, the factory opens a new connection, and senders and receivers attach their links to the new one.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ class AmqpConnection:
             self.on_unauthorized()
 
     def on_writable(self) -> None:
-        """Do nothing: links write without waiting, and credit bounds the bytes that the transport buffers."""
+        """Do nothing, because links never wait for the socket. Credit bounds the bytes that the transport buffers."""
 
     def _fail(self, error: ServiceBusError) -> None:
         if not self.lost.done():
@@ -235,7 +235,7 @@ class AmqpConnection:
 
 @contextmanager
 def _link_errors() -> Iterator[None]:
-    """Raise ConnectionFailed if the engine refuses a link: the connection is closing or has too many links."""
+    """Raise ConnectionFailed if the engine refuses a link because the connection is closing or has too many links."""
     try:
         yield
     except AmqpError as error:

@@ -77,7 +77,7 @@ class SenderLink(LinkEndpoint):
         sender, waiting = self._sender, self._waiting_for_credit
         while waiting and sender.sendable:
             future, (payload, message_format, state) = waiting.popitem(last=False)
-            if not future.done():  # a done future: its caller was cancelled
+            if not future.done():  # a future is done if its caller was cancelled
                 self._pending[sender.send(payload, message_format=message_format, state=state)] = future
 
     def on_sends_updated(self, deliveries: Sequence[OutgoingDelivery], state: object) -> None:
@@ -108,7 +108,7 @@ class SenderLink(LinkEndpoint):
 
 
 def _unanswered_error(error: ServiceBusError) -> ServiceBusError:
-    """Return the error for a sent message without an outcome: the peer may have stored it before the link ended."""
+    """Return the error for a sent message without an outcome, which the peer may have stored before the link ended."""
     if error.failure_class is FailureClass.CALLER:
         return error.copy_with(may_have_happened=True, text=f"no response arrived, it may have been stored: {error}")
     return ConnectionLost(f"no response arrived: {error}")

@@ -1,7 +1,7 @@
 """HTTP client for the management API of a namespace: requests, retries and responses in ATOM.
 
-Owns the HTTP connections, the request headers, and the mapping of failures to the client's exceptions. The module
-knows nothing of queues, topics or rules: descriptions are passed as XML elements.
+Owns the HTTP connections, the request headers, and the mapping of failures to the client's exceptions. The module knows
+nothing of queues, topics or rules, because descriptions are passed as XML elements.
 """
 
 from __future__ import annotations
@@ -342,7 +342,7 @@ def error_for_response(
     if status == _STATUS_FORBIDDEN and _NOT_ALLOWED_SUBCODE in detail:
         return model.NotAllowed(text)
     if kind is model.DiskFull:
-        return kind(text, may_have_happened=False)  # the disk of the catalogue is full: nothing was changed
+        return kind(text, may_have_happened=False)  # the disk of the catalogue is full, so nothing was changed
     if kind is not None:
         return kind(text)
     return _error_for_unknown_status(status, text)

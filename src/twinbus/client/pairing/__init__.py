@@ -1,4 +1,4 @@
-"""Paired namespaces: applications can send during an outage of the primary; parked messages reach it afterwards.
+"""Paired namespaces: sends succeed during an outage of the primary, and parked messages reach the primary later.
 
     options = SendAvailabilityPairedNamespaceOptions(secondary_factory=..., secondary_namespace_manager=...)
     pairing = await primary.pair_namespace(options)

@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 
 
 class BatchPortion:
-    """Some or all messages of a batch, or a single message. Immutable: its methods return new portions."""
+    """Some or all messages of a batch, or a single message.
+
+    A portion is immutable, so its methods return new portions.
+    """
 
     __slots__ = ("message_format", "messages", "payload", "positions")
 

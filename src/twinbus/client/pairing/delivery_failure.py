@@ -1,8 +1,8 @@
 """The cause of a failed redelivery of a parked or spooled message: the message itself, or its destination.
 
-Only a message that can never be accepted is removed: the syphon dead-letters it, the spool moves it to
-`refused/`. All other messages wait without limit: for a primary that is down, an entity that is full or disabled, or a
-key that is not authorised. Messages for an entity that does not exist wait for a configurable time.
+Only a message that can never be accepted is removed: the syphon dead-letters it, the spool moves it to `refused/`. All
+other messages wait without a time limit while the primary is down, the entity is full or disabled, or the key is not
+authorised. Messages for an entity that does not exist wait for a configurable time.
 
 Owns: this rule, for the syphon and the spool.
 """
@@ -46,9 +46,10 @@ class FailureCause(Enum):
     """The message will never be accepted."""
     ENTITY_NOT_FOUND = "the entity does not exist"
     ENTITY_REFUSES = "the entity or the key"
-    """The entity is disabled, or the key is not authorised: an operator has to act before the message is accepted."""
+    """The entity is disabled, or the key is not authorised, so an operator has to act before the message is
+    accepted."""
     OUTAGE = "an outage"
-    """The entity is unavailable, busy or full: a later attempt may succeed."""
+    """The entity is unavailable, busy or full, so a later attempt may succeed."""
 
 
 def failure_cause_of(error: ServiceBusError) -> FailureCause:
@@ -71,7 +72,7 @@ class RejectionPolicy:
         self._not_found_since_s: float | None = None
 
     def note_accepted(self) -> None:
-        """Note that the entity exists: it accepted a message."""
+        """Note that the entity exists, because it accepted a message."""
         self._not_found_since_s = None
 
     def is_permanent(self, error: ServiceBusError, now_s: float) -> bool:

@@ -19,7 +19,7 @@ class PairingFailed(ServiceBusError):
 
 
 class PairingRefused(CallerError):
-    """These namespaces cannot be paired: the same call will fail again."""
+    """These namespaces cannot be paired, so the same call will fail again."""
 
 
 class NotSent(ServiceBusError):
@@ -116,7 +116,7 @@ class SpoolFull(SpoolFailed):
 
 
 class MessageCannotBeParked(MessageTooLarge):
-    """The message fits the primary, but not a backlog queue: parking adds properties that make it too large."""
+    """The message fits the primary, but parking adds properties that make it too large for a backlog queue."""
 
 
 class ReservedPropertyName(InvalidArgument):
@@ -124,7 +124,7 @@ class ReservedPropertyName(InvalidArgument):
 
 
 class FailedOver(InvalidOperation):
-    """The operation needs the primary, which is failed over: a transaction, or cancelling a parked schedule."""
+    """The operation (a transaction, or cancelling a parked schedule) needs the primary, which is failed over."""
 
 
 class ParkedMessageMalformed(ServiceBusError):
@@ -136,7 +136,7 @@ class PairedMessagingFactoryError(ServiceBusError):
 
 
 class PrimaryLost(ServiceBusError):
-    """The primary went down while the syphon was returning parked messages: the pump waits."""
+    """The primary went down while a pump was sending parked messages, so the pump waits for the primary."""
 
     def __init__(self, path: str, error: ServiceBusError) -> None:
         """Create the error for the destination at `path`, which did not respond."""

@@ -50,7 +50,8 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
     ping_primary_interval: dt.timedelta | float = _MINUTE
     """The interval between pings of an entity that failed over (default: 1 minute)."""
     primary_attempt_timeout: dt.timedelta | float | None = None
-    """The time a send waits for the primary; None: half the operation timeout. The remaining time is for parking."""
+    """The time a send waits for the primary (default: half the operation timeout). The remaining time is for
+    parking."""
     hold_during_failover_interval: bool = False
     """Hold a send that fails within the failover interval until the message is delivered or parked, instead of raising
     the error."""
@@ -63,8 +64,8 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
     """The namespace name used in the names of backlog queues. Required if the primary's host is an IP address or
     `localhost`."""
     require_secondary: bool = True
-    """Fail pairing if the secondary cannot be prepared (default: True). False: prepare the secondary in the background,
-    with retries."""
+    """Fail pairing if the secondary cannot be prepared (default: True). If False, prepare the secondary in the
+    background, with retries."""
     syphon_poll: dt.timedelta | float = dt.timedelta(minutes=15)
     """The time the syphon waits for a message before it asks again (default: 15 minutes)."""
     backlog_cool_down: dt.timedelta | float = dt.timedelta(seconds=30)
@@ -81,11 +82,11 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
     alarm_after: dt.timedelta | float = dt.timedelta(minutes=15)
     """The time messages may stay parked before an alarm is raised (default: 15 minutes)."""
     spool_dir: Path | str | None = None
-    """The folder that stores messages while both namespaces are down; None: sends fail while both are down."""
+    """The folder that stores messages while both namespaces are down. If None, sends fail while both are down."""
     spool_max_bytes: int = 1 << 30
     """The maximum size of the spool in bytes (default: 1 GiB)."""
     journal_dir: Path | str | None = None
-    """The folder of the journal that records the outcome of every send, for audits; None: no journal."""
+    """The folder of the journal that records the outcome of every send, for audits (default: no journal)."""
     triggers: Triggers = field(default_factory=dict)
     """Failure classes that replace the default classes of some errors. `triggers.AS_DOCUMENTED` follows Microsoft's
     documentation."""

@@ -126,7 +126,7 @@ class Pairing:
         self.observers.reports.start()
 
     async def _open_spool(self, folder: Path) -> None:
-        # One folder per primary: messages for one namespace must never be sent to another.
+        # Each primary has its own folder, so that messages for one namespace are never sent to another namespace.
         name = quote(self.primary_name.lower(), safe="").replace(".", "%2E")
         spool = Spool(folder / name, max_bytes=self.options.spool_max_bytes)
         try:
@@ -214,10 +214,12 @@ class Pairing:
     def on_event(
         self, listener: Callable[[PairingEvent], None], kinds: Collection[EventKind] = ALL_KINDS
     ) -> Callable[[], None]:
-        """Call `listener` with each event of these kinds, in the event loop: the listener must not block.
+        """Call `listener` with each event of these kinds.
 
-        The returned function removes the listener. Listen only for the kinds that are needed: some kinds have an event
-        for each message.
+        The call is in the event loop, so the listener must not block.
+
+        The returned function removes the listener. Listen only for the kinds that are needed, because some kinds have
+        an event for each message.
         """
         return self.event_publisher.listen(listener, kinds)
 
@@ -230,7 +232,7 @@ class Pairing:
         self.observers.add_metrics(registry)
 
     def mark_path_healthy(self, path: str) -> None:
-        """Mark an entity healthy: its sends go to the primary again at once, regardless of ping results."""
+        """Mark an entity healthy, so that sends go to the primary again at once, regardless of ping results."""
         health = self._healths.get(canonical_key(path))
         if health is not None:
             health.mark_healthy()

@@ -93,8 +93,8 @@ class SendOperation:
         self._unsure_positions: set[int] = set()
         """The positions of messages that an attempt may have stored. Later attempts send possible duplicates marked."""
         self._is_fragment_down = False
-        """Whether the primary reported a fragment outage, but the keys do not show which messages it affects: then all
-        messages are parked."""
+        """Whether the primary reported a fragment outage, but the keys do not show which messages it affects, so that
+        all messages are parked."""
         self._spool = pairing.spool
         self._is_from_spool = False
         self._hold_deadline_s: float | None = None
@@ -104,8 +104,8 @@ class SendOperation:
     async def run_from_spool(self, *, may_have_arrived: bool, stored: Collection[int] = ()) -> None:
         """Send spooled messages, without spooling them again.
 
-        `may_have_arrived`: an earlier attempt got no response. `stored` has the positions of messages that earlier
-        attempts stored: they are not sent again.
+        `may_have_arrived` means that an earlier attempt got no response. `stored` has the positions of messages that
+        earlier attempts stored, and that are not sent again.
         """
         self._spool, self._is_from_spool = None, True
         self._unsure_positions.update(self._portion.positions if may_have_arrived else ())
@@ -190,8 +190,8 @@ class SendOperation:
     def _outgoing_portions(self) -> list[BatchPortion]:
         """Return the portions to send, with possible duplicates marked, split where they are too large.
 
-        A batch from the spool can be too large although none of its messages is: its size was not checked when it was
-        spooled.
+        A batch from the spool can be too large although none of its messages is too large, because the size of the
+        batch was not checked when it was spooled.
         """
         marked = self._portion.marked(self._unsure_positions)
         if marked is not self._portion:
@@ -220,7 +220,7 @@ class SendOperation:
         self._sender.publish_sent(portion.messages, is_from_spool=self._is_from_spool)
 
     async def _handle_failure(self, error: ServiceBusError) -> None:
-        """Handle a failure of the primary: return when the next step can start, or raise the error."""
+        """Handle a failure of the primary. Return when the next step can start, or raise the error."""
         self._check_not_closed(error)
         self._primary_error = error
         if self._note_fragment_outage(error):
@@ -274,7 +274,8 @@ class SendOperation:
         else:
             positions = self._portion.positions_at(down)
             held, others = self._portion.only(positions), self._portion.without(positions)
-            # Check before the other messages are sent: a message that cannot be parked must fail the whole batch.
+            # Check before the other messages are sent, because a message that cannot be parked must fail the whole
+            # batch.
             for payload in held.payloads:
                 self._sender.park(payload, 0, is_possible_duplicate=True)
         numbers = set(down.values())
@@ -322,7 +323,8 @@ class SendOperation:
     async def _wait_in_failover_interval(self) -> None:
         """Wait until the entity's state changes, but at most `HOLD_PAUSE_S`; then the send is retried or parked.
 
-        Raise the error after the failover interval: if sends to other fragments succeed, the entity never fails over.
+        Raise the error after the failover interval, because the entity never fails over if sends to other fragments
+        succeed.
         """
         if self._hold_deadline_s is None:
             self._hold_deadline_s = (

@@ -33,7 +33,7 @@ _HEALTHY: Final = EntityState.HEALTHY
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReconnectOnce(RetryPolicy):
-    """Retry once, without a pause, unless the entity has failed over: then the message is parked at once.
+    """Retry once, without a pause. If the entity has failed over, do not retry: the message is parked at once.
 
     Many sends lose one connection at the same time. If each of them tried to reconnect to a silent primary for the rest
     of its time, they would delay the sends that are parked.

@@ -45,7 +45,7 @@ AS_DOCUMENTED: Final[Triggers] = MappingProxyType(
         NotImplementedHere: FailureClass.CALLER,
         ObjectClosed: FailureClass.CALLER,
         FactoryFaulted: FailureClass.CALLER,
-        # Some messages of the batch are stored already: parking the batch would store them twice.
+        # Some messages of the batch are stored already, and parking the batch would store them twice.
         PartlyStored: FailureClass.CALLER,
     }
 )

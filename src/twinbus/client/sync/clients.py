@@ -159,7 +159,7 @@ class BlockingReceiver(BlockingEntity[InnerReceivingT]):
         *,
         transaction: Transaction | None = None,
     ) -> None:
-        """Defer a message: from now on only `receive_deferred` returns it, by its sequence number."""
+        """Defer a message, so that only `receive_deferred` returns it, by its sequence number."""
         run_blocking(lambda: self.inner.defer(message, properties_to_modify, transaction=unwrap(transaction)))
 
     def dead_letter(
@@ -182,7 +182,7 @@ class BlockingReceiver(BlockingEntity[InnerReceivingT]):
         return run_blocking(lambda: self.inner.receive_deferred(*sequence_numbers))
 
     def peek(self, from_sequence_number: int | None = None) -> BrokeredMessage | None:
-        """Return the next message without locking it: from a sequence number, or after the last message peeked."""
+        """Return the next message, from a sequence number or after the last message peeked, without locking it."""
         return run_blocking(lambda: self.inner.peek(from_sequence_number))
 
     def peek_batch(self, max_count: int, from_sequence_number: int | None = None) -> list[BrokeredMessage]:

@@ -93,7 +93,7 @@ class MessagingFactory(BlockingObject[factory.MessagingFactory]):
         return MessageReceiver(inner)
 
     def transaction(self) -> Transaction:
-        """Create a transaction: its sends and settlements are committed together or rolled back together."""
+        """Create a transaction, whose sends and settlements are committed together or rolled back together."""
         return Transaction(call_blocking(self.inner.transaction))
 
     # --- state --------------------------------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ class MessagingFactory(BlockingObject[factory.MessagingFactory]):
     def watch(self, watcher: Callable[[MessagingFactory], None]) -> None:
         """Call `watcher` on the client's own thread whenever `state` or `is_connected` has changed.
 
-        The watcher must not block: a blocking call raises RuntimeError.
+        The watcher must not block. A blocking call in a watcher raises RuntimeError.
         """
         call_blocking(lambda: self.inner.watch(lambda _: watcher(self)))
 

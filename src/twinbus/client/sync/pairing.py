@@ -88,5 +88,5 @@ class Pairing(BlockingObject[pairing.Pairing]):
         call_blocking(lambda: self.inner.metrics(registry))
 
     def mark_path_healthy(self, path: str) -> None:
-        """Mark an entity as healthy: send to the primary again at once, without waiting for a ping."""
+        """Mark an entity as healthy, so that sends go to the primary again at once, without waiting for a ping."""
         call_blocking(lambda: self.inner.mark_path_healthy(path))

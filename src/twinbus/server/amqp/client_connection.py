@@ -88,7 +88,7 @@ class ClientConnection:
     """The connection of one client."""
 
     def __init__(self, gateway: Gateway, peer: Peer) -> None:
-        """Create a connection without rights: the client has to present a key or a token."""
+        """Create a connection without rights, which the client gets by presenting a key or a token."""
         self.grants = ConnectionGrants(gateway.key_registry.renew, partial(gateway.revocations.add_user, self))
         self._gateway = gateway
         self._client_id = next(gateway.id_sequence)
@@ -264,7 +264,7 @@ class ClientConnection:
             else:
                 link.detach(error=to_amqp_error(error))
             if isinstance(handler, CoordinatorLink):
-                handler.on_detached()  # roll back now: the client may never respond to the detach
+                handler.on_detached()  # roll back now, because the client may never respond to the detach
         if self.grants.is_empty:
             self._start_timer("token", self._gateway.token_timeout_s, self._require_token)
 
@@ -508,7 +508,7 @@ class ClientConnection:
         """Hold all output to the client until the owners of its fragments know that the link is detached.
 
         When the client receives the response to its detach, it may assume that other receivers can get the messages.
-        The connection waits only once for an owner that does not respond: otherwise a client that constantly opens and
+        The connection waits only once for an owner that does not respond. Otherwise, a client that constantly opens and
         closes links would receive nothing at all.
         """
         pending = set(owners)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 TOKEN_REQUEST_LIMITS: Final = RequestLimits(max_request_bytes=65_536, decode_limits=Limits(max_items=1_000))
-"""The limits for requests to `$cbs`, which need no rights: a token has about 300 bytes, a JWT a few thousand."""
+"""The limits for requests to `$cbs`, which need no rights. A token has about 300 bytes, a JWT a few thousand."""
 
 
 class NamespaceNodes:

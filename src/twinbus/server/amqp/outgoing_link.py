@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from twinbus.server.amqp.transactions import Transactions
 
 MAX_DELIVERIES_PER_BATCH: Final = 64
-"""How many messages are delivered before the socket is checked again: with the largest messages, 16 MB."""
+"""How many messages (up to 16 MB) are delivered before the socket is checked again."""
 _EMPTY_REJECTED: Final = Rejected()
 _EMPTY_MODIFIED: Final = Modified()
 
@@ -182,7 +182,7 @@ class OutgoingLink:
         self._has_delivered = False
 
     def force_detach(self, error: ServiceBusError) -> None:
-        """Detach the link with an error: the entity was deleted or disabled, or another receiver has claimed it.
+        """Detach the link with an error. The entity was deleted or disabled, or another receiver has claimed it.
 
         A receiver with a newer claim gets the messages that this link has locked.
         """
@@ -222,7 +222,7 @@ class OutgoingLink:
         if self.receive_and_delete:
             return
         for fragment, fragment_deliveries in self._by_fragment(deliveries):
-            with suppress(ServiceBusError):  # the store is down: the messages become available when their locks expire
+            with suppress(ServiceBusError):  # if the store is down, the messages stay locked until their locks expire
                 fragment.settlement.release(_lock_numbers(fragment, fragment_deliveries), ignore)
 
     def _return_messages(self, fragment: FragmentPort, deliveries: list[OutgoingDelivery]) -> None:

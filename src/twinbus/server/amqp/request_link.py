@@ -203,7 +203,7 @@ class RequestLink:
 
     @property
     def is_busy(self) -> bool:
-        """Always True: an idle link costs nothing, and clients do not expect to lose it."""
+        """Always True, because an idle link costs nothing, and clients do not expect to lose it."""
         return True
 
     def on_deliveries(self, deliveries: list[IncomingDelivery]) -> None:

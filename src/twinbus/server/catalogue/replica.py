@@ -53,7 +53,7 @@ class CatalogueReplica:
         for row, rules in entities:
             loaded.append(self._add_entity(row, rules))
             if not len(loaded) % MAX_LOADED_PER_TURN:
-                await asyncio.sleep(0)  # loading ten thousand entities takes long: let the worker send its heartbeats
+                await asyncio.sleep(0)  # let the worker send its heartbeats: loading ten thousand entities takes long
         await asyncio.gather(*[_load_entity(entity) for entity in loaded])
         for entity in loaded:
             entity.resume()

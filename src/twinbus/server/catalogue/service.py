@@ -84,7 +84,7 @@ class CatalogueEntry:
         return len(self.row.fragments) > 1
 
     def set_outage(self, outage: Outage | None) -> None:
-        """Do nothing: only the process that serves the entity applies an outage."""
+        """Do nothing, because only the process that serves the entity applies an outage."""
 
 
 class CatalogueService:
@@ -140,7 +140,7 @@ class CatalogueService:
         self._warn_of_weak_secrets()
 
     def _warn_of_weak_secrets(self) -> None:
-        """Log entities whose keys have short secrets: early versions accepted secrets of any length."""
+        """Log entities whose keys have short secrets, because early versions accepted secrets of any length."""
         for entry in self.entities.values():
             weak = [rule.name for rule in getattr(entry.description, "authorization_rules", ()) if rule.is_weak]
             if weak:
@@ -383,7 +383,7 @@ class CatalogueService:
                 raise NotAllowed(f"cannot forward to the subscription '{destination.path}': forward to its topic")
 
     def _check_stores_available(self, entry: CatalogueEntry) -> None:
-        """Raise StoreUnavailable if a store of a partitioned entity is down: its fragments change together."""
+        """Raise StoreUnavailable if a store of a partitioned entity is down, because its fragments change together."""
         for store in entry.row.fragments if entry.is_partitioned else ():
             if self._unavailable_reason(store) is not None:
                 raise StoreUnavailable(

@@ -3,7 +3,7 @@
     counts = ConnectionCounts(descriptor, workers)      # memory that the supervisor created
     acceptor = Acceptor(sock, admission, counts.balancer_for(port, number))
 
-A new connection wakes all workers, and the first worker would accept it: a few connections could all end up in one
+A new connection wakes all workers. If the first worker always accepted it, a few connections could all end up in one
 process while the other processes idle. So a worker with no more connections than any other worker accepts at once. A
 worker with more connections first waits some milliseconds for the other workers, and then accepts anyway: the other
 workers may have stopped.

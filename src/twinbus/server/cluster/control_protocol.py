@@ -124,7 +124,10 @@ class OutageEnded(Message):
 
 
 class IdentityReloaded(Message):
-    """Keys, certificate or log level were reloaded; None means unchanged. Never log this message: keys are secret."""
+    """Keys, certificate or log level were reloaded; None means unchanged.
+
+    Never log this message, because it has keys.
+    """
 
     keys: list[Key]
     certificate: tuple[str, str] | None
@@ -185,7 +188,7 @@ class CatalogueSnapshot(msgspec.Struct, array_like=True):
 
 
 class Start(Message):
-    """Start a worker: settings, sockets, stores and catalogue. Never log this message: keys are secret."""
+    """Start a worker with settings, sockets, stores and catalogue. Never log this message, because it has keys."""
 
     workers: int
     run_folder: str

@@ -178,7 +178,7 @@ class PeerServer:
     def entity(self, entity_id: int) -> Queue | Topic | Subscription:
         """Return the entity with this id.
 
-        Raise StoreUnavailable if there is none: the two processes apply catalogue changes at different times.
+        Raise StoreUnavailable if there is none, because the two processes apply catalogue changes at different times.
         """
         entities = self.namespace.entities
         known = self._entities_by_id.get(entity_id)

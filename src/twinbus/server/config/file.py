@@ -1,4 +1,4 @@
-"""Reading a configuration file; its suffix decides the format.
+"""Reading a configuration file, whose suffix decides the format.
 
 Owns: reading and parsing the file, and reporting syntax errors.
 """
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _STRING_OR_COMMENT: Final = re.compile(r'"(?:[^"\\]|\\.)*"?|//[^\r\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
-"""A string or a comment: a string is matched first, so that no comment starts inside it. An unterminated string reaches
-to the end of the text."""
+"""A string or a comment. Strings are matched first, so that no comment starts inside a string. An unterminated string
+reaches to the end of the text."""
 _NOT_LINE_END: Final = re.compile(r"[^\r\n]")
 
 

@@ -78,7 +78,7 @@ class Call:
     """The year and month of the api-version, checked before anything is changed."""
     received_ms: int
     recheck: Recheck | None = None
-    """A function for requests that wait: it raises Unauthorized if the key was changed during the wait."""
+    """A function for requests that wait, which raises Unauthorized if the key was changed during the wait."""
 
     @classmethod
     def from_request(cls, request: Request, names: Mapping[str, str], limits: HttpLimits) -> Call:

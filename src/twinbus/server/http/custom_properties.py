@@ -4,7 +4,7 @@
     Weight: 12.5
 
 Owns: which headers are properties, and the conversion between a header and an AMQP value. HTTP's own headers are never
-properties, in either direction: a property named Content-Length would break the connection.
+properties, in either direction, because a property named Content-Length would break the connection.
 """
 
 from __future__ import annotations

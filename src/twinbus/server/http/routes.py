@@ -46,8 +46,9 @@ class Route:
     """A path pattern with its handlers."""
 
     pattern: re.Pattern[str]
-    """Matches the decoded path, without leading and trailing slashes: a name may contain an encoded slash (%2F). The
-    named groups are names in the path. Matching 60,000 characters must be fast: the token is checked afterwards."""
+    """Matches the decoded path, without leading and trailing slashes. A name may contain an encoded slash (%2F). The
+    named groups are names in the path. Matching 60,000 characters must be fast, because the token is checked
+    afterwards."""
     handlers: Mapping[str, Handler]
     """Handlers by method."""
     right: str | None = MANAGE_RIGHT

@@ -72,7 +72,7 @@ def ensure_development_certificate(directory: Path, host: str, now: dt.datetime)
     if not _is_usable(files, authority, names, now):
         signer = _CertificateAndKey(authority, _read_private_key(directory / "ca.key", authority))
         issued = _issue_certificate(signer, names, now)
-        # The key is written first: after a crash, the next startup must not find a certificate without its key.
+        # The key is written first, so that the next startup after a crash does not find a certificate without its key.
         write_atomically(files.key_file, _private_pem(issued.key))
         write_atomically(files.certificate_file, _public_pem(issued.certificate), 0o644)
         logger.info(

@@ -104,7 +104,7 @@ class FrameReader:
         self.close_code: int | None = None
         """The code of the client's close frame, or None. Input after the close frame is ignored."""
         self.has_pending_input = False
-        """Whether the last call stopped at its limit: call `receive` with b"" to handle more of the input."""
+        """Whether the last call stopped at its limit. Call `receive` with b"" to handle more of the input."""
         self._pending = b""
         """An incomplete header or control frame; if `has_pending_input` is True, all unhandled input."""
         self._payload_left = 0

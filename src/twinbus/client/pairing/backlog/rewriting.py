@@ -466,7 +466,7 @@ def _restored_header(section: bytes, ttl_ms: int | None) -> tuple[bytes, bool]:
 
 
 def was_delivered(payload: bytes) -> bool:
-    """Return whether a parked message has a delivery count above 0: a pump may have sent it already."""
+    """Return whether a parked message has a delivery count above 0. A pump may have sent such a message already."""
     return bool(Message(payload).field(_HEADER, DELIVERY_COUNT))
 
 

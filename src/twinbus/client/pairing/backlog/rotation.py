@@ -106,7 +106,7 @@ class Rotation:
         """Create a rotation without queues; `prepare` finds or creates them."""
         self.queues: list[BacklogQueue] = []
         self.extra_paths: list[str] = []
-        """Paths of backlog queues beyond the configured number: they are kept, but not used for parking."""
+        """Paths of backlog queues beyond the configured number, which are kept but not used for parking."""
         self._secondary = secondary
         self._manager = manager
         self._primary_name = primary_name

@@ -1,8 +1,8 @@
 """The failover state of one entity, as a table.
 
 Owns: the state of an entity, its reason and start time, and the timer of the failover interval. Knows nothing of
-senders, pings or backlog queues: they report events to this module and are notified of state changes. `docs/pairing.md`
-draws the table.
+senders, pings or backlog queues, which report events to this module and are notified of state changes.
+`docs/pairing.md` draws the table.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class EntityState(Enum):
     FAILED_OVER = "failed over"
     """Sends are parked, and the primary is pinged."""
     UNREACHABLE = "unreachable"
-    """The primary responds, but refuses pings: sends fail with the pings' error, and nothing is parked."""
+    """The primary responds, but refuses pings. Sends fail with the pings' error, and nothing is parked."""
 
 
 class HealthEvent(Enum):
@@ -90,7 +90,7 @@ class EntityHealth:
         self.ping_key = RoutingKey()
         """The routing key of the first send that failed; pings carry this key."""
         self.fragment = None
-        """Always None: pings test the entity as a whole."""
+        """Always None, because pings test the entity as a whole."""
         self.fragment_outages = fragment_outages
         """The outages of the entity's fragments."""
         self.next_ping_ms: int | None = None

@@ -114,11 +114,11 @@ class FragmentOutage:
         return self.number
 
     def ping_succeeded(self) -> None:
-        """End the outage: the fragment accepted a ping."""
+        """End the outage, because the fragment accepted a ping."""
         self._outages.restore(self)
 
     def pings_refused(self, error: ServiceBusError) -> None:
-        """End the outage: the entity responds, but refuses pings.
+        """End the outage, because the entity responds, although it refuses pings.
 
         The state of the fragment is then unknown, so the next send goes to the primary and gets its error.
         """
@@ -163,7 +163,8 @@ class FragmentOutages:
         """
         self.path = path
         self.down: Final[dict[int, FragmentOutage]] = {}
-        """The current outages by fragment number. This dict is never replaced: senders check it for each message."""
+        """The current outages by fragment number. Senders check this dict for each message, so it is never replaced by
+        another dict."""
         self.turns: Final[dict[ParkingTurn, None]] = {}
         """The turns of batches in progress, in order."""
         self._uses_message_id = False
@@ -219,7 +220,7 @@ class FragmentOutages:
         if number is None or number in self.down:
             return
         key = routing_key_to(number, messages)
-        if key is None:  # the namespace hashes keys differently: other messages cannot be mapped
+        if key is None:  # the namespace hashes keys differently, so other messages cannot be mapped
             return
         self._uses_message_id = self._uses_message_id or key.message_id is not None
         outage = self.down[number] = FragmentOutage(number, self, key, error, self._clock.wall_ms())

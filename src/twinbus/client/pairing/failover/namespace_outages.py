@@ -66,7 +66,7 @@ class NamespaceOutages:
             self._emit(role.lost_event, reason if address in reason else f"{address}: {reason}")
 
     def note_pump_resumed(self, pump: str) -> None:
-        """Note that a pump no longer waits: it drains again, or it failed for another reason."""
+        """Note that a pump no longer waits, because it drains again or has failed for another reason."""
         for role, waiting in list(self._waiting_pumps.items()):
             if pump in waiting:
                 waiting.discard(pump)

@@ -57,7 +57,7 @@ class AlarmKind(Enum):
     EXTRA_BACKLOG = "messages lie in a backlog queue that nobody drains"
     """The queue is beyond the configured number of backlog queues."""
     DESTINATION_REFUSES = "a destination refuses its parked messages"
-    """The entity is disabled or missing, or the key is not accepted: messages stay in the backlog or the spool."""
+    """The entity is disabled or missing, or the key is not accepted. The messages stay in the backlog or the spool."""
     DEAD_LETTERED = "messages were dead-lettered in a backlog queue"
     SPOOL_REFUSED = "messages were refused from the spool"
     NEARLY_FULL = "a backlog queue is nearly full"

@@ -66,7 +66,7 @@ class Metrics:
         self.counts: dict[str, Counter[tuple[str, ...]]] = {name: Counter() for name in _COUNTERS}
         """The counters, by metric name and label values."""
         self.registry: CollectorRegistry | None = None
-        """The registry that exports the metrics; None: the default registry."""
+        """The registry that exports the metrics, or None for the default registry."""
         self._pairing = pairing
         self._labels: set[str] = set()
         self._collector: _PairsCollector | None = None

@@ -46,8 +46,8 @@ REPORT_INTERVAL_S: Final = 30.0
 MIN_INTERVAL_S: Final = 1.0
 """The minimum time between reports, however often the state changes."""
 UNSUPPORTED_RETRY_S: Final = 3600.0
-"""The time until a secondary without the node is asked again, unless the state changes: the server may have been
-replaced."""
+"""The time until the client tries a secondary without the node again, because the server may have been replaced. A
+state change causes an earlier attempt."""
 REPORT_TIMEOUT_S: Final = 5.0
 """The time limit for a report."""
 LEAVE_TIMEOUT_S: Final = 1.0

@@ -98,7 +98,7 @@ class Spool:
         try:
             await self._on_thread(self._files.open, self._on_found)
         except BaseException:
-            # After a cancellation the thread may still be opening the files: the same thread closes them afterwards.
+            # After a cancellation the thread may still be opening the files, so the same thread closes them afterwards.
             closing = asyncio.get_running_loop().run_in_executor(self._thread, self._files.close)
             closing.add_done_callback(ignore_failure)
             self._thread.shutdown(wait=False)
@@ -148,7 +148,7 @@ class Spool:
         return list(self._index.entity_queues.values())
 
     def holds_sessions(self, path: str, session_ids: Sequence[str]) -> bool:
-        """Return whether records for one of these sessions are spooled: later messages must follow them."""
+        """Return whether records for one of these sessions are spooled, so that later messages must be spooled, too."""
         return bool(session_ids) and self._index.holds_sessions(path, session_ids)
 
     def is_possible_duplicate(self, position: int) -> bool:
@@ -162,7 +162,10 @@ class Spool:
     # --- records ------------------------------------------------------------------------------------------------------
 
     async def append(self, record: SpoolRecord) -> None:
-        """Store a record: it is on disk when this returns. Raise SpoolFull or SpoolFailed if it is not stored."""
+        """Store a record.
+
+        The record is on disk when this call returns. Raise SpoolFull or SpoolFailed if it is not stored.
+        """
         self._check_open()
         content = encode_record(record)
         size = frame_size(content)
@@ -184,7 +187,7 @@ class Spool:
         return await self._on_thread(self._files.read, position)
 
     async def remove(self, position: int, record: SpoolRecord) -> None:
-        """Remove a record for good: it will not be sent again after a restart."""
+        """Remove a record, so that it is not sent again, not even after a restart."""
         self._check_open()
         done = asyncio.get_running_loop().create_future()
         self._pending_removals.append((position, done))
@@ -246,7 +249,7 @@ class Spool:
             contents, removed = [append.content for append in wanted], [position for position, _ in removals]
             try:
                 outcomes = await self._on_thread(self._write, contents, removed)
-            except Exception as error:  # a bug in twinbus: callers must not wait forever
+            except Exception as error:  # a bug in twinbus must not make the callers wait forever
                 log.exception("the spool in %s failed", self.folder)
                 outcomes = [OSError(str(error))] * len(wanted)
             self._pending_bytes -= sum(frame_size(append.content) for append in appends)

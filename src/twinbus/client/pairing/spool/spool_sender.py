@@ -134,7 +134,8 @@ class EntitySpoolSender:
         """The number of consecutive failures of the entity."""
         self._rejection_policy = RejectionPolicy(duration_s(pairing.options.not_found_grace))
         self._refusal: ServiceBusError | None = None
-        """The error with which the entity refuses all messages now: disabled, missing, or the key is not accepted."""
+        """The error with which the entity refuses all messages now: it is disabled or missing, or does not accept the
+        key."""
         self._has_failed = False
         """Whether a send has failed since the last pause."""
         self._is_ended = False

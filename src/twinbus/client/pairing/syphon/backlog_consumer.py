@@ -163,7 +163,7 @@ class BacklogConsumer:
             self._end_with_primary_lost(path, error)
 
     async def _finish(self) -> None:
-        """Complete messages in flight that the primary accepts: if they were released, they would be sent again."""
+        """Complete messages in flight that the primary accepts. If they were released, they would be sent again."""
         with suppress(TimeoutError):
             async with asyncio.timeout(FINISH_TIMEOUT_S):
                 await asyncio.gather(*[destination.finish() for destination in self._destinations.values()])
@@ -172,7 +172,7 @@ class BacklogConsumer:
                     await asyncio.wait(list(self._tasks))
 
     def _grant_credit(self) -> None:
-        """Grant credit, unless draining has stopped: further messages would be released unsent, but still charged."""
+        """Grant credit, unless draining has stopped. Further messages would be released unsent, but still charged."""
         if not self._end_reason.done():
             self._link.keep_credit(PREFETCH_WINDOW)
 
@@ -339,7 +339,7 @@ class BacklogConsumer:
     # --- deferred messages --------------------------------------------------------------------------------------------
 
     async def _find_deferred(self) -> None:
-        """Find the messages that an earlier pump deferred: they precede later messages for their destination."""
+        """Find the messages that an earlier pump deferred. They precede all later messages for their destination."""
         start = 1
         while start:
             start = self._assign_deferred(await self._deferred_requests.peek(start))
@@ -420,7 +420,7 @@ class BacklogConsumer:
     def restore_again(self, message: DeliveredParkedMessage) -> bool:
         """Restore a message again after it waited; return False if it expired and was dead-lettered."""
         now_ms, waited_ms = self._settings.clock.wall_ms(), round((self._loop.time() - message.received_s) * 1000)
-        lock_ms = self._lock_ms - waited_ms  # as if the message had been locked now: the parked time includes the wait
+        lock_ms = self._lock_ms - waited_ms  # the parked time includes the wait
         restored = restore(
             message.delivery.payload, now_ms, deduct_parked_time=self._settings.deduct_parked_time, lock_ms=lock_ms
         )
@@ -472,7 +472,7 @@ class BacklogConsumer:
         self._unsettled = {delivery: since_s for delivery, since_s in self._unsettled.items() if not delivery.answered}
 
     async def _restart_poll(self) -> None:
-        """Drain the credit and grant it again: the equivalent of a new receive call in Microsoft's client."""
+        """Drain the credit and grant it again, which is the equivalent of a new receive call in Microsoft's client."""
         self._last_arrival_s = self._loop.time()
         if self._link.drain():
             self._credit_drained = self._loop.create_future()

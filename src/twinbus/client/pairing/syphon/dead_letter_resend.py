@@ -46,7 +46,8 @@ EMPTY_AFTER_S: Final = 1.0
 """The time without a delivery after which a queue is considered empty, if all the messages that it counts were
 received."""
 MIN_WAIT_FOR_COUNTED_S: Final = 10.0
-"""The minimum wait for messages that the queue counts but does not deliver: another program may have locked them."""
+"""The minimum wait for messages that the queue counts but does not deliver, because another program may have locked
+them."""
 MAX_HELD_MESSAGES: Final = 5_000
 MAX_HELD_BYTES: Final = 64_000_000
 """The maximum total size of messages kept locked per queue; further messages are not received."""
@@ -169,7 +170,7 @@ class _DeadLetterQueue:
         """Messages that can never be accepted, although a copy may have been stored."""
         self._held_bytes = 0
         self._accepted_numbers: set[int] = set()
-        """Sequence numbers of messages that their destination has accepted: they are not sent again."""
+        """Sequence numbers of messages that their destination has accepted, and that are not sent again."""
         self._received_numbers: set[int] = set()
         """Sequence numbers of all messages that were received."""
 

@@ -65,7 +65,7 @@ class Deferral:
     def __init__(self, source: BacklogSource, backlog_queue: str) -> None:
         """Create a deferral without known messages."""
         self.is_closed = False
-        """Whether the pump has stopped: later failures are not logged."""
+        """Whether the pump has stopped, so that later failures are not logged."""
         self.receive_tasks: set[asyncio.Task[list[ParkedMessage]]] = set()
         """Requests in flight. Messages that they return are locked and must be settled."""
         self._source = source
@@ -75,7 +75,7 @@ class Deferral:
         self._to_defer: list[ParkedMessage] = []
         """Messages to defer at the end of this turn of the loop."""
         self._unconfirmed: set[asyncio.Future[None]] = set()
-        """Unconfirmed deferrals: their messages cannot be received yet."""
+        """Deferrals that are not confirmed yet, so that their messages cannot be received."""
         self._last_logged_failure = ""
         """The last failure that was logged, so that it is not logged again."""
 
@@ -108,7 +108,7 @@ class Deferral:
             future.add_done_callback(partial(self.log_failure, "deferred", messages))
 
     async def wait_confirmed(self) -> None:
-        """Wait until all deferrals are confirmed: only then can their messages be received."""
+        """Wait until all deferrals are confirmed, because the deferred messages cannot be received before."""
         while self._unconfirmed or self._to_defer:
             if self._to_defer:
                 self.flush()
@@ -143,7 +143,7 @@ class Deferral:
         failure: ServiceBusError | None = None
         messages: list[ParkedMessage] = []
         try:
-            messages = await asyncio.shield(request.task)  # not cancelled: its messages are locked and must be settled
+            messages = await asyncio.shield(request.task)  # its messages must still be unlocked
         except ServiceBusError as error:
             failure = error
         if failure is None:

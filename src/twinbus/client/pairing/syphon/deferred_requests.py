@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 PEEK_BATCH_SIZE: Final = 1_000
 FIRST_RECEIVE_COUNT: Final = 15
-"""The number of messages in the first request: they come in one response and may be large."""
+"""The number of messages in the first request. The number is small because the messages come in one response."""
 MAX_RECEIVE_COUNT: Final = 500
 TARGET_RESPONSE_BYTES: Final = 262_144
 """The approximate size of a response."""

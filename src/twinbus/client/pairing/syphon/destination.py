@@ -67,13 +67,13 @@ MAX_RECEIVE_REQUESTS: Final = 3
 MAX_UNANSWERED: Final = 500
 """The maximum number of recovered messages without an outcome. Above it, no more deferred messages are received."""
 MAX_WAITING_BEHIND: Final = 250
-"""The number of messages from the link that may wait for deferred ones: half the prefetch window, so that other
+"""The number of messages from the link that may wait for deferred messages: half the prefetch window, so that other
 destinations continue."""
 EXCLUSIVE_CHECK_S: Final = 0.1
 
 
 class PrimarySenders:
-    """The senders of the pumps. They are ordinary senders, which never park: the messages are parked already."""
+    """The senders of the pumps. They are ordinary senders, which do not park messages."""
 
     def __init__(self, primary: MessagingFactory) -> None:
         """Create an empty set of senders to the primary."""
@@ -128,17 +128,18 @@ class Destination:
         self._possibly_delivered: dict[ParkedMessage, None] = {}
         """Messages that were sent without a clear outcome and are not settled yet."""
         self._sent_singly: set[int] = set()
-        """Sequence numbers of messages from rejected batches: they are sent one by one."""
+        """Sequence numbers of messages from rejected batches, which are sent one by one."""
         self._is_send_scheduled = False
         self._mixes_sessions = True
         """Whether batches may have several sessions; False after such a batch was rejected (as Azure may do)."""
         self._accepted_numbers: set[int] = set()
-        """Numbers of deferred messages that the entity has accepted: they must be completed, and not sent again."""
+        """Numbers of deferred messages that the entity has accepted, and that must be completed instead of sent
+        again."""
         self._waiting_behind: deque[ParkedMessage] = deque()
         """Messages that arrived on the link while deferred messages are being received."""
         self._task: asyncio.Task[None] | None = None
         self.is_blocked = False
-        """Whether the entity accepts no messages now: all messages wait in the backlog queue."""
+        """Whether the entity accepts no messages now, so that all messages wait in the backlog queue."""
         self._is_recovering = False
         """Whether the entity accepts messages again and its deferred messages are being received."""
         self._block_count = 0
@@ -153,12 +154,12 @@ class Destination:
         self._wakeup_key = sender.path if fragment is None else fragment_wakeup_key(sender.path, fragment)
         """The key of the wakeups for this destination."""
         self._fragment_destinations: dict[int, Destination] = {}
-        """Destinations for fragments that were blocked once: their messages are sent separately from then on."""
+        """Destinations for fragments that were blocked before. The messages for such a fragment are sent separately."""
         self._not_found_grace_s, self._rejection_policy = not_found_grace_s, RejectionPolicy(not_found_grace_s)
         self._refusal: ServiceBusError | None = None
         """The error with which the entity refuses all messages now."""
         self._uses_message_id = False
-        """Whether the entity detects duplicates: a message without another key was rejected because of its fragment."""
+        """Whether the entity maps messages by their ids, as a rejected message without another key has shown."""
 
     # --- incoming -----------------------------------------------------------------------------------------------------
 
@@ -210,7 +211,7 @@ class Destination:
         return TimedOut(f"'{self._sender.path}' did not answer for {waited_s:.0f} s", was_sent=was_sent)
 
     async def finish(self) -> None:
-        """Stop sending, and wait for the outcomes of messages in flight: accepted messages must be completed."""
+        """Stop sending, and wait for the outcomes of messages in flight. Accepted messages must be completed."""
         self._is_paused = True
         while self._in_flight:
             self._idle.clear()
@@ -369,7 +370,7 @@ class Destination:
             self._idle.set()
 
     def _on_no_answer(self, batch: list[ParkedMessage], error: ServiceBusError) -> None:
-        """Handle a send without a clear outcome: the messages may have arrived, even if the link has failed."""
+        """Handle a send without a clear outcome. The messages may have arrived, even if the link has failed."""
         if isinstance(error, CONNECTION_ERRORS):
             self._unanswered_messages += batch
         else:
@@ -448,7 +449,7 @@ class Destination:
         self._events.emit(kind, path=self._sender.path, backlog_queue=self._backlog_queue, reason=reason)
 
     def _split_batch(self, batch: list[ParkedMessage]) -> None:
-        """Send a rejected batch in smaller parts: one of its messages is bad, or the batch had several sessions."""
+        """Send a rejected batch in smaller parts. One of its messages is bad, or the batch had several sessions."""
         if self._mixes_sessions and len({message.restored.session_id for message in batch}) > 1:
             self._mixes_sessions = False
         else:
@@ -560,7 +561,10 @@ class Destination:
             self._task = self._loop.create_task(self._run(self._recover))
 
     def _can_withhold(self, batch: Sequence[ParkedMessage]) -> bool:
-        """Return whether all messages for the entity can be withheld: none is deferred, and the server supports it."""
+        """Return whether all messages for the entity can be withheld.
+
+        No message may be deferred, and the server must support withholding.
+        """
         if (
             self._is_fragment
             or self._fragment_destinations
@@ -578,7 +582,7 @@ class Destination:
         return self._withheld_messages.is_possible
 
     def _forget_possibly_delivered(self, batch: Sequence[ParkedMessage]) -> None:
-        """Forget messages that were settled with their marks: the backlog queue has recorded the doubt."""
+        """Forget messages that were settled with their marks, so that the backlog queue has recorded the doubt."""
         if self._possibly_delivered:
             for message in batch:
                 self._possibly_delivered.pop(message, None)

@@ -1,7 +1,7 @@
 """Pumps without a pairing, for operators who drain backlog queues by hand.
 
 Owns: the pumps of some backlog queues, the number of messages they moved, and the reasons why other messages wait. The
-pumps are the same as the syphon's: they dead-letter a message only if its destination will never accept the message.
+pumps are the same as the syphon's, and dead-letter a message only if its destination will never accept the message.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class ParkedMessage:
         """Whether the message may have arrived at its destination, and the backlog queue has not recorded that yet."""
 
     def mark_possible_duplicate(self) -> None:
-        """Mark the message as a possible duplicate: it may have arrived at its destination."""
+        """Mark the message as a possible duplicate, because it may have arrived at its destination."""
         payload = mark_possible_duplicate(self.restored.payload)
         if payload is not self.restored.payload:
             self.restored.payload = payload
@@ -146,7 +146,7 @@ def complete_all(messages: Sequence[ParkedMessage]) -> tuple[list[DeferredParked
     """Complete messages that their destination has accepted.
 
     Returns the deferred messages, and a future for their completion. The completion of messages from the link is not
-    awaited: a message that is not completed is redelivered.
+    awaited, because a message that is not completed is redelivered.
     """
     delivered = [message for message in messages if isinstance(message, DeliveredParkedMessage)]
     if delivered:

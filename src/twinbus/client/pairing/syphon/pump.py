@@ -44,7 +44,7 @@ DISPLACED_ERRORS: Final = (LinkStolen, EntityClaimed)
 """Errors that mean that another host has the queue."""
 FIRST_PAUSE_S: Final = 0.5
 MAX_PAUSE_S: Final = 5.0
-"""The longest pause between attempts: short, because connecting and attaching are not charged."""
+"""The longest pause between attempts. The pause is short because connecting and attaching are not charged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ class Pump:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the pump has stopped for good: a factory was closed or faulted, or an unexpected error occurred."""
+        """Whether the pump has ended, because a factory was closed or faulted or an unexpected error occurred."""
         return self._task is not None and self._task.done()
 
     def start(self) -> None:
@@ -97,7 +97,7 @@ class Pump:
         self._task = asyncio.ensure_future(self._run())
 
     async def close(self) -> None:
-        """Stop the pump: wait briefly for messages in flight, and release all other messages to the backlog queue."""
+        """Stop the pump. Wait briefly for messages in flight, and release all other messages to the backlog queue."""
         if self._task is None:
             return
         if self._consumer is not None:
@@ -134,7 +134,7 @@ class Pump:
             pause_s = min(2 * pause_s, MAX_PAUSE_S)
 
     async def _wait_for_primary(self, path: str) -> None:
-        """Wait until the primary responds, even if with another error: the next drain handles that error."""
+        """Wait until the primary responds. If it responds with another error, the next drain handles that error."""
         pause_s = FIRST_PAUSE_S
         while True:
             await self._settings.wakeups.wait(None, pause_s)

@@ -27,13 +27,13 @@ class Wakeups:
     def __init__(self) -> None:
         """Create an empty set of waiting pumps."""
         self.has_waiters = False
-        """Whether a pump waits: a plain attribute, because it is read for every message that is sent."""
+        """Whether a pump waits. This is a plain attribute because it is read for every message that is sent."""
         self._waiting: dict[asyncio.Future[None], str | None] = {}
-        """The key of the entity that each future waits for; None: any entity."""
+        """The key of the entity that each future waits for, or None for any entity."""
         self._probe_leaders: dict[str, object] = {}
 
     def notify(self, path: str) -> None:
-        """Wake the pumps that wait for an entity: it accepted a message or a ping, or was marked healthy."""
+        """Wake the pumps that wait for an entity, which accepted a message or a ping or was marked healthy."""
         key = canonical_key(path)
         for future, awaited in self._waiting.items():
             if (awaited is None or awaited == key) and not future.done():
@@ -80,8 +80,8 @@ class ProbeBackoff:
     """The pauses of one pump that waits for one entity.
 
     A probe with a message is charged, even if it fails, so the pause doubles up to MAX_PAUSE_S. An attach is not
-    charged: while attaches are refused, no message is sent, and one pump of the process attaches more often than the
-    others, which are notified of its success.
+    charged. While attaches are refused, no message is sent, and one pump of the process attaches more often than the
+    other pumps, which are notified when it succeeds.
     """
 
     def __init__(self, wakeups: Wakeups, wakeup_key: str) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MAX_BATCH_DELETE: Final = 4_000
 MAX_RESUBMIT: Final = READ_BATCH_SIZE
-"""How many dead letters can be resubmitted at once: they move together, so they are read together."""
+"""How many dead letters can be resubmitted at once. They are read together, because they are moved together."""
 
 
 def batch_delete(context: RequestContext, arguments: Arguments, on_reply: OnReply) -> None:
