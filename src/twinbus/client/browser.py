@@ -55,7 +55,7 @@ class MessageBrowser(MessageReceiver):
         self._is_range_finished = False
 
     async def __aiter__(self) -> AsyncIterator[BrokeredMessage]:
-        """Yield messages up to `to_sequence_number`, or, if that is None, until the browser is closed."""
+        """Yield messages up to `to_sequence_number`, or until the browser is closed if `to_sequence_number` is None."""
         while (
             not self.is_closed
             and not self._is_range_finished

@@ -46,7 +46,7 @@ class ObjectClosed(CallerError):
 
 
 class FactoryFaulted(CallerError):
-    """The factory has faulted, with the cause in its `fault`. Create a new factory."""
+    """The factory has faulted; its `fault` is the cause. Create a new factory."""
 
 
 class MessageNotHeld(CallerError):
@@ -92,7 +92,8 @@ _INFO_STORED: Final = "twinbus:stored"
 _INFO_UNSURE: Final = "twinbus:unsure"
 """Key in the info map: the positions of messages in the batch that may be stored."""
 _INFO_MAY_HAVE_HAPPENED: Final = "twinbus:may-have-happened"
-"""Key in the info map: whether the operation may have been carried out. Overrides the default of the error's class."""
+"""Key in the info map: whether the operation may have been carried out, if the default of the error's class is
+wrong."""
 _WAIT_SECONDS_PATTERN: Final = re.compile(r"\bwait (\d+) seconds?\b", re.IGNORECASE)
 """Pattern of the delay in Azure's texts: "Error code : 50002. Please wait 4 seconds and try again."."""
 _MIN_PAUSE_S: Final = 0.1

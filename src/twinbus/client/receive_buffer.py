@@ -39,7 +39,7 @@ class ReceiveBuffer:
         policy: RetryPolicy,
         attach_limit_s: float,
     ) -> None:
-        """Create an empty buffer. `attach` creates a link, on first use and after each loss.
+        """Create an empty buffer. `attach` creates a link, on first use and whenever the link was lost.
 
         `is_presettled` is True if messages arrive settled, so that the buffer holds their only copy.
         """
@@ -76,7 +76,10 @@ class ReceiveBuffer:
     # --- receiving ----------------------------------------------------------------------------------------------------
 
     async def take(self, max_count: int, limit_s: float) -> list[tuple[ReceiverLink, IncomingDelivery]]:
-        """Return up to `max_count` deliveries, as soon as at least one arrives; empty after `limit_s` or `close`."""
+        """Return up to `max_count` deliveries, as soon as at least one arrives.
+
+        Return none after `limit_s` or `close`.
+        """
         if not self._receive_lock.locked() and self._surplus_release is None:
             taken = self._take_buffered(max_count)
             if taken:
@@ -97,7 +100,7 @@ class ReceiveBuffer:
 
     def _take_buffered(self, max_count: int) -> list[tuple[ReceiverLink, IncomingDelivery]]:
         link = self.link
-        if link is None or (link.failure is not None and not self._is_presettled):  # their locks ended with the link
+        if link is None or (link.failure is not None and not self._is_presettled):  # the locks ended with the link
             return []
         arrived = link.arrived
         taken = [(link, arrived.popleft()) for _ in range(min(max_count, len(arrived)))]
@@ -176,7 +179,10 @@ class ReceiveBuffer:
     # --- releasing ----------------------------------------------------------------------------------------------------
 
     async def _drain_credit(self, link: ReceiverLink) -> None:
-        """Drain unused credit. Messages that arrive during the drain are received; later ones go to other receivers."""
+        """Drain unused credit.
+
+        Messages that arrive during the drain are received; later messages go to other receivers.
+        """
         if not link.is_draining and not link.drain():
             return
         loop = asyncio.get_running_loop()

@@ -141,7 +141,10 @@ class MessageReceiver(ClientEntity):
         return [self._decode_delivery(link, delivery) for link, delivery in taken]
 
     async def __aiter__(self) -> AsyncIterator[BrokeredMessage]:
-        """Yield messages until the receiver is closed, received one at a time so that a break leaves none locked."""
+        """Yield messages until the receiver is closed.
+
+        Receive one message at a time, so that a `break` leaves none locked.
+        """
         while not self.is_closed:
             message = await self.receive()
             if message is not None:
@@ -383,7 +386,10 @@ class MessageReceiver(ClientEntity):
         return [message.locked_until_utc for message in messages]
 
     async def receive_deferred(self, *sequence_numbers: int) -> list[BrokeredMessage]:
-        """Receive deferred messages by sequence number. Raise MessageNotFound if one is not deferred or is locked."""
+        """Receive deferred messages by sequence number.
+
+        Raise MessageNotFound if a message is locked or not deferred.
+        """
         self._publish_opened()
         body: dict[str, object] = {
             "sequence-numbers": Array(int, list(sequence_numbers)),
@@ -437,7 +443,7 @@ class MessageReceiver(ClientEntity):
         ]
 
     async def delete_batch(self, max_count: int, before: dt.datetime | None = None) -> int:
-        """Delete up to `max_count` of the oldest unlocked messages, if given only those enqueued before `before`.
+        """Delete up to `max_count` of the oldest unlocked messages (with `before`, only messages enqueued before then).
 
         Return the number of deleted messages.
         """

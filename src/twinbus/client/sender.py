@@ -148,7 +148,7 @@ class MessageSender(ClientEntity):
     def can_be_parked(self, messages: BrokeredMessage | Iterable[BrokeredMessage]) -> bool:  # noqa: ARG002
         """Return whether a message, or a batch, can also be sent while the entity is failed over.
 
-        True if each message is small enough to be parked. False if the factory is not paired.
+        The result is True if each message is small enough to be parked, and False if the factory is not paired.
         """
         return False
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 FREE_BYTES: Final = 2**50
 SPACE_CHECK_INTERVAL_S: Final = 3_600.0
-"""Interval of free-space checks; long, because `Outage` reports a full disk to the broker at once."""
+"""Interval of free-space checks. The interval is long, because `Outage` reports a full disk to the broker at once."""
 BROKEN_REASON: Final = "the disk fails (simulated by a test)"
 
 

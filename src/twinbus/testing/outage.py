@@ -4,8 +4,8 @@
     ...
     namespace.outage.restore()
 
-Owns the list of possible outages, and where each one is applied. Several outages may be active at once; a new outage of
-the network replaces the previous one.
+Owns the list of possible outages, and where each outage is applied. Several outages may be active at once; a new outage
+of the network replaces the previous one.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Outage:
     # --- the disks ----------------------------------------------------------------------------------------------------
 
     def fill_disk(self) -> None:
-        """Fill the disks: sends are refused, but settlements still work."""
+        """Fill the disks, so that sends are refused but settlements still work."""
         self._disks.fill()
         self._set_refusal_reason(low_space_reason(MIN_FREE_BYTES))
 

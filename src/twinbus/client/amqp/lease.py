@@ -7,7 +7,7 @@ counted from when it sent the last frame that the server has responded to. A hos
 therefore finds its lease expired, and does nothing until it receives the next frame from the server.
 
 Owns this rule, and the silence limits of a connection's links. A server without silence limits (Azure) grants no lease,
-and receivers work without one.
+and receivers work without a lease.
 """
 
 from __future__ import annotations

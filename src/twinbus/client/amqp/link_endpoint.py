@@ -30,7 +30,7 @@ class LinkEndpoint:
         """Why the link ended; None until it ends."""
         self.loop = asyncio.get_running_loop()
         self.attached: asyncio.Future[Attach] = self.loop.create_future()
-        """The peer's attach, or the error with which it refused the link."""
+        """The peer's attach, or the error with which the peer refused the link."""
         self.deadlines = Deadlines(self.loop)
         """Deadlines of the pending responses on this link."""
         self.on_ended: Callable[[ServiceBusError], None] | None = None

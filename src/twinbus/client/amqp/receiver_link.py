@@ -62,7 +62,7 @@ class ReceiverLink(LinkEndpoint):
         self.on_arrival: Callable[[], None] | None = None
         """Called when deliveries have arrived, a drain has finished, or the link has ended."""
         self.lease: Lease | None = None
-        """Lease of an exclusive link; None if the server granted none."""
+        """Lease of an exclusive link; None if the server granted no lease."""
         self.requested_s = self.loop.time()
         """When the attach was sent, in loop time."""
         self._receiver = link

@@ -29,7 +29,7 @@ class Response:
     """Response from a node."""
 
     def __init__(self, message: Message) -> None:
-        """Decode a response. Raise DecodeError if it is malformed."""
+        """Decode a response. Raise DecodeError if the response is malformed."""
         properties = self._properties = dict(message.application_properties)
         status = properties.get("statusCode", properties.get("status-code"))
         self.status = status if isinstance(status, int) else 0

@@ -1,7 +1,7 @@
 """Sender links: encoded messages out, outcomes in.
 
-Owns the queue of messages that wait for credit, and the pending outcomes. With credit, a message is sent at once;
-without credit, it waits in the queue.
+Owns the queue of messages that wait for credit, and the pending outcomes. If the link has credit, a message is sent at
+once. Otherwise, the message waits in the queue.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class SenderLink(LinkEndpoint):
         return future
 
     def withdraw(self, future: asyncio.Future[object]) -> bool:
-        """Remove a message that waits for credit; return False if it may have been sent."""
+        """Remove a message that waits for credit. Return False if the message may have been sent."""
         return self._waiting_for_credit.pop(future, None) is not None
 
     # --- callbacks of the connection ----------------------------------------------------------------------------------

@@ -109,8 +109,8 @@ class BatchPortion:
     def split_to_fit(self, check: Callable[[bytes, int], object]) -> list[BatchPortion]:
         """Split the portion, in order, into portions that `check` accepts.
 
-        `check` is called with the bytes and the format of each portion. If it rejects a single message, its error
-        (MessageTooLarge or MessageCannotBeParked) is raised.
+        `check` is called with the bytes and the format of each portion. If `check` rejects a single message, the error
+        of `check` (MessageTooLarge or MessageCannotBeParked) is raised.
         """
         try:
             check(self.payload, self.message_format)

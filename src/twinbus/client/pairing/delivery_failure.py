@@ -1,8 +1,8 @@
 """The cause of a failed redelivery of a parked or spooled message: the message itself, or its destination.
 
-Only a message that can never be accepted is removed: the syphon dead-letters it, the spool moves it to `refused/`. All
-other messages wait without a time limit while the primary is down, the entity is full or disabled, or the key is not
-authorised. Messages for an entity that does not exist wait for a configurable time.
+Only a message that can never be accepted is removed: the syphon dead-letters the message, or the spool moves the
+message to `refused/`. All other messages wait without a time limit while the primary is down, the entity is full or
+disabled, or the key is not authorised. Messages for an entity that does not exist wait for a configurable time.
 
 Owns: this rule, for the syphon and the spool.
 """
@@ -35,8 +35,9 @@ CONNECTION_ERRORS: Final = (ConnectionFailed, ConnectionLost, ObjectClosed, Fact
 """Errors that mean that the connection to the primary failed or was lost, or that this client closed it."""
 NOT_FOUND_ERRORS: Final = (EntityNotFound, EntityDeleted)
 MESSAGE_ERRORS: Final = (MessageTooLarge, InvalidArgument, MalformedMessage, NotAllowed, InvalidOperation, PartlyStored)
-"""Errors that the same message gets whenever it is sent: too large, an invalid argument, no session id where the entity
-requires one. After `PartlyStored`, which is an error of a batch, the messages are judged one by one."""
+"""Errors that a message gets whenever it is sent, for example because it is too large, has an invalid argument, or
+lacks a session id that the entity requires. After `PartlyStored`, which is an error of a batch, the messages are judged
+one by one."""
 
 
 class FailureCause(Enum):
@@ -76,7 +77,7 @@ class RejectionPolicy:
         self._not_found_since_s = None
 
     def is_permanent(self, error: ServiceBusError, now_s: float) -> bool:
-        """Return whether a message with this error is removed for good; otherwise the message waits.
+        """Return whether a message with this error is removed. Otherwise, the message waits.
 
         If the entity does not exist, the message waits until the entity has been missing for `not_found_grace_s`
         without interruption.

@@ -43,9 +43,9 @@ class NotSent(ServiceBusError):
     ) -> None:
         """Create the error for a send to `path`.
 
-        `backlog` maps each backlog queue that was tried to its error. `may_have_happened`: a message that is not in
-        `stored` may have been stored. `unsure` is only given for batches. `is_failed_over`: `primary` is the error of
-        the earlier send that made the entity fail over.
+        `backlog` maps each backlog queue that was tried to its error. `may_have_happened` means that a message that is
+        not in `stored` may have been stored. `unsure` is only given for batches. `is_failed_over` means that `primary`
+        is the error of the earlier send that made the entity fail over.
         """
         reasons = [f"the primary: {_reason(primary, is_failed_over=is_failed_over)}"] if primary is not None else []
         reasons += [f"{', '.join(queues)}: {reason}" for reason, queues in _queues_by_reason(backlog).items()]

@@ -61,8 +61,8 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
     deduct_parked_time: bool = False
     """Subtract the time a message was parked from its time to live; dead-letter a message that expired while parked."""
     primary_namespace_name: str | None = None
-    """The namespace name used in the names of backlog queues. Required if the primary's host is an IP address or
-    `localhost`."""
+    """The namespace name used in the names of backlog queues. This option is required if the primary's host is an IP
+    address or `localhost`."""
     require_secondary: bool = True
     """Fail pairing if the secondary cannot be prepared (default: True). If False, prepare the secondary in the
     background, with retries."""
@@ -71,11 +71,11 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
     backlog_cool_down: dt.timedelta | float = dt.timedelta(seconds=30)
     """The time a failed backlog queue is not used for parking (default: 30 s)."""
     close_grace: dt.timedelta | float = dt.timedelta(seconds=5)
-    """The time that the other factory may stay open after one factory was closed (default: 5 s). Applies to programs
-    that run the syphon."""
+    """The time that the other factory may stay open after the first factory was closed (default: 5 s). This option
+    applies to programs that run the syphon."""
     fault_grace: dt.timedelta | float = dt.timedelta(seconds=5)
-    """The time that the other factory may stay open after one factory faulted (default: 5 s). Applies to programs that
-    run the syphon."""
+    """The time that the other factory may stay open after the first factory faulted (default: 5 s). This option applies
+    to programs that run the syphon."""
     not_found_grace: dt.timedelta | float = dt.timedelta(seconds=NOT_FOUND_GRACE_S)
     """The time messages wait for a destination that does not exist (default: 1 hour). After that, the syphon
     dead-letters the parked messages, and the spool moves its messages to `refused/`."""

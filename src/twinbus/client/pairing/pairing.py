@@ -100,7 +100,7 @@ class Pairing:
         """The spool for messages while both namespaces are down; None without `spool_dir`."""
         self._spool_sender: SpoolSender | None = None
         self.syphon: Syphon | None = None
-        """The syphon that returns parked messages to the primary; None if this program does not run the syphon."""
+        """The syphon that moves parked messages to the primary; None if this program does not run the syphon."""
         self._watch_task: asyncio.Task[None] | None = None
         self._primary_timeout_s = (
             None if options.primary_attempt_timeout is None else duration_s(options.primary_attempt_timeout)
@@ -139,7 +139,7 @@ class Pairing:
         self.observers.alarms.check_spool()
 
     async def _watch_factories(self) -> None:
-        """Stop the tasks that need a factory when that factory is closed or faults on its own."""
+        """Stop the tasks that need a factory when the application closes that factory, or the factory faults."""
         await self.primary.ended.wait()
         self._stop_pings()
         await self.observers.reports.close()  # no more sends to report

@@ -91,7 +91,8 @@ class SendOperation:
         self._loop = asyncio.get_running_loop()
         self._primary_error: ServiceBusError | None = None
         self._unsure_positions: set[int] = set()
-        """The positions of messages that an attempt may have stored. Later attempts send possible duplicates marked."""
+        """The positions of messages that an attempt may have stored. Later attempts send these messages with a mark as
+        possible duplicates."""
         self._is_fragment_down = False
         """Whether the primary reported a fragment outage, but the keys do not show which messages it affects, so that
         all messages are parked."""
@@ -306,7 +307,7 @@ class SendOperation:
         self._health.send_failed(error, ping_key_for(error, self._portion.messages))
 
     async def _wait_for_busy(self, error: ServiceBusError) -> None:
-        """Wait as long as the busy server asks, or raise the error if that exceeds the operation's time.
+        """Wait as long as the busy server asks, or raise the error if the wait would exceed the operation's time.
 
         A busy server does not trigger failover.
         """

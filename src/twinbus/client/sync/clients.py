@@ -89,7 +89,7 @@ class BlockingSender(BlockingEntity[InnerSenderT]):
     def can_be_parked(self, messages: BrokeredMessage | Iterable[BrokeredMessage]) -> bool:
         """Return whether a message, or a batch, can also be sent while the entity is failed over.
 
-        True if each message is small enough to be parked. False if the factory is not paired.
+        The result is True if each message is small enough to be parked, and False if the factory is not paired.
         """
         return self.inner.can_be_parked(messages)
 
@@ -178,7 +178,10 @@ class BlockingReceiver(BlockingEntity[InnerReceivingT]):
         return run_blocking(lambda: self.inner.renew_lock(message))
 
     def receive_deferred(self, *sequence_numbers: int) -> list[BrokeredMessage]:
-        """Receive deferred messages by sequence number. Raise MessageNotFound if one is not deferred or is locked."""
+        """Receive deferred messages by sequence number.
+
+        Raise MessageNotFound if a message is locked or not deferred.
+        """
         return run_blocking(lambda: self.inner.receive_deferred(*sequence_numbers))
 
     def peek(self, from_sequence_number: int | None = None) -> BrokeredMessage | None:
@@ -210,7 +213,7 @@ class _LinkReceiver(BlockingReceiver[InnerReceiverT]):
         return run_blocking(lambda: self.inner.renew_locks(messages))
 
     def delete_batch(self, max_count: int, before: dt.datetime | None = None) -> int:
-        """Delete up to `max_count` of the oldest unlocked messages, if given only those enqueued before `before`.
+        """Delete up to `max_count` of the oldest unlocked messages (with `before`, only messages enqueued before then).
 
         Return the number of deleted messages.
         """

@@ -505,7 +505,7 @@ class ClientConnection:
             self._remove_producer(handler)
 
     def _wait_for_owners(self, owners: set[OwnerPort]) -> None:
-        """Hold all output to the client until the owners of its fragments know that the link is detached.
+        """Hold all output to the client until the owners of the link's fragments know that the link is detached.
 
         When the client receives the response to its detach, it may assume that other receivers can get the messages.
         The connection waits only once for an owner that does not respond. Otherwise, a client that constantly opens and

@@ -53,7 +53,7 @@ def unauthenticated_limits(limits: Limits) -> Limits:
     """Return the limits for a client that is not authenticated yet.
 
     To log in, the SDKs need a session or two and both links to `$cbs`; an SDK that logs in for several entities at a
-    time attaches a pair of links for each.
+    time attaches a pair of links for each entity.
     """
     return replace(
         limits,

@@ -46,7 +46,7 @@ class IncomingLink:
         transfer_destination: str | None = None,
         counter: UsageCounter | None = None,
     ) -> None:
-        """Accept the link and grant credit at once, because some clients need it to continue.
+        """Accept the link and grant credit at once, because some clients need credit to continue.
 
         If `transfer_destination` is set, `target` is a queue, from which messages are forwarded to that entity.
         Operations are counted in `counter`.
@@ -86,7 +86,7 @@ class IncomingLink:
         self._target.links.discard(self)
 
     def on_deliveries(self, deliveries: list[IncomingDelivery]) -> None:
-        """Store the messages that arrived in one read as one batch, and settle them together."""
+        """Store the messages of one read as one batch, and settle the messages together."""
         clock = self._namespace.clock
         self.last_used_s, now_ms = clock.monotonic_s(), clock.wall_ms()
         self._target.accessed_ms, self._target.last_used_s = now_ms, self.last_used_s

@@ -94,7 +94,7 @@ class OutgoingLink:
         """Whether the client is an SDK that needs decimals in its own layout (`sdk_decimals`)."""
         self._reserved_credit = 0
         self._has_delivered = False
-        """Whether a message was delivered with the current credit; if none was, the receive is empty."""
+        """Whether a message was delivered with the current credit. If not, the receive is empty."""
         self._register()
 
     def _register(self) -> None:

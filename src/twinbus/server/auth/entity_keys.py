@@ -57,7 +57,7 @@ async def apply_command(administration: EntityManager, command: KeyCommand, now:
                 f"'{command.entity}' is a subscription, which has no keys of its own: use those of its topic"
             )
         before = {rule.name: rule for rule in description.authorization_rules}
-        # `force`, because an entity needs no key with Manage if the keys of the namespace can manage the entity.
+        # `force`, because an entity needs no key with Manage: the keys of the namespace can manage the entity.
         keys = key_file.apply_command(
             [_to_key_rule(rule) for rule in before.values()], msgspec.structs.replace(command, force=True), now
         )

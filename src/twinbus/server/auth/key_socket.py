@@ -51,7 +51,7 @@ class KeyView(msgspec.Struct, frozen=True):
     has_secondary: bool = False
     changed: str | None = None
     primary: str | None = None
-    """The primary secret. This field and the following ones are None unless the command asked for secrets."""
+    """The primary secret. This field and the following fields are None unless the command asked for secrets."""
     secondary: str | None = None
     connection_string: str | None = None
 

@@ -84,7 +84,9 @@ class KeyRing:
 
     @classmethod
     def load(cls, file: Path, *, create_missing: bool = True) -> KeyRing:
-        """Return the keys in `file`. If it is missing and `create_missing` is True, create it with a new root key.
+        """Return the keys in `file`.
+
+        If `file` is missing and `create_missing` is True, create `file` with a new root key.
 
         Raise StartError if the file cannot be trusted.
         """

@@ -63,7 +63,7 @@ class Token:
 
     @classmethod
     def parse(cls, text: str) -> Token:
-        """Parse a token. Raise LoginFailed if it is malformed."""
+        """Parse a token. Raise LoginFailed if the token is malformed."""
         if len(text) > MAX_TOKEN_CHARACTERS:
             raise _malformed_error(f"the token has {len(text)} characters (limit: {MAX_TOKEN_CHARACTERS})")
         scheme = _SCHEME.match(text)

@@ -127,7 +127,8 @@ class CatalogueService:
     async def open(self, open_catalogue: Callable[[], Catalogue], store_count: int) -> None:
         """Open and read the catalogue.
 
-        Raise StoreUnavailable if an entity has a fragment in a store that does not exist; `store_count` stores exist.
+        `store_count` is the number of existing stores. Raise StoreUnavailable if an entity has a fragment in another
+        store.
         """
         self._catalogue = await self._run_in_thread(open_catalogue)
         rows = await self._run_in_thread(self._catalogue.entities)

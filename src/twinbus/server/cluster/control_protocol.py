@@ -262,14 +262,14 @@ class CleanupFinished(Message):
 
 
 class CreateEntity(Message):
-    """Create a queue or a topic. The result is its path."""
+    """Create a queue or a topic. The result is the entity's path."""
 
     path: str
     description: EncodedDescription
 
 
 class CreateSubscription(Message):
-    """Create a subscription. The result is its path."""
+    """Create a subscription. The result is the subscription's path."""
 
     topic: str
     name: str
@@ -285,7 +285,7 @@ class UpdateEntity(Message):
 
 
 class DeleteEntity(Message):
-    """Delete an entity. The result is its path."""
+    """Delete an entity. The result is the entity's path."""
 
     path: str
 
@@ -312,7 +312,7 @@ class DeleteRule(Message):
 
 
 class BeginOutage(Message):
-    """Begin a rehearsed outage. The result is its description."""
+    """Begin a rehearsed outage. The result is the outage's description."""
 
     path: str
     kind: OutageKind

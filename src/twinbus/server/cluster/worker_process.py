@@ -39,7 +39,7 @@ log: Final = logging.getLogger(__name__)
 RESTART_PAUSE_S: Final = (0.1, 5.0)
 """The first and the longest pause before a worker is restarted."""
 STABLE_AFTER_S: Final = 10.0
-"""After serving this long, a worker that exits is restarted with the shortest pause again."""
+"""A worker that exits after serving this long is restarted with the shortest pause."""
 CHECKS_PER_TIMEOUT: Final = 10
 """How often a worker is checked for heartbeats within its timeout. Checks are counted, not seconds, so that a pause of
 the supervisor or the machine counts as one missed check."""

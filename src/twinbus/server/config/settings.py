@@ -90,11 +90,13 @@ class ServeSettings:
     plaintext: tuple[str, ...] = ()
     """Protocols without TLS that are open even if other machines can reach `host`."""
     workers: int = 1
-    """The number of worker processes. If more than one, a supervisor starts them, and each worker owns some stores."""
+    """The number of worker processes. If there are several, a supervisor starts them, and each worker owns some
+    stores."""
     worker_timeout_s: float = 5.0
     """A worker that sends no heartbeat for this long is killed and restarted."""
     stores: int | None = None
-    """The number of stores in the data directory. None: the current number, or `DEFAULT_STORES` for a new directory."""
+    """The number of stores in the data directory (default: the current number, or `DEFAULT_STORES` for a new
+    directory)."""
     store_dirs: tuple[Path, ...] = ()
     """Directories in which new stores are created, in turn (default: the data directory)."""
     ready_file: Path | None = None

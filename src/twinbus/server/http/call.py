@@ -130,7 +130,7 @@ class Call:
 
     @property
     def host(self) -> str:
-        """The host and port that the caller used, which differ from the server's own behind a proxy."""
+        """The host and port that the caller used. Behind a proxy, they differ from the server's own host and port."""
         return self.request.headers.get("host") or "localhost"
 
     @property
@@ -160,7 +160,7 @@ class Call:
         return int(text)
 
     async def body(self) -> bytes:
-        """Read the body. Raise BodyTooLarge or BodyTooSlow if it exceeds a limit."""
+        """Read the body. Raise BodyTooLarge or BodyTooSlow if the body exceeds a limit."""
         return await limits.read_body(
             self.request, max_bytes=self.limits.max_body_bytes, timeout_s=self.limits.body_timeout_s
         )

@@ -195,7 +195,7 @@ class HttpConnection(H11Protocol):
             self._abort_after_timeout()
 
     def shutdown(self) -> None:
-        """Close the connection: at once if it is idle, otherwise after the current response."""
+        """Close the connection at once if it is idle, otherwise after the current response."""
         _set_done(self._answer_now)
         is_idle = self.conn.our_state in (h11.IDLE, h11.DONE)
         if is_idle and self.transport.get_write_buffer_size() == 0:

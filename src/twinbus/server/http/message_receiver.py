@@ -158,7 +158,7 @@ class HttpReceiver:
 
     @property
     def available_credit(self) -> int:
-        """One until a message is delivered; 0 while the credit is reserved for a fragment of another process."""
+        """1 until a message is delivered; 0 while the credit is reserved for a fragment of another process."""
         return 0 if self.is_closed else 1 - self._reserved_credit
 
     def reserve_credit(self, count: int) -> None:
@@ -189,5 +189,5 @@ class HttpReceiver:
             self._outcome.set_exception(error)
 
     def on_session_lock_lost(self, error: ServiceBusError) -> None:
-        """Fail the request with an error; never called, because the fragments have no sessions."""
+        """Fail the request with an error. This method is never called, because the fragments have no sessions."""
         self.force_detach(error)

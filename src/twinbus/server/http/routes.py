@@ -52,9 +52,9 @@ class Route:
     handlers: Mapping[str, Handler]
     """Handlers by method."""
     right: str | None = MANAGE_RIGHT
-    """The right that the caller's token must grant; None: the token is not checked before the handler is called."""
+    """The right that the caller's token must grant; None if the token is not checked before the handler is called."""
     scope_group: str | None = None
-    """The group with the path for which the token must grant the right; None: the whole path."""
+    """The group with the path for which the token must grant the right; None for the whole path."""
     falls_through: bool = False
     """Whether methods without a handler are looked up in the following routes."""
 

@@ -116,7 +116,7 @@ class DataDirectory:
     """A data directory that this process has locked until `close`."""
 
     def __init__(self, path: Path) -> None:
-        """Create the directory if missing, lock it, and migrate it. Raise StartError if one of these fails."""
+        """Create the directory if missing, lock it, and migrate it. Raise StartError if a step fails."""
         self.path = Path(os.path.abspath(path))  # noqa: PTH100  # resolve() would follow symbolic links
         self._check_is_ours()
         make_directory(self.path)

@@ -3,8 +3,8 @@
 A frame is appended to the journal every minute, and synced. Within the minute, a frame with the changes is appended to
 the partial minute (`.partial`) about once a second, without a sync, because the kernel keeps this data if the process
 is killed. A partial minute records the length of the journal that it continues, so the next minute in the journal
-invalidates the partial minute (`model.usage`). Therefore no row counts twice, whenever the process exits. The partial
-minute therefore never contains more than one minute's changes.
+invalidates the partial minute (`model.usage`). Therefore no row counts twice, whenever the process exits, and the
+partial minute never contains more than one minute's changes.
 
 Owns: the integrity of the files. A frame that is incomplete because the disk was full is truncated before the next
 frame is written. Methods block on the disk, so they must not run on the event loop.

@@ -5,8 +5,8 @@ factory. Otherwise the preparation runs in the background and is repeated until 
 starts at once even if the secondary is down.
 
 Owns: when the secondary is prepared, and when the pair is reported as unprotected: after the first failure, or when the
-first preparation has taken `UNPROTECTED_AFTER_S`. A healthy secondary needs a few milliseconds, which is not worth an
-alarm. Knows nothing of how queues are created (`rotation`).
+first preparation has taken `UNPROTECTED_AFTER_S`. The preparation of a healthy secondary takes a few milliseconds,
+which is not worth an alarm. Knows nothing of how queues are created (`rotation`).
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ In a backlog queue all messages are alike: they have no session, do not expire a
 values, and the destination, are kept in application properties (`x-ms-...`, the *aliases*). Everything else, including
 the body and the types of all properties, stays as the application sent it, byte for byte.
 
-Owns: both directions, and the errors of messages that cannot be parked or restored. Pure: bytes in, bytes out.
+Owns: both directions, and the errors of messages that cannot be parked or restored. All functions are pure: bytes in,
+bytes out.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ class EntityHealth:
         self.path = path
         self.state = EntityState.HEALTHY
         self.failure: ServiceBusError | None = None
-        """The error that caused the present state; None while the entity is healthy."""
+        """The error that caused the current state; None while the entity is healthy."""
         self.since_ms = clock.wall_ms()
         """The time of the last state change."""
         self.ping_refusal: ServiceBusError

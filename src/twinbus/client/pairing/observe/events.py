@@ -49,7 +49,8 @@ class EventKind(Enum):
     """Another host drains the backlog queue now."""
     PUMP_FAILED = "pump failed"
     PRIMARY_LOST = "primary lost"
-    """The syphon lost its connection to the primary. Published once per outage, however many pumps wait."""
+    """The syphon lost its connection to the primary. This event is published once per outage, however many pumps
+    wait."""
     PRIMARY_BACK = "primary back"
     SECONDARY_LOST = "secondary lost"
     """The secondary cannot be reached, so no messages can be parked or drained."""

@@ -59,7 +59,7 @@ class EntityStatus:
     path: str
     state: EntityState
     why: str | None
-    """The error that caused the present state; None while the entity is healthy."""
+    """The error that caused the current state; None while the entity is healthy."""
     since: dt.datetime
     next_ping: dt.datetime | None
     fragments_down: tuple[FragmentStatus, ...]

@@ -53,8 +53,8 @@ class SpoolStatus:
     oldest_ms: int | None
     """The time when the oldest message was spooled; None if the spool is empty."""
     refused: int = 0
-    """The number of messages in the folder `refused`, which their destination will never accept as they are. They are
-    not included in `count`, and their size `refused_bytes` is not included in `bytes`."""
+    """The number of messages in the folder `refused`, which their destination will never accept as they are. These
+    messages are not included in `count`, and their size `refused_bytes` is not included in `bytes`."""
     refused_bytes: int = 0
 
 

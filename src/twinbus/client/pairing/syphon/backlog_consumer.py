@@ -1,7 +1,7 @@
 """The consumer of a backlog queue, from attaching its link until the link or the primary is lost.
 
 Owns: the messages delivered on the link and their routing to destinations, the renewal of locks, and the long poll.
-Messages that are unsettled when the consumer stops are left to the next consumer, on this host or another.
+Messages that are unsettled when the consumer stops are left to the next consumer, on this host or another host.
 
 No code here awaits while it handles an exception: in compiled code a coroutine loses the current exception at an await,
 and a bare `raise` after it would fail.
@@ -418,7 +418,7 @@ class BacklogConsumer:
         self._emit_dead_lettered(payload, path, reason, description)
 
     def restore_again(self, message: DeliveredParkedMessage) -> bool:
-        """Restore a message again after it waited; return False if it expired and was dead-lettered."""
+        """Restore a message again after a wait. Return False if the message has expired and was dead-lettered."""
         now_ms, waited_ms = self._settings.clock.wall_ms(), round((self._loop.time() - message.received_s) * 1000)
         lock_ms = self._lock_ms - waited_ms  # the parked time includes the wait
         restored = restore(

@@ -37,14 +37,17 @@ class BacklogSource(Protocol):
         """The number of messages that fit in one request."""
 
     async def receive_deferred(self, sequence_numbers: Sequence[int]) -> list[ParkedMessage]:
-        """Receive deferred messages by their numbers, in order. Raise ServiceBusError if one cannot be received."""
+        """Receive deferred messages by their numbers, in order.
+
+        Raise ServiceBusError if a message cannot be received.
+        """
 
     @property
     def withheld_paths(self) -> WithheldPaths:
         """The paths whose messages the queue withholds."""
 
     def restore_again(self, message: DeliveredParkedMessage) -> bool:
-        """Restore a message again after it waited; return False if it expired and was dead-lettered."""
+        """Restore a message again after a wait. Return False if the message has expired and was dead-lettered."""
 
     def release(self, messages: Sequence[DeliveredParkedMessage]) -> list[asyncio.Future[None]]:
         """Release messages, to be redelivered in order; return futures for the confirmations."""

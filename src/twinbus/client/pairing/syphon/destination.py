@@ -117,7 +117,7 @@ class Destination:
         self._loop = asyncio.get_running_loop()
         self._link: SenderLink | None = None
         self._ready: deque[ParkedMessage] = deque()
-        """Messages for the next batches; only the first message of each session."""
+        """Messages for the next batches, with only the first message of each session."""
         self._ready_bytes = 0
         self._session_queues: dict[str, deque[ParkedMessage]] = {}
         """Messages that wait for earlier messages of their session. A session in this dict has messages ready or in
@@ -482,7 +482,7 @@ class Destination:
     # --- fragments ----------------------------------------------------------------------------------------------------
 
     def _fragment_number_of(self, message: ParkedMessage) -> int:
-        """Return the fragment that a message maps to, if the entity is partitioned; -1 if it has no key."""
+        """Return the fragment (of a partitioned entity) that a message maps to, or -1 if the message has no key."""
         number = routing_key_in(message.restored.payload, message.restored.session_id).fragment_number(
             uses_message_id=self._uses_message_id
         )
@@ -491,7 +491,7 @@ class Destination:
     def _isolate_fragment(self, number: int, batch: list[ParkedMessage], error: ServiceBusError) -> bool:
         """Let the messages for a blocked fragment wait, and send the other messages again.
 
-        Returns False if no message of the batch maps to the fragment.
+        Return False if no message of the batch maps to the fragment.
         """
         affected = self._messages_for_fragment(number, batch)
         if not affected:
@@ -512,7 +512,10 @@ class Destination:
         return True
 
     def _messages_for_fragment(self, number: int, batch: list[ParkedMessage]) -> list[ParkedMessage]:
-        """Return the messages that map to a fragment. Message ids are used only if no other key maps to it."""
+        """Return the messages that map to a fragment.
+
+        Message ids are used only if no other key maps to the fragment.
+        """
         affected = [message for message in batch if self._fragment_number_of(message) == number]
         if not affected and not self._uses_message_id:
             self._uses_message_id = True
@@ -630,7 +633,7 @@ class Destination:
             await withheld.end()
 
     async def _try_probe(self, backoff: ProbeBackoff) -> bool:
-        """Probe the entity when the next probe is due; return False if it still accepts no messages."""
+        """Probe the entity when the next probe is due. Return False if the entity still accepts no messages."""
         if self.is_blocked:
             await backoff.wait()
         is_attached = await self._can_attach()
@@ -723,7 +726,7 @@ class Destination:
         return True
 
     async def _send_recovered_batch(self, batch: list[ParkedMessage] | None, block_count: int) -> None:
-        """Send received messages, unless the entity fails meanwhile; wait while too many have no outcome."""
+        """Send received messages until the entity fails, and wait while too many messages have no outcome."""
         if batch is None:
             self._block()
             return

@@ -113,7 +113,10 @@ class DeferredSettlement:
         requests: DeferredRequests,
         start_task: Callable[[Coroutine[None, None, None]], asyncio.Future[None]],
     ) -> None:
-        """Create the settlement of one backlog queue, with no messages yet. `start_task` starts a request as a task."""
+        """Create the settlement for one backlog queue, without messages.
+
+        `start_task` runs a settlement request as a task.
+        """
         self.locked_since_s: dict[DeferredParkedMessage, float] = {}
         """Messages that were received and are not settled, and when each was locked."""
         self._requests = requests
@@ -145,7 +148,7 @@ def dead_letter(
 def complete_all(messages: Sequence[ParkedMessage]) -> tuple[list[DeferredParkedMessage], asyncio.Future[None] | None]:
     """Complete messages that their destination has accepted.
 
-    Returns the deferred messages, and a future for their completion. The completion of messages from the link is not
+    Return the deferred messages, and a future for their completion. The completion of messages from the link is not
     awaited, because a message that is not completed is redelivered.
     """
     delivered = [message for message in messages if isinstance(message, DeliveredParkedMessage)]
@@ -162,7 +165,7 @@ def complete_all(messages: Sequence[ParkedMessage]) -> tuple[list[DeferredParked
 def defer_all(messages: Sequence[ParkedMessage]) -> list[tuple[list[ParkedMessage], asyncio.Future[None]]]:
     """Defer messages that their destination does not accept now; deferred messages stay deferred.
 
-    Returns groups of messages, each with a future for its confirmation.
+    Return groups of messages, each with a future for its confirmation.
     """
     settlements: list[tuple[list[ParkedMessage], asyncio.Future[None]]] = []
     for is_marked, members in groupby(messages, _is_marked):

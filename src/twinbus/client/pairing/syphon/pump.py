@@ -1,4 +1,4 @@
-"""The pump of one backlog queue: attaches as exclusive receiver, drains the queue, and stands by otherwise.
+"""The pump of one backlog queue: attaches as an exclusive receiver, drains the queue, and otherwise stands by.
 
 Owns: the pump's life cycle: the exclusive link with its epoch, and what happens when that link is lost. Messages
 are moved by `backlog_consumer`. When a pump starts, it displaces the current receiver once, if the pump's epoch is
@@ -76,7 +76,7 @@ class Pump:
         """
         self.path = path
         self.is_active = False
-        """Whether this pump drains the queue; otherwise another host does, or the queue cannot be drained."""
+        """Whether this pump drains the queue. If not, another host drains the queue, or the queue cannot be drained."""
         self.inactive_reason: ServiceBusError | None = None
         self._settings = settings
         self._has_secondary_answered = False

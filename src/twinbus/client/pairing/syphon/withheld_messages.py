@@ -41,7 +41,10 @@ class WithheldPaths:
     """The paths that one backlog queue withholds."""
 
     def __init__(self, receiver: MessageReceiver, *, is_possible: bool) -> None:
-        """Create an empty set for an exclusive receiver. `is_possible`: the server may support withholding."""
+        """Create an empty set for an exclusive receiver.
+
+        `is_possible` means that the server may support withholding.
+        """
         self._receiver = receiver
         self._is_possible = is_possible
         self._paths: set[str] = set()
@@ -142,7 +145,7 @@ class WithheldMessages:
     async def begin(self) -> list[DeliveredParkedMessage] | None:
         """Withhold messages, and release all received messages but the oldest.
 
-        Returns the released messages, or None if the queue does not confirm that it withholds messages.
+        Return the released messages, or None if the queue does not confirm that it withholds messages.
         """
         self.may_be_withheld = True
         if not await self._source.withheld_paths.add(self._path_key):

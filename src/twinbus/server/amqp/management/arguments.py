@@ -109,7 +109,7 @@ class Arguments:
         return [Arguments(item, max_id_characters=limit, name=item_name) for item in self._items(name)]
 
     def lock_tokens(self) -> list[uuid.UUID]:
-        """Return the lock tokens. Raise InvalidArgument if one occurs twice."""
+        """Return the lock tokens. Raise InvalidArgument if a token occurs twice."""
         items = self._items("lock-tokens")
         tokens = [token for token in items if isinstance(token, uuid.UUID)]
         if len(tokens) < len(items):
@@ -119,7 +119,7 @@ class Arguments:
         return tokens
 
     def sequence_numbers(self) -> list[int]:
-        """Return the sequence numbers. Raise InvalidArgument if one occurs twice."""
+        """Return the sequence numbers. Raise InvalidArgument if a number occurs twice."""
         items = self._items("sequence-numbers")
         numbers = [int(number) for number in items if isinstance(number, int) and not isinstance(number, bool)]
         if len(numbers) < len(items):
