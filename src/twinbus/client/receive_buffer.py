@@ -78,7 +78,7 @@ class ReceiveBuffer:
     async def take(self, max_count: int, limit_s: float) -> list[tuple[ReceiverLink, IncomingDelivery]]:
         """Return up to `max_count` deliveries, as soon as at least one arrives.
 
-        Return none after `limit_s` or `close`.
+        Return an empty list after `limit_s` or `close`.
         """
         if not self._receive_lock.locked() and self._surplus_release is None:
             taken = self._take_buffered(max_count)

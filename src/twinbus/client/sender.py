@@ -274,9 +274,8 @@ class MessageSender(ClientEntity):
     def _resend_payloads(self, payload: bytes, message_format: int, max_bytes: int | None) -> list[bytes]:  # noqa: ARG002
         """Return the payloads to send, in order, after an attempt that may have succeeded.
 
-        If the entity limits the size of a payload, the limit is `max_bytes`.
-
-        An ordinary sender repeats the payload, which receivers and duplicate detection recognise by its message id.
+        If the entity limits the size of a payload, the limit is `max_bytes`. An ordinary sender repeats the payload,
+        which receivers and duplicate detection recognise by its message id.
         """
         return [payload]
 

@@ -97,7 +97,10 @@ class ReceiverLink(LinkEndpoint):
         self._receiver.stop_replenishing()
 
     def drain(self) -> bool:
-        """Start a drain: the peer sends available messages and uses up the credit. Return False if it cannot start."""
+        """Start a drain: the peer sends available messages and uses up the credit.
+
+        Return False if the drain cannot start.
+        """
         return self.failure is None and self._receiver.drain()
 
     def settle(self, delivery: IncomingDelivery, state: Composite = ACCEPTED) -> asyncio.Future[None]:

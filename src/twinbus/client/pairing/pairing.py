@@ -214,9 +214,7 @@ class Pairing:
     def on_event(
         self, listener: Callable[[PairingEvent], None], kinds: Collection[EventKind] = ALL_KINDS
     ) -> Callable[[], None]:
-        """Call `listener` with each event of these kinds.
-
-        The call is in the event loop, so the listener must not block.
+        """Call `listener` with each event of these kinds, in the event loop, so the listener must not block.
 
         The returned function removes the listener. Listen only for the kinds that are needed, because some kinds have
         an event for each message.
@@ -269,7 +267,7 @@ class Pairing:
         return SendAvailabilitySender(self, path, via=via)
 
     def health_of(self, path: str) -> EntityHealth:
-        """Return the health of an entity, which all senders of the factory share, whatever spelling of the path."""
+        """Return the health of an entity, shared by all senders of the factory, however they spell its path."""
         key = canonical_key(path)
         health = self._healths.get(key)
         if health is None:

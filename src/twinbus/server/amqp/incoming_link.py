@@ -265,7 +265,7 @@ class PartitionedIncomingLink(IncomingLink):
         self._send_batches(fragment_batches)
 
     def _assign(self, delivery: IncomingDelivery, batch: IncomingBatch, fragment_batches: _FragmentBatches) -> None:
-        """Assign a delivery to a fragment if its messages share one partition key; otherwise send it at once."""
+        """Assign a delivery to a fragment if its messages share one partition key. Otherwise send it at once."""
         keys = batch.partition_keys or batch.ping_partition_keys
         if keys.count(keys[0]) == len(keys):
             fragment_batches.add(delivery, batch, keys[0])

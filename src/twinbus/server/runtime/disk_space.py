@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 def low_space_reason(min_free_bytes: int) -> str:
     """Return the reason below `--min-free`.
 
-    It has no directory names, because clients without a key see it in `/health`.
+    The reason has no directory names, because clients without a key see it in `/health`.
     """
     return (
         f"its disk is full (less than {min_free_bytes / 2**20:,.0f} MiB free, the limit of --min-free): free space on "

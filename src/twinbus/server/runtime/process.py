@@ -78,7 +78,7 @@ async def _serve(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    loop.add_signal_handler(signal.SIGHUP, reload.set)  # a SIGHUP during the startup takes effect afterwards
+    loop.add_signal_handler(signal.SIGHUP, reload.set)  # a SIGHUP during the start takes effect after it
     async with contextlib.AsyncExitStack() as stack:
         ready = await server.start(stack, stop)
         if settings.ready_file is not None:

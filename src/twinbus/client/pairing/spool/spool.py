@@ -164,7 +164,7 @@ class Spool:
     async def append(self, record: SpoolRecord) -> None:
         """Store a record.
 
-        The record is on disk when this call returns. Raise SpoolFull or SpoolFailed if it is not stored.
+        The record is on disk when this call returns. Raise SpoolFull or SpoolFailed if the record is not stored.
         """
         self._check_open()
         content = encode_record(record)

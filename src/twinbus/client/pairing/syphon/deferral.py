@@ -111,7 +111,7 @@ class Deferral:
             future.add_done_callback(partial(self.log_failure, "deferred", messages))
 
     async def wait_confirmed(self) -> None:
-        """Wait until all deferrals are confirmed, because the deferred messages cannot be received before."""
+        """Wait until all deferrals are confirmed, because the deferred messages cannot be received earlier."""
         while self._unconfirmed or self._to_defer:
             if self._to_defer:
                 self.flush()
