@@ -45,7 +45,7 @@ class MessageBrowser(MessageReceiver):
         fragment: int | None = None,
         prefetch: int = _DEFAULT_PREFETCH,
     ) -> None:
-        """Create a browser. Without `to_sequence_number`, it continues with messages that arrive later."""
+        """Create a browser. Without `to_sequence_number`, the browser also returns messages that arrive later."""
         super().__init__(factory, path, ReceiveMode.RECEIVE_AND_DELETE, prefetch=prefetch)
         self._first_number = self._next_number = from_sequence_number
         self._last_number = to_sequence_number
@@ -55,7 +55,7 @@ class MessageBrowser(MessageReceiver):
         self._is_range_finished = False
 
     async def __aiter__(self) -> AsyncIterator[BrokeredMessage]:
-        """Yield messages up to `to_sequence_number`, or, if that is None, until the browser is closed."""
+        """Yield messages up to `to_sequence_number`, or until the browser is closed if `to_sequence_number` is None."""
         while (
             not self.is_closed
             and not self._is_range_finished
@@ -72,7 +72,7 @@ class MessageBrowser(MessageReceiver):
     ) -> list[BrokeredMessage]:
         """Return up to `max_count` new messages; return an empty list at once when the range is finished.
 
-        Messages that a new link repeats are left out.
+        Messages that are delivered again after the link was reattached are left out.
         """
         limit_s = self.factory.settings.operation_timeout_s if timeout is None else duration_s(timeout)
         deadline_s = asyncio.get_running_loop().time() + limit_s
@@ -115,7 +115,7 @@ class MessageBrowser(MessageReceiver):
         return {} if self._last_number is None else {"twinbus:ends-with-range": True}
 
     async def positions(self) -> dict[str, int]:
-        """Return the entity's id, lowest sequence number and next sequence number, as of the attach."""
+        """Return the entity's id, lowest and next sequence number, as reported when the link was attached."""
         link = await self._attached_link()
         names = ("entity-id", "low-sequence-number", "next-sequence-number")
         properties = link.attached.result().properties or {}

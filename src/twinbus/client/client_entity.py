@@ -24,7 +24,7 @@ class ClientEntity:
     """Base class of senders, receivers and clients for one entity."""
 
     def __init__(self, factory: MessagingFactory, path: str) -> None:
-        """Check the path and register with the factory, which closes this object when it closes itself."""
+        """Check the path and register with the factory, so that closing the factory also closes this object."""
         if not path.strip("/"):
             raise ValueError("the path of an entity is empty")
         self.factory = factory

@@ -1,4 +1,4 @@
-"""Clients for queues, topics and subscriptions: a sender and a receiver in one object.
+"""Clients for queues, topics and subscriptions: one object per entity, with its sender, its receiver or both.
 
     queue = factory.create_queue_client("orders")
     await queue.send(BrokeredMessage("two pounds of apples"))
@@ -64,7 +64,7 @@ class SendingClient(ClientEntity):
     def can_be_parked(self, messages: BrokeredMessage | Iterable[BrokeredMessage]) -> bool:
         """Return whether a message, or a batch, can also be sent while the entity is failed over.
 
-        True if each message is small enough to be parked. False if the factory is not paired.
+        The result is True if each message is small enough to be parked, and False if the factory is not paired.
         """
         return self.sender.can_be_parked(messages)
 

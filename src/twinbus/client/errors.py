@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 class ConnectionFailed(ServiceBusError):
-    """The namespace could not be reached: nothing was sent."""
+    """The namespace could not be reached, so nothing was sent."""
 
 
 class ConnectionLost(ServiceBusError):
-    """The connection or the link ended before the response arrived: the operation may have been carried out."""
+    """The connection or the link ended before the response arrived, so the operation may have been carried out."""
 
     may_have_happened = True
 
@@ -46,11 +46,11 @@ class ObjectClosed(CallerError):
 
 
 class FactoryFaulted(CallerError):
-    """The factory has faulted, with the cause in its `fault`. Create a new factory."""
+    """The factory has faulted; its `fault` is the cause. Create a new factory."""
 
 
 class MessageNotHeld(CallerError):
-    """The message has no lock to settle: it was settled already, peeked, or received in receive-and-delete mode."""
+    """The message has no lock, because it was settled already, peeked, or received in receive-and-delete mode."""
 
 
 _ERROR_BY_CONDITION: Final[dict[str, type[ServiceBusError]]] = {
@@ -92,14 +92,15 @@ _INFO_STORED: Final = "twinbus:stored"
 _INFO_UNSURE: Final = "twinbus:unsure"
 """Key in the info map: the positions of messages in the batch that may be stored."""
 _INFO_MAY_HAVE_HAPPENED: Final = "twinbus:may-have-happened"
-"""Key in the info map: whether the operation may have been carried out. Overrides the default of the error's class."""
+"""Key in the info map: whether the operation may have been carried out, if the default of the error's class is
+wrong."""
 _WAIT_SECONDS_PATTERN: Final = re.compile(r"\bwait (\d+) seconds?\b", re.IGNORECASE)
 """Pattern of the delay in Azure's texts: "Error code : 50002. Please wait 4 seconds and try again."."""
 _MIN_PAUSE_S: Final = 0.1
 
 
 class EntityNotFound(model.EntityNotFound, model.EntityDeleted):
-    """The entity does not exist or was deleted: a namespace reports both cases with the same condition."""
+    """The entity does not exist or was deleted. A namespace reports both cases with the same condition."""
 
     def __init__(self, text: str) -> None:
         """Create the error with the description that the namespace sent."""

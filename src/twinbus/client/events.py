@@ -125,7 +125,7 @@ class ReceiverOpened(MessageEvent):
 
 @dataclass(slots=True)
 class SettledInBulk(MessageEvent):
-    """One request deleted or completed a number of messages without naming them."""
+    """One request deleted or completed several messages that the request did not name."""
 
     path: str
     settlement: str

@@ -4,8 +4,8 @@
         orders = factory.create_queue_client("orders")
         await orders.send(BrokeredMessage("two pounds of apples"))
 
-Owns the connection (opened on first use, reopened after a loss), the factory's state, and the list of open senders and
-receivers, which are closed with the factory. Sending and receiving are in `sender` and `receiver`.
+Owns the connection (opened on first use, reopened after it is lost), the factory's state, and the list of open senders
+and receivers, which are closed with the factory. Sending and receiving are in `sender` and `receiver`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ log: Final = logging.getLogger(__name__)
 T = TypeVar("T")
 CONNECT_TIMEOUT_S: Final = 30.0
 MIN_SILENCE_S: Final = 0.5
-"""Lowest limit for `drop_if_silent`: a shorter silence does not indicate a dead connection."""
+"""Lowest limit for `drop_if_silent`, because a shorter silence does not indicate a dead connection."""
 
 
 class MessagingFactory:
@@ -102,8 +102,8 @@ class MessagingFactory:
 
         The pairing covers only senders created after this call. Raise PairingRefused or InvalidArgument if the two
         namespaces cannot be paired. Raise PairingFailed if the secondary could not be prepared within the operation
-        timeout; nothing has changed then, and the call may be repeated. With `require_secondary=False` the call returns
-        at once, and the secondary is prepared in the background.
+        timeout; in that case the factory stays unpaired, and the call may be repeated. With `require_secondary=False`
+        the call returns at once, and the secondary is prepared in the background.
         """
         self.check_open()
         check_pair(self, options)
@@ -147,7 +147,7 @@ class MessagingFactory:
     def create_message_sender(self, path: str, *, via: str | None = None) -> MessageSender:
         """Create a sender for a queue or a topic. A paired factory's sender parks messages the primary cannot accept.
 
-        With `via`, messages go to that entity first and from there to `path`; transactions need this.
+        With `via`, messages go to that entity first and from there to `path`, so that a transaction can cover both.
         """
         return MessageSender(self, path, via=via) if self.pairing is None else self.pairing.make_sender(path, via)
 
@@ -200,7 +200,7 @@ class MessagingFactory:
         return MessageInspector(self, path)
 
     def transaction(self) -> Transaction:
-        """Create a transaction: its sends and settlements are committed together or rolled back together."""
+        """Create a transaction, whose sends and settlements are committed together or rolled back together."""
         self.check_open()
         return Transaction(self)
 
@@ -305,8 +305,9 @@ class MessagingFactory:
     def drop_if_silent(self, limit_s: float) -> None:
         """Drop the connection if no frame arrived for `limit_s`; its pending operations fail at once.
 
-        The peer is gone or suspended. If the peer returns, TCP may take minutes to notice, while a new connection
-        works immediately.
+        Such a peer is probably gone or suspended. After the peer returns, the old connection may need minutes to
+        recover (TCP retransmission delays), while a new connection works immediately. A connection attempt that has
+        lasted for `limit_s` is cancelled for the same reason.
         """
         connection = self._connection
         if limit_s < MIN_SILENCE_S:

@@ -120,7 +120,7 @@ class Journal:
             self.close_now()
 
     def close_now(self) -> None:
-        """Write the queued rows and close the file, blocking; for interpreter exit."""
+        """Write the queued rows and close the file. This call blocks, and is used at interpreter exit."""
         if not self._is_closed:
             self._is_closed = True
             atexit.unregister(self.close_now)
@@ -192,7 +192,7 @@ class FactoryJournal:
             case SendFailed():
                 self._write_failed(event)
             case ReceiverOpened():
-                # Written at once: if the next rows are lost, the audit knows which entity they may have been about.
+                # The row is written at once, so that the audit knows which entity lost rows may have been about.
                 self._write_row("receiver", event.path, "opened")
                 self._flush_soon()
             case SettledInBulk():
@@ -273,7 +273,7 @@ class FactoryJournal:
             time_to_live_ms=event.time_to_live_ms,
         )
 
-    def _write_row(  # noqa: PLR0913  # one per column
+    def _write_row(  # noqa: PLR0913  # one parameter per column
         self,
         kind: str,
         path: str | None,

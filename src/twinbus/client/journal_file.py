@@ -182,12 +182,15 @@ def _check_version(schema: pa.Schema, path: Path | str) -> None:
 
 
 def _column(values: Sequence[object], field: pa.Field) -> pa.Array:
-    """Return the values as an Arrow array, converted by Arrow if possible: the slow path delays the event loop."""
+    """Return the values as an Arrow array.
+
+    Arrow converts them if possible, because a loop in Python delays the event loop.
+    """
     if field.name != "message_id":
         try:
             return pa.array(values, field.type)
         except (pa.ArrowException, UnicodeError):
-            pass  # a value is not a valid string: convert each value below
+            pass  # a value is not a valid string, so each value is converted below
     return pa.array([text_of(value) if field.type == pa.string() else value for value in values], field.type)
 
 

@@ -34,7 +34,7 @@ class LockRenewal:
     """Renews the locks of one receiver's messages."""
 
     def __init__(self, receiver: MessageReceiver, max_duration_s: float) -> None:
-        """Create a renewal without messages; each message is renewed for at most `max_duration_s`."""
+        """Create a lock renewal without messages. The lock of each message is renewed for at most `max_duration_s`."""
         self._receiver = receiver
         self._max_duration_s = max_duration_s
         self._renew_until_s: dict[BrokeredMessage, float] = {}

@@ -3,8 +3,8 @@
     async with await queue.accept_session() as session:
         async for message in session: ...
 
-Owns the session lock, which ends with its link: after a lost connection another receiver may accept the session, and
-this object cannot be used any more.
+Owns the session lock, which ends with its link. After the connection is lost, another receiver may accept the session,
+and this object cannot be used any more.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class MessageSession(MessageReceiver):
         epoch: int | None = None,
         silence_limit: dt.timedelta | float | None = None,
     ) -> None:
-        """Create a session receiver, which `accept` attaches. None requests the next free session."""
+        """Create a session receiver; `accept` attaches its link. Without `requested_session_id`, any session may do."""
         self._requested_session_id = requested_session_id
         self._wait_s = wait_s
         super().__init__(factory, path, mode, prefetch=prefetch, epoch=epoch, silence_limit=silence_limit)
@@ -78,7 +78,7 @@ class MessageSession(MessageReceiver):
 
         Raise OperationTimeout if no session was free within the timeout, SessionCannotBeLocked if another receiver
         holds the requested session. With `epoch`, no other receiver gets messages from any session of the entity until
-        the holder has been silent for `silence_limit`.
+        the namespace has heard nothing from this client for `silence_limit`.
         """
         wait_s = factory.settings.operation_timeout_s if timeout is None else duration_s(timeout)
         session = cls(
@@ -150,7 +150,7 @@ class MessageSession(MessageReceiver):
         return (self.factory.settings.operation_timeout_s if self._wait_s is None else self._wait_s) + _RESPONSE_GRACE_S
 
     async def _try_accept(self) -> OperationTimeout | None:
-        """Attach the link. Return the OperationTimeout if no session was free, so that there is no retry."""
+        """Attach the link. If no session was free, return the error, because raising it would cause a retry."""
         try:
             await self._attached_link()
         except OperationTimeout as error:

@@ -1,8 +1,8 @@
 """The buffer of a receiver: its link, and the deliveries that arrived and were not handed out yet.
 
 Owns the credit of the link, and releases messages that no caller waits for any more. With a prefetch of n the buffer
-holds at most n messages. Without prefetch the buffer holds none: each receive drains its unused credit before it
-returns. Decoding and settlement belong to the receiver.
+holds at most n messages. Without prefetch, the buffer holds no messages, because each receive drains its unused credit
+before it returns. Decoding and settlement belong to the receiver.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ReceiveBuffer:
         policy: RetryPolicy,
         attach_limit_s: float,
     ) -> None:
-        """Create an empty buffer. `attach` creates a link, on first use and after each loss.
+        """Create an empty buffer. `attach` creates a link, on first use and whenever the link was lost.
 
         `is_presettled` is True if messages arrive settled, so that the buffer holds their only copy.
         """
@@ -76,7 +76,10 @@ class ReceiveBuffer:
     # --- receiving ----------------------------------------------------------------------------------------------------
 
     async def take(self, max_count: int, limit_s: float) -> list[tuple[ReceiverLink, IncomingDelivery]]:
-        """Return up to `max_count` deliveries, as soon as at least one arrives; empty after `limit_s` or `close`."""
+        """Return up to `max_count` deliveries, as soon as at least one arrives.
+
+        Return an empty list after `limit_s` or `close`.
+        """
         if not self._receive_lock.locked() and self._surplus_release is None:
             taken = self._take_buffered(max_count)
             if taken:
@@ -97,7 +100,7 @@ class ReceiveBuffer:
 
     def _take_buffered(self, max_count: int) -> list[tuple[ReceiverLink, IncomingDelivery]]:
         link = self.link
-        if link is None or (link.failure is not None and not self._is_presettled):  # their locks ended with the link
+        if link is None or (link.failure is not None and not self._is_presettled):  # the locks ended with the link
             return []
         arrived = link.arrived
         taken = [(link, arrived.popleft()) for _ in range(min(max_count, len(arrived)))]
@@ -146,7 +149,7 @@ class ReceiveBuffer:
                 if self._surplus_release is not None:
                     await asyncio.shield(self._surplus_release)
                 if self._is_presettled and self.link is not None and self.link.arrived:
-                    return self.link  # even if the link has ended: the buffer holds the only copy of its messages
+                    return self.link  # even if the link has ended, because the buffer holds the only copy
                 return await self.attached_link()
         except TimeoutError:
             return None
@@ -176,7 +179,10 @@ class ReceiveBuffer:
     # --- releasing ----------------------------------------------------------------------------------------------------
 
     async def _drain_credit(self, link: ReceiverLink) -> None:
-        """Drain unused credit. Messages that arrive during the drain are received; later ones go to other receivers."""
+        """Drain unused credit.
+
+        Messages that arrive during the drain are received; later messages go to other receivers.
+        """
         if not link.is_draining and not link.drain():
             return
         loop = asyncio.get_running_loop()
@@ -189,7 +195,7 @@ class ReceiveBuffer:
             link.detach()
 
     def _release_surplus_soon(self) -> None:
-        """Start releasing messages after a cancelled receive: they still arrive, and must not stay locked here."""
+        """Start releasing messages that still arrive after a cancelled receive, and that must not stay locked here."""
         link = self.link
         if link is None or link.failure is not None or self._closing.is_set() or self._surplus_release is not None:
             return
@@ -206,7 +212,7 @@ class ReceiveBuffer:
             self._surplus_release = None
 
     async def close(self) -> None:
-        """Detach: waiting callers get an empty list, and buffered messages are released for other receivers."""
+        """Detach. Waiting callers get an empty list, and buffered messages are released for other receivers."""
         self._closing.set()
         self._wake_waiter()
         self._attach_attempt.cancel()

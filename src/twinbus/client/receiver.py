@@ -5,7 +5,7 @@
         await receiver.complete(message)
 
 Owns settlement, lock renewal, peeking and deferral. A message received under a lock can be settled until the lock
-expires, even if the connection was lost meanwhile. Credit and buffering are in `receive_buffer`.
+expires, even if the connection was lost in the meantime. Credit and buffering are in `receive_buffer`.
 """
 
 from __future__ import annotations
@@ -141,7 +141,10 @@ class MessageReceiver(ClientEntity):
         return [self._decode_delivery(link, delivery) for link, delivery in taken]
 
     async def __aiter__(self) -> AsyncIterator[BrokeredMessage]:
-        """Yield messages until the receiver is closed, received one at a time so that a break leaves none locked."""
+        """Yield messages until the receiver is closed.
+
+        Receive one message at a time, so that a `break` leaves none locked.
+        """
         while not self.is_closed:
             message = await self.receive()
             if message is not None:
@@ -207,7 +210,7 @@ class MessageReceiver(ClientEntity):
         *,
         transaction: Transaction | None = None,
     ) -> None:
-        """Defer a message: from now on only `receive_deferred` returns it, by its sequence number."""
+        """Defer a message, so that only `receive_deferred` returns it, by its sequence number."""
         state = _modified_state(properties_to_modify, undeliverable_here=True)
         await self._settle("defer", message, state, _modify_request(properties_to_modify), transaction)
 
@@ -383,7 +386,10 @@ class MessageReceiver(ClientEntity):
         return [message.locked_until_utc for message in messages]
 
     async def receive_deferred(self, *sequence_numbers: int) -> list[BrokeredMessage]:
-        """Receive deferred messages by sequence number. Raise MessageNotFound if one is not deferred or is locked."""
+        """Receive deferred messages by sequence number.
+
+        Raise MessageNotFound if a message is locked or not deferred.
+        """
         self._publish_opened()
         body: dict[str, object] = {
             "sequence-numbers": Array(int, list(sequence_numbers)),
@@ -405,7 +411,7 @@ class MessageReceiver(ClientEntity):
         return received
 
     async def peek(self, from_sequence_number: int | None = None) -> BrokeredMessage | None:
-        """Return the next message without locking it: from a sequence number, or after the last message peeked."""
+        """Return the next message, from a sequence number or after the last message peeked, without locking it."""
         peeked = await self.peek_batch(1, from_sequence_number)
         return peeked[0] if peeked else None
 
@@ -420,7 +426,7 @@ class MessageReceiver(ClientEntity):
     async def peek_deferred(self, max_count: int, from_sequence_number: int) -> tuple[list[BrokeredMessage], int]:
         """Return the deferred messages among the next `max_count`, and the number to continue from (0: no more).
 
-        twinbus returns only deferred messages; other servers return messages of all states, filtered here.
+        twinbus returns only deferred messages. Other servers return messages in all states, which this method filters.
         """
         peeked = await self._peek(max_count, from_sequence_number, {"twinbus:state": "deferred"})
         deferred = [message for message in peeked if message.state == "deferred"]
@@ -437,7 +443,10 @@ class MessageReceiver(ClientEntity):
         ]
 
     async def delete_batch(self, max_count: int, before: dt.datetime | None = None) -> int:
-        """Delete up to `max_count` of the oldest unlocked messages; return how many were deleted."""
+        """Delete up to `max_count` of the oldest unlocked messages (with `before`, only messages enqueued before then).
+
+        Return the number of deleted messages.
+        """
         body: dict[str, object] = {"message-count": Int(max_count)}
         if before is not None:
             body["enqueued-time-utc"] = to_wire(before)

@@ -51,7 +51,7 @@ class RetryPolicy:
         return min(self.first_pause_s * self.factor ** (failures - 1), self.longest_pause_s)
 
     def busy_pause_for(self, error: ServiceBusError) -> float:
-        """Return the delay that the busy server asks for, or the policy's own if the server names none."""
+        """Return the delay that the busy server asks for, or the policy's own delay if the server asks for none."""
         asked_s = error.retry_after_s if isinstance(error, ServerBusy) else None
         return self.busy_pause_s if asked_s is None else asked_s
 
@@ -145,8 +145,8 @@ def ignore_failure(future: asyncio.Future[Any]) -> None:
 class SharedAttempt(Generic[T]):
     """An attempt, to connect or to attach a link, that several callers share.
 
-    At most one attempt runs at a time; the next call of `result` starts another. A cancelled caller does not cancel the
-    attempt for other callers.
+    At most one attempt runs at a time; the next call of `result` starts the next attempt. A cancelled caller does not
+    cancel the attempt for other callers.
     """
 
     def __init__(self, description: str, attempt: Callable[[], Coroutine[Any, Any, T]], limit_s: float) -> None:

@@ -3,7 +3,7 @@
     await sender.send(BrokeredMessage("two pounds of apples"))
 
 `send` returns once the namespace has stored the message, and raises otherwise. Owns the sender's link, which is
-attached on first use and again after a loss. Senders of paired namespaces are in `pairing.sender`.
+attached on first use and again after the link is lost. Senders of paired namespaces are in `pairing.sender`.
 """
 
 from __future__ import annotations
@@ -146,9 +146,9 @@ class MessageSender(ClientEntity):
         return (await self.link()).max_message_bytes
 
     def can_be_parked(self, messages: BrokeredMessage | Iterable[BrokeredMessage]) -> bool:  # noqa: ARG002
-        """Return whether a message, or a batch, can also be sent while the entity is failed over (Q08).
+        """Return whether a message, or a batch, can also be sent while the entity is failed over.
 
-        True if each message is small enough to be parked. False if the factory is not paired.
+        The result is True if each message is small enough to be parked, and False if the factory is not paired.
         """
         return False
 
@@ -179,7 +179,7 @@ class MessageSender(ClientEntity):
         *,
         is_from_spool: bool = False,
     ) -> None:
-        """Publish a Sent event: the entity has stored the messages."""
+        """Publish a Sent event, because the entity has stored the messages."""
         if (events := self.factory.events).listened_kinds:
             key = None if transaction is None else transaction.key
             events.publish(Sent(self.path, messages, (), key, is_from_spool))
@@ -272,9 +272,10 @@ class MessageSender(ClientEntity):
             raise adjusted from error
 
     def _resend_payloads(self, payload: bytes, message_format: int, max_bytes: int | None) -> list[bytes]:  # noqa: ARG002
-        """Return the payloads to send, in order, after an attempt that may have succeeded. `max_bytes` limits each.
+        """Return the payloads to send, in order, after an attempt that may have succeeded.
 
-        An ordinary sender repeats the payload: receivers and duplicate detection recognise it by its message id.
+        If the entity limits the size of a payload, the limit is `max_bytes`. An ordinary sender repeats the payload,
+        which receivers and duplicate detection recognise by its message id.
         """
         return [payload]
 
@@ -283,7 +284,7 @@ class MessageSender(ClientEntity):
         return TimedOut(text, may_have_happened=has_left)
 
     async def send_in_transaction(self, state: Composite, payload: bytes, message_format: int) -> None:
-        """Send in a transaction, without retries: a transaction ends with its connection."""
+        """Send in a transaction, without retries, because a transaction ends with its connection."""
         link = await self._attached_link()
         await link.send(payload, message_format, state)
 

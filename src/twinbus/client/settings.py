@@ -41,7 +41,7 @@ class FactorySettings:
     """Settings of one factory."""
 
     operation_timeout_s: float = OPERATION_TIMEOUT_S
-    """Timeout of an operation with all its retries. Partitioned entities need more than 15 s (R102)."""
+    """Timeout of an operation with all its retries. Partitioned entities need more than 15 s."""
     retry_policy: RetryPolicy = field(default_factory=RetryPolicy)
     tls: ssl.SSLContext | None = None
     """TLS context that verifies the namespace's certificate; None for the certificate authorities of this machine."""

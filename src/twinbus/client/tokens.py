@@ -1,4 +1,4 @@
-"""Tokens: the client sends one to `$cbs` for each entity that it uses, and renews the token before it expires.
+"""Tokens: the client sends a token to `$cbs` for each entity that it uses, and renews each token before it expires.
 
 Owns the token providers and the set of tokens that one connection has sent. Each token is for one audience, the URI of
 an entity. This module knows nothing of senders and receivers.
@@ -48,7 +48,7 @@ class Token:
 
 
 class TokenProvider(Protocol):
-    """A source of tokens: a shared access key, or the application's own (for example Microsoft Entra)."""
+    """A source of tokens: a shared access key, or a provider of the application (for example for Microsoft Entra)."""
 
     async def token(self, audience: str) -> Token:
         """Return a token for an audience such as `sb://contoso.servicebus.windows.net/orders`."""
@@ -86,7 +86,7 @@ class StaticTokenProvider:
 
 
 def token_provider_for(connection_string: ConnectionString, clock: Clock) -> TokenProvider:
-    """Return the provider for a connection string: by signature if it has one, else by key."""
+    """Return the provider for the signature of a connection string, or for its key if it has no signature."""
     if connection_string.signature is not None:
         return StaticTokenProvider(connection_string.signature, clock)
     assert connection_string.key_name is not None
@@ -161,7 +161,7 @@ class CbsAuthorizer:
             self._authorizations.pop(audience, None)
 
     def _invalidate_all(self) -> None:
-        """Send each token again at its next use: the namespace may have dropped tokens, as when a key is revoked.
+        """Send each token again at its next use. The namespace may have dropped tokens, as when a key is revoked.
 
         Otherwise a client whose key is valid again would be refused until it renews its tokens, up to 45 minutes later.
         """

@@ -49,7 +49,7 @@ class TransactionState(Enum):
     COMMITTED = "committed"
     ROLLED_BACK = "rolled back"
     IN_DOUBT = "in doubt"
-    """The response to the commit was lost: either all operations were carried out, or none."""
+    """The response to the commit was lost, so either all operations were carried out, or none."""
 
 
 class Transaction:
@@ -210,7 +210,7 @@ class Transaction:
             coordinator.detach()
 
     async def _roll_back_quietly(self) -> None:
-        """Roll back and ignore errors: the server rolls back undischarged transactions, too, when their link ends."""
+        """Roll back and ignore errors. If no discharge arrives, the server rolls back when the link ends."""
         with contextlib.suppress(ServiceBusError):
             await self.rollback()
 

@@ -1,5 +1,5 @@
 """The server: AMQP and HTTP listeners, authentication, `$management`, worker processes, metering.
 
-Owns: connections, processes and the real clock. Creates the stores and passes them to the broker.
-Decides nothing about messages: the broker does. Knows nothing of twinbus's own client.
+Owns: connections, processes and the real clock. Creates the stores and passes them to the broker, which makes all
+decisions about messages. Knows nothing of twinbus's own client.
 """

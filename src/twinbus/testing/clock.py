@@ -1,4 +1,4 @@
-"""Clocks for tests: one that is advanced by hand, and one that follows the time of an event loop.
+"""Clocks for tests: a clock that is advanced by hand, and a clock that follows the time of an event loop.
 
 Owns the monotonic time and the wall-clock time that a broker reads. The two are independent, so a test can make the
 wall clock jump, as an operator or NTP does, while the monotonic clock runs on.

@@ -1,4 +1,4 @@
-"""Disks of a namespace in memory, which outlive its process and can fill up, fail or hang.
+"""Simulated disks of a namespace: they outlive the process of the namespace, and can fill up, fail or hang.
 
 Owns the data of a namespace that is not running, and the timing of its stores: requests from one turn of the event loop
 are carried out in the next turn, with one sync, and completed in the turn after that. `store.memory` implements the
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 FREE_BYTES: Final = 2**50
 SPACE_CHECK_INTERVAL_S: Final = 3_600.0
-"""Interval of free-space checks; long, because `Outage` reports a full disk to the broker at once."""
+"""Interval of free-space checks. The interval is long, because `Outage` reports a full disk to the broker at once."""
 BROKEN_REASON: Final = "the disk fails (simulated by a test)"
 
 
@@ -114,7 +114,7 @@ class MemoryCatalogue(Catalogue):
         return database
 
     def _sync_directory(self) -> None:
-        """Do nothing: the catalogue has no directory."""
+        """Do nothing, because the catalogue has no directory."""
 
 
 class LoopDisks:

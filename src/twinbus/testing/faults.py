@@ -68,7 +68,7 @@ class Route:
 
     @property
     def is_held(self) -> bool:
-        """Whether new connections hang: a handshake needs bytes in both directions."""
+        """Whether new connections hang, because a handshake needs bytes in both directions."""
         return self.holds_requests or self.holds_responses
 
 

@@ -5,7 +5,7 @@
 
     run(outage_of_an_hour())      # takes no time
 
-Whenever no callback is ready, the loop's time jumps to the next timer: an hour-long timeout takes no real time, and
+Whenever no callback is ready, the loop's time jumps to the next timer. An hour-long timeout takes no real time, and
 timers fire in the same order on slow and fast machines. Connections use a network in memory (`network`), and calls to
 an executor run at once in the loop's thread.
 
@@ -67,7 +67,7 @@ class _TimeJumpingSelector(selectors.DefaultSelector):
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         left_s = self._wall_time_left_s()
         self.now_s += self.turn_s
-        if timeout is None:  # no timer is set: only another thread or a real socket can wake the loop
+        if timeout is None:  # no timer is set, so only another thread or a real socket can wake the loop
             return super().select(left_s)
         # Callbacks are ready, and a system call costs more than running them.
         if not timeout and self._skipped_selects < _MAX_SKIPPED_SELECTS:
@@ -131,7 +131,7 @@ class FakeTimeLoop(asyncio.SelectorEventLoop):
         self._time_selector.wall_deadline_s = None if real_s is None else time.monotonic() + real_s
 
     def run_in_executor(self, executor: object, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]  # noqa: ANN401, ARG002  # asyncio's signature
-        """Call `func` at once: virtual time would jump ahead while a thread works."""
+        """Call `func` at once, because virtual time would jump ahead while a thread works."""
         result: asyncio.Future[T] = self.create_future()
         try:
             result.set_result(func(*args))
@@ -153,7 +153,7 @@ class FakeTimeLoop(asyncio.SelectorEventLoop):
         for index, handle in enumerate(ready):
             if not handle.cancelled() and host_of_context(handle._context) == host:
                 held.append(handle)
-                ready[index] = _CANCELLED_HANDLE  # the loop has counted the queue: keep its length
+                ready[index] = _CANCELLED_HANDLE  # keep the length of the queue, which the loop has counted
         timers_held = [item for item in timers if not item.cancelled() and host_of_context(item._context) == host]
         for timer in timers_held:
             timer._scheduled = False

@@ -159,7 +159,7 @@ class InMemoryNamespace:
             self._disks.crash()  # releases the disk of a hanging store; closed stores lose nothing
 
     def kill(self) -> None:
-        """Stop at once, as by SIGKILL: connections are cut, and all accepted messages are on the disks."""
+        """Stop at once, as by SIGKILL. Connections are cut, and all accepted messages are on the disks."""
         if self._service is None:
             return
         self._disks.crash()

@@ -168,12 +168,12 @@ class Network:
         self._resume_deliveries()
 
     def cut(self, host: str, port: int | None = None, *, peer: str | None = None) -> None:
-        """Cut the present connections of a host; bytes in transit are lost."""
+        """Cut the current connections of a host; bytes in transit are lost."""
         for connection in self._connections_of(host, port, peer):
             connection.cut()
 
     def unplug(self, host: str) -> None:
-        """Make a host vanish, like a machine that loses power: its peers see no error and get no more bytes."""
+        """Make a host vanish, like a machine that loses power. Its peers see no error and get no more bytes."""
         for connection in self._connections_of(host, None, None):
             connection.mark_vanished()
         self._close_servers(host)
@@ -283,7 +283,7 @@ class MemoryConnection:
         client_socket: SocketAddress,
         protocol: asyncio.Protocol,
     ) -> None:
-        """Create both ends; `protocol` is the client's, and the server's is made by its factory."""
+        """Create both ends. `protocol` is the client's protocol; the server's factory makes the server's protocol."""
         self.server_address = server.address
         self.client_address = client_socket[0]
         self.protocol = protocol
@@ -343,7 +343,7 @@ class MemoryConnection:
             end.fail(ConnectionResetError(errno.ECONNRESET, "the connection was cut"))
 
     def mark_vanished(self) -> None:
-        """Mark one end as vanished: bytes in transit are lost, and the other end sees no error."""
+        """Mark one end as vanished. Bytes in transit are lost, and the other end sees no error."""
         self.has_vanished_end = True
 
     def _on_server_end_lost(self) -> None:
@@ -376,7 +376,7 @@ class MemoryServer(asyncio.AbstractServer):
         return self._network.loop
 
     async def start_serving(self) -> None:
-        """Do nothing: the server listens from its creation."""
+        """Do nothing, because the server listens from its creation."""
 
     async def serve_forever(self) -> None:
         """Wait until cancelled, then close the server."""
@@ -390,7 +390,7 @@ class MemoryServer(asyncio.AbstractServer):
         return self._is_serving
 
     def close(self) -> None:
-        """Stop accepting connections; present connections stay open."""
+        """Stop accepting connections; existing connections stay open."""
         self._is_serving = False
         self._network.forget_server(self)
 

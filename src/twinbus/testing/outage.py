@@ -4,8 +4,8 @@
     ...
     namespace.outage.restore()
 
-Owns the list of possible outages, and where each one is applied. Several outages may be active at once; a new outage of
-the network replaces the previous one.
+Owns the list of possible outages, and where each outage is applied. Several outages may be active at once; a new outage
+of the network replaces the previous one.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Outage:
         self._network.slow(self._host, delay_s, peer=peer)
 
     def cut(self, *, peer: str | None = None) -> None:
-        """Cut the present connections once; bytes in transit are lost."""
+        """Cut the current connections once; bytes in transit are lost."""
         self._network.cut(self._host, peer=peer)
 
     def cut_after(self, size: int, *, peer: str | None = None, direction: Direction = Direction.TO) -> None:
@@ -115,7 +115,7 @@ class Outage:
     # --- the disks ----------------------------------------------------------------------------------------------------
 
     def fill_disk(self) -> None:
-        """Fill the disks: sends are refused, but settlements still work."""
+        """Fill the disks, so that sends are refused but settlements still work."""
         self._disks.fill()
         self._set_refusal_reason(low_space_reason(MIN_FREE_BYTES))
 
@@ -177,13 +177,13 @@ class Outage:
                 self._set_max_size(entity, self._full[key] if is_over else 0)
 
     def _set_max_size(self, entity: Queue | Topic, max_size_mb: int) -> None:
-        """Set the maximum size in the broker's own description only: administration would reject a size of 0."""
+        """Set the maximum size in the broker's own description only. Administration would reject a size of 0."""
         description = copy.copy(entity.description)
         object.__setattr__(description, "max_size_mb", max_size_mb)
         object.__setattr__(entity, "description", description)
 
     def _set_refusal_reason(self, reason: str | None) -> None:
-        """Set the reason in the broker at once: the server itself checks these disks only once an hour."""
+        """Set the reason in the broker at once, because the server itself checks these disks only once an hour."""
         self._refusal_reason = reason
         broker = self._broker()
         for store in broker.stores if broker is not None else ():

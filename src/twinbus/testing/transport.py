@@ -199,7 +199,7 @@ class MemoryTransport(asyncio.Transport):
             self._update_flow_control()
 
     def can_write_eof(self) -> bool:
-        """Return True: one direction may be closed before the other."""
+        """Return True, because one direction may be closed before the other."""
         return True
 
     def write_eof(self) -> None:

@@ -1,7 +1,7 @@
 """A factory's AMQP connection, from connecting until the connection is lost.
 
 Owns the handler of the socket, the AMQP sessions, and the dispatch of events to links. A lost connection is not
-repaired: the factory opens a new connection, and senders and receivers attach their links to the new one.
+repaired. Instead, the factory opens a new connection, and senders and receivers attach their links to the new one.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ MAX_MESSAGE_BYTES: Final = 104_857_600
 """Azure's highest limit. Each entity announces its own limit in its attach."""
 _CONNECTION_LIMITS: Final = Limits(max_message_size=MAX_MESSAGE_BYTES, max_assembling_bytes=4 * MAX_MESSAGE_BYTES)
 CLIENT_ID_PROPERTY: Final = "twinbus:client-id"
-"""Connection property with the client id, under which a twinbus server meters usage."""
+"""Connection property that carries the client id. A twinbus server meters usage per client id."""
 _PRODUCT_PROPERTIES: Final[dict[str, object]] = {"product": "twinbus", "version": __version__}
 
 
@@ -61,7 +61,7 @@ class AmqpConnection:
     """Handler of one AMQP connection."""
 
     def __init__(self, peer: aio.Peer) -> None:
-        """Create the handler of a connected socket. `opened` is done when the AMQP connection is open."""
+        """Create the handler of a connected socket. `opened` completes, or fails, with the AMQP handshake."""
         loop = asyncio.get_running_loop()
         self.opened: asyncio.Future[None] = loop.create_future()
         self.lost: asyncio.Future[ServiceBusError] = loop.create_future()
@@ -83,7 +83,7 @@ class AmqpConnection:
         idle_timeout_s: float,
         timeout_s: float,
     ) -> AmqpConnection:
-        """Connect and open. Raise ConnectionFailed if connecting fails, Unauthorized if the namespace refuses."""
+        """Connect and wait until the AMQP connection is open. Raise ConnectionFailed or Unauthorized if that fails."""
         settings = Settings(
             container_id=client_id,
             hostname=host,
@@ -113,7 +113,7 @@ class AmqpConnection:
     def attach_sender(
         self, name: str, *, target: Composite, source: Composite, properties: dict[str, object] | None = None
     ) -> SenderLink:
-        """Start attaching a sender link; its `attached` future has the response."""
+        """Start attaching a sender link. The link's `attached` future completes with the namespace's response."""
         with _link_errors():
             link = self._session_with_room().attach_sender(
                 f"{name}-{uuid.uuid4()}", target=target, source=source, snd_settle_mode=0, properties=properties
@@ -201,7 +201,7 @@ class AmqpConnection:
             self.on_unauthorized()
 
     def on_writable(self) -> None:
-        """Do nothing: links write without waiting, and credit bounds the bytes that the transport buffers."""
+        """Do nothing, because links never wait for the socket. Credit bounds the bytes that the transport buffers."""
 
     def _fail(self, error: ServiceBusError) -> None:
         if not self.lost.done():
@@ -235,7 +235,7 @@ class AmqpConnection:
 
 @contextmanager
 def _link_errors() -> Iterator[None]:
-    """Raise ConnectionFailed if the engine refuses a link: the connection is closing or has too many links."""
+    """Raise ConnectionFailed if the engine refuses a link because the connection is closing or has too many links."""
     try:
         yield
     except AmqpError as error:

@@ -1,13 +1,13 @@
 """Leases: how long a client may rely on holding an exclusive link.
 
-An exclusive receiver agrees with the server on a silence limit (`twinbus:silence-limit`). A host that is suspended or
-cut off from the network loses its claim after that time, and another host takes over. The first host learns of this
-late or never, so it relies on its clock alone: the server still honours the claim while less than the limit has passed
-since the host sent the last frame that the server responded to. A host that resumes finds its lease expired before it
-does anything, and waits for the next frame from the server.
+An exclusive receiver and the server agree on a silence limit (`twinbus:silence-limit`). If a host is suspended or cut
+off from the network for longer than the limit, the server gives the exclusive link to another host. The first host
+learns of the takeover late or never, so it must decide by its own clock: its lease is valid for the silence limit,
+counted from when it sent the last frame that the server has responded to. A host that resumes from a suspension
+therefore finds its lease expired, and does nothing until it receives the next frame from the server.
 
 Owns this rule, and the silence limits of a connection's links. A server without silence limits (Azure) grants no lease,
-and receivers work without one.
+and receivers work without a lease.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Lease:
     """Lease of one exclusive link."""
 
     def __init__(self, leases: Leases, limit_s: float, requested_s: float) -> None:
-        """Create a lease that counts from `requested_s`, when the client requested the link."""
+        """Create a lease that starts at `requested_s`, the loop time at which the client requested the link."""
         self._leases = leases
         self._limit_s = limit_s
         self._requested_s = requested_s

@@ -1,6 +1,6 @@
 """Base class of sender links and receiver links: the client's end of an AMQP link.
 
-Owns the state of the link (attaching, attached, ended, with the reason) and the deadlines of pending responses. The
+Owns the state of the link (attaching, attached, or ended with a reason) and the deadlines of pending responses. The
 subclasses own transfers and dispositions.
 """
 
@@ -30,7 +30,7 @@ class LinkEndpoint:
         """Why the link ended; None until it ends."""
         self.loop = asyncio.get_running_loop()
         self.attached: asyncio.Future[Attach] = self.loop.create_future()
-        """The peer's attach, or the error with which it refused the link."""
+        """The peer's attach, or the error with which the peer refused the link."""
         self.deadlines = Deadlines(self.loop)
         """Deadlines of the pending responses on this link."""
         self.on_ended: Callable[[ServiceBusError], None] | None = None
@@ -45,11 +45,11 @@ class LinkEndpoint:
 
     @property
     def name(self) -> str:
-        """Name of the link, unique to both peers."""
+        """Name of the link, unique between the two peers."""
         return self._link.name
 
     async def wait_attached(self) -> Attach:
-        """Wait for the peer's attach. Raise the peer's error if it refuses; detach if the caller is cancelled."""
+        """Wait for the peer's attach. Raise the error if the peer refuses; detach if the caller is cancelled."""
         try:
             return await asyncio.shield(self.attached)
         except asyncio.CancelledError:
@@ -63,7 +63,7 @@ class LinkEndpoint:
             self.attached.set_result(attach)
 
     def on_link_detached(self, event: LinkDetached) -> None:
-        """Handle the detach of the link, by either peer."""
+        """Handle a detach of the link by either peer."""
         self.fail(error_from_peer(event.error))
 
     def fail(self, error: ServiceBusError) -> None:

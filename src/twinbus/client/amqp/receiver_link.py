@@ -1,7 +1,7 @@
 """Receiver links: deliveries in, dispositions out.
 
-Owns the credit, the deliveries that were not taken yet, and the pending confirmations of dispositions. Completions from
-one turn of the event loop are sent together, and consecutive deliveries share a frame.
+Owns the credit, the deliveries that the receiver has not taken yet, and the pending confirmations of dispositions.
+Completions from one turn of the event loop are sent together, and consecutive deliveries share one disposition frame.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ class ReceiverLink(LinkEndpoint):
         """Take over a receiver link whose attach was sent."""
         super().__init__(link)
         self.arrived: deque[IncomingDelivery] = deque()
-        """Deliveries that arrived and were not taken."""
+        """Deliveries that arrived and that the receiver has not taken yet."""
         self.on_arrival: Callable[[], None] | None = None
         """Called when deliveries have arrived, a drain has finished, or the link has ended."""
         self.lease: Lease | None = None
-        """Lease of an exclusive link; None if the server granted none."""
+        """Lease of an exclusive link; None if the server granted no lease."""
         self.requested_s = self.loop.time()
         """When the attach was sent, in loop time."""
         self._receiver = link
@@ -93,11 +93,14 @@ class ReceiverLink(LinkEndpoint):
             self._receiver.keep_credit(window)
 
     def stop_replenishing(self) -> None:
-        """Stop replenishing the credit, as `keep_credit` started to do."""
+        """Stop the replenishing of credit that `keep_credit` started."""
         self._receiver.stop_replenishing()
 
     def drain(self) -> bool:
-        """Start a drain: the peer sends available messages and uses up the credit. False if there is no credit."""
+        """Start a drain: the peer sends available messages and uses up the credit.
+
+        Return False if the drain cannot start.
+        """
         return self.failure is None and self._receiver.drain()
 
     def settle(self, delivery: IncomingDelivery, state: Composite = ACCEPTED) -> asyncio.Future[None]:
@@ -130,9 +133,9 @@ class ReceiverLink(LinkEndpoint):
     ) -> asyncio.Future[None]:
         """Settle several deliveries with one outcome, and ask for confirmation of `confirmed_deliveries` only.
 
-        The future is done when `confirmed_deliveries` are confirmed, or fails with the first error. A queue settles
-        messages in the order of the dispositions, so a confirmation of the last deliveries confirms all of them.
-        Consecutive deliveries share a frame.
+        The future is done when `confirmed_deliveries` are confirmed, or fails with the first error. Their dispositions
+        are sent last, and a queue applies dispositions in the order of arrival, so their confirmation covers all
+        deliveries. Consecutive deliveries share one disposition frame.
         """
         future: asyncio.Future[None] = self.loop.create_future()
         if self.failure is not None:
@@ -149,7 +152,7 @@ class ReceiverLink(LinkEndpoint):
     def complete_unconfirmed(self, deliveries: Sequence[IncomingDelivery]) -> None:
         """Complete deliveries without asking for confirmation; a message whose completion is lost is redelivered.
 
-        Completions from one turn of the event loop are sorted, so that consecutive deliveries share a frame.
+        Completions from one turn of the event loop are sorted, so that consecutive deliveries share one frame.
         """
         if not self._unconfirmed_completions:
             self.loop.call_soon(self._flush_unconfirmed_completions)

@@ -1,6 +1,6 @@
 """Requests and responses over a pair of links to a node (`$cbs`, or an entity's `$management`).
 
-Owns the correlation of responses with requests. The operations are up to the callers.
+Owns the correlation of responses with requests. The callers define the operations and their bodies.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Response:
     """Response from a node."""
 
     def __init__(self, message: Message) -> None:
-        """Decode a response. Raise DecodeError if it is malformed."""
+        """Decode a response. Raise DecodeError if the response is malformed."""
         properties = self._properties = dict(message.application_properties)
         status = properties.get("statusCode", properties.get("status-code"))
         self.status = status if isinstance(status, int) else 0
@@ -90,7 +90,7 @@ class RequestResponseLinks:
         return self._reply_link.failure or self._request_link.failure
 
     async def open(self) -> None:
-        """Wait until both links are attached. Raise the error if the node refuses one."""
+        """Wait until both links are attached. Raise the node's error if the node refuses either link."""
         await asyncio.shield(self._reply_link.attached)
         await asyncio.shield(self._request_link.attached)
 
@@ -102,9 +102,9 @@ class RequestResponseLinks:
         timeout_s: float,
         outcome: OperationOutcome | None = None,
     ) -> Response:
-        """Send a request and return the response, successful or not. Raise TimedOut if none arrives in time.
+        """Send a request and return the response, successful or not. Raise TimedOut if no response arrives in time.
 
-        `outcome` records that the operation may have been carried out if the caller is cancelled after the send.
+        If the caller is cancelled after the send, `outcome` records that the operation may have been carried out.
         """
         message_id = str(uuid.uuid4())
         payload = build(

@@ -1,7 +1,7 @@
 """Sender links: encoded messages out, outcomes in.
 
-Owns the queue of messages that wait for credit, and the pending outcomes. With credit, a message is sent at once;
-without credit, it waits in the queue.
+Owns the queue of messages that wait for credit, and the pending outcomes. If the link has credit, a message is sent at
+once. Otherwise, the message waits in the queue.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class SenderLink(LinkEndpoint):
         super().on_attach_confirmed(attach)
 
     def send(self, payload: bytes, message_format: int = 0, state: Composite | None = None) -> asyncio.Future[object]:
-        """Send an encoded message. The future has the outcome from the peer, or the error.
+        """Send an encoded message. The returned future completes with the peer's outcome, or fails with the error.
 
         A caller that cancels the future must call `withdraw`, which tells whether the message may have been sent.
         """
@@ -67,7 +67,7 @@ class SenderLink(LinkEndpoint):
         return future
 
     def withdraw(self, future: asyncio.Future[object]) -> bool:
-        """Remove a message that waits for credit; return False if it may have been sent."""
+        """Remove a message that waits for credit. Return False if the message may have been sent."""
         return self._waiting_for_credit.pop(future, None) is not None
 
     # --- callbacks of the connection ----------------------------------------------------------------------------------
@@ -77,7 +77,7 @@ class SenderLink(LinkEndpoint):
         sender, waiting = self._sender, self._waiting_for_credit
         while waiting and sender.sendable:
             future, (payload, message_format, state) = waiting.popitem(last=False)
-            if not future.done():  # a done future: its caller was cancelled
+            if not future.done():  # a future is done if its caller was cancelled
                 self._pending[sender.send(payload, message_format=message_format, state=state)] = future
 
     def on_sends_updated(self, deliveries: Sequence[OutgoingDelivery], state: object) -> None:
@@ -108,7 +108,7 @@ class SenderLink(LinkEndpoint):
 
 
 def _unanswered_error(error: ServiceBusError) -> ServiceBusError:
-    """Return the error for a sent message without an outcome: the peer may have stored it before the link ended."""
+    """Return the error for a sent message without an outcome, which the peer may have stored before the link ended."""
     if error.failure_class is FailureClass.CALLER:
         return error.copy_with(may_have_happened=True, text=f"no response arrived, it may have been stored: {error}")
     return ConnectionLost(f"no response arrived: {error}")

@@ -1,7 +1,7 @@
 """HTTP client for the management API of a namespace: requests, retries and responses in ATOM.
 
-Owns the HTTP connections, the request headers, and the mapping of failures to the client's exceptions. The module
-knows nothing of queues, topics or rules: descriptions are passed as XML elements.
+Owns the HTTP connections, the request headers, and the mapping of failures to the client's exceptions. The module knows
+nothing of queues, topics or rules, because descriptions are passed as XML elements.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class AtomClient:
             verify=settings.tls or tls_context(None),
             timeout=httpx.Timeout(None, connect=min(CONNECT_TIMEOUT_S, settings.operation_timeout_s)),
             headers={"Accept": "application/xml, application/atom+xml", "Accept-Encoding": "identity"},
-            trust_env=False,  # no proxies and no other credentials, as for AMQP
+            trust_env=False,  # ignore proxies and credentials in the environment, as the AMQP connection does
         )
 
     async def close(self) -> None:
@@ -139,7 +139,7 @@ class AtomClient:
     # --- operations ---------------------------------------------------------------------------------------------------
 
     async def get(self, path: str, tag: str) -> Element:
-        """Return the description at `path`. Raise EntityNotFound if there is none or its tag differs."""
+        """Return the description at `path`. Raise EntityNotFound if there is no description with this tag."""
         request = _Request(method="GET", path=path)
         response = _parse_response(request, await self._request(request))
         if response.is_feed or not response.entries:  # Azure's response if the entity does not exist
@@ -155,7 +155,7 @@ class AtomClient:
         is_update: bool,
         token_headers: tuple[str, ...] = (),
     ) -> Element:
-        """Create or update an entity or rule; return its new description. `token_headers` also get the token."""
+        """Create or update an entity or rule; return its new description. The token is also sent in `token_headers`."""
         body = envelope.make_request(description)
         request = _Request(method="PUT", path=path, body=body, is_update=is_update, token_headers=token_headers)
         response = _parse_response(request, await self._request(request))
@@ -342,7 +342,7 @@ def error_for_response(
     if status == _STATUS_FORBIDDEN and _NOT_ALLOWED_SUBCODE in detail:
         return model.NotAllowed(text)
     if kind is model.DiskFull:
-        return kind(text, may_have_happened=False)  # the disk of the catalogue is full: nothing was changed
+        return kind(text, may_have_happened=False)  # the disk of the catalogue is full, so nothing was changed
     if kind is not None:
         return kind(text)
     return _error_for_unknown_status(status, text)

@@ -301,7 +301,7 @@ class NamespaceManager:
 # --- paths of entities and rules --------------------------------------------------------------------------------------
 
 _DOT_SEGMENTS: Final = (".", "..")
-"""Segments that HTTP clients and servers resolve: deleting the subscription `..` would delete its topic."""
+"""Segments that HTTP clients and servers resolve. Deleting the subscription `..` would delete its topic."""
 
 
 def _entity_path(path: str) -> str:

@@ -1,4 +1,4 @@
-"""Paired namespaces: sends survive an outage of the primary, and parked messages return to it automatically.
+"""Paired namespaces: sends succeed during an outage of the primary, and parked messages reach the primary later.
 
     options = SendAvailabilityPairedNamespaceOptions(secondary_factory=..., secondary_namespace_manager=...)
     pairing = await primary.pair_namespace(options)

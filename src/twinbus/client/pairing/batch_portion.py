@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 
 
 class BatchPortion:
-    """Some or all messages of a batch, or a single message. Immutable: its methods return new portions."""
+    """Some or all messages of a batch, or a single message.
+
+    A portion is immutable, so its methods return new portions.
+    """
 
     __slots__ = ("message_format", "messages", "payload", "positions")
 
@@ -40,7 +43,7 @@ class BatchPortion:
         messages: Sequence[BrokeredMessage],
         positions: Sequence[int] | None = None,
     ) -> None:
-        """Create a portion of encoded messages; without `positions` they are the whole batch."""
+        """Create a portion of encoded messages; without `positions`, the portion is the whole batch."""
         self.payload = payload
         self.message_format = message_format
         self.messages = messages
@@ -106,8 +109,8 @@ class BatchPortion:
     def split_to_fit(self, check: Callable[[bytes, int], object]) -> list[BatchPortion]:
         """Split the portion, in order, into portions that `check` accepts.
 
-        `check` is called with the bytes and the format of each portion. If it rejects a single message, its error
-        (MessageTooLarge or MessageCannotBeParked) is raised.
+        `check` is called with the bytes and the format of each portion. If `check` rejects a single message, the error
+        of `check` (MessageTooLarge or MessageCannotBeParked) is raised.
         """
         try:
             check(self.payload, self.message_format)

@@ -1,8 +1,8 @@
 """The cause of a failed redelivery of a parked or spooled message: the message itself, or its destination.
 
-Only a message that can never be accepted is removed (Q19): the syphon dead-letters it, the spool moves it to
-`refused/`. All other messages wait without limit: for a primary that is down, an entity that is full or disabled, or a
-key that is not authorised. Messages for an entity that does not exist wait for a configurable time.
+Only a message that can never be accepted is removed: the syphon dead-letters the message, or the spool moves the
+message to `refused/`. All other messages wait without a time limit while the primary is down, the entity is full or
+disabled, or the key is not authorised. Messages for an entity that does not exist wait for a configurable time.
 
 Owns: this rule, for the syphon and the spool.
 """
@@ -35,8 +35,9 @@ CONNECTION_ERRORS: Final = (ConnectionFailed, ConnectionLost, ObjectClosed, Fact
 """Errors that mean that the connection to the primary failed or was lost, or that this client closed it."""
 NOT_FOUND_ERRORS: Final = (EntityNotFound, EntityDeleted)
 MESSAGE_ERRORS: Final = (MessageTooLarge, InvalidArgument, MalformedMessage, NotAllowed, InvalidOperation, PartlyStored)
-"""Errors that the same message gets whenever it is sent: too large, an invalid argument, no session id where the entity
-requires one. After `PartlyStored`, which is an error of a batch, the messages are judged one by one."""
+"""Errors that a message gets whenever it is sent, for example because it is too large, has an invalid argument, or
+lacks a session id that the entity requires. After `PartlyStored`, which is an error of a batch, the messages are judged
+one by one."""
 
 
 class FailureCause(Enum):
@@ -46,9 +47,10 @@ class FailureCause(Enum):
     """The message will never be accepted."""
     ENTITY_NOT_FOUND = "the entity does not exist"
     ENTITY_REFUSES = "the entity or the key"
-    """The entity is disabled, or the key is not authorised: an operator has to act before the message is accepted."""
+    """The entity is disabled, or the key is not authorised, so an operator has to act before the message is
+    accepted."""
     OUTAGE = "an outage"
-    """The entity is unavailable, busy or full: a later attempt may succeed."""
+    """The entity is unavailable, busy or full, so a later attempt may succeed."""
 
 
 def failure_cause_of(error: ServiceBusError) -> FailureCause:
@@ -63,7 +65,7 @@ def failure_cause_of(error: ServiceBusError) -> FailureCause:
 
 
 class RejectionPolicy:
-    """The rule for how long messages wait for one entity, depending on its errors."""
+    """The rule for how long messages wait for one entity, depending on the entity's errors."""
 
     def __init__(self, not_found_grace_s: float) -> None:
         """Create a policy that lets messages wait `not_found_grace_s` for a missing entity."""
@@ -71,13 +73,14 @@ class RejectionPolicy:
         self._not_found_since_s: float | None = None
 
     def note_accepted(self) -> None:
-        """Note that the entity exists: it accepted a message."""
+        """Note that the entity exists, because it accepted a message."""
         self._not_found_since_s = None
 
     def is_permanent(self, error: ServiceBusError, now_s: float) -> bool:
-        """Return whether a message with this error is removed for good; otherwise the message waits.
+        """Return whether a message with this error is removed. Otherwise, the message waits.
 
-        Only the time for which the entity has been missing without interruption counts.
+        If the entity does not exist, the message waits until the entity has been missing for `not_found_grace_s`
+        without interruption.
         """
         cause = failure_cause_of(error)
         if cause is not FailureCause.ENTITY_NOT_FOUND:

@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 
 class PairingFailed(ServiceBusError):
-    """Pairing the namespaces failed. Nothing was changed: the call may be repeated."""
+    """Pairing the namespaces failed. The factories stay unpaired, and the call may be repeated."""
 
 
 class PairingRefused(CallerError):
-    """These namespaces cannot be paired: the same call will fail again."""
+    """These namespaces cannot be paired, so the same call will fail again."""
 
 
 class NotSent(ServiceBusError):
     """Neither the primary nor any backlog queue confirmed the message.
 
     If `may_have_happened` is set, the primary or a backlog queue may have stored the message; otherwise the message was
-    not sent. If a batch was split, some of its messages may be safe: `stored` has their positions.
+    not sent. If a batch was split, some of its messages may have been stored: `stored` has their positions.
     """
 
     def __init__(
@@ -43,9 +43,9 @@ class NotSent(ServiceBusError):
     ) -> None:
         """Create the error for a send to `path`.
 
-        `backlog` maps each backlog queue that was tried to its error. `may_have_happened`: a message that is not in
-        `stored` may have been stored. `unsure` is only given for batches. `is_failed_over`: `primary` is the error of
-        the earlier send that made the entity fail over.
+        `backlog` maps each backlog queue that was tried to its error. `may_have_happened` means that a message that is
+        not in `stored` may have been stored. `unsure` is only given for batches. `is_failed_over` means that `primary`
+        is the error of the earlier send that made the entity fail over.
         """
         reasons = [f"the primary: {_reason(primary, is_failed_over=is_failed_over)}"] if primary is not None else []
         reasons += [f"{', '.join(queues)}: {reason}" for reason, queues in _queues_by_reason(backlog).items()]
@@ -55,7 +55,7 @@ class NotSent(ServiceBusError):
         if may_have_happened:
             outcome = f"the {noun} for '{path}' may have been stored, but no response confirms it"
         self.stored = sorted(stored)
-        """The positions of the messages in the batch that are safe."""
+        """The positions of the messages in the batch that are known to be stored."""
         self.unsure = None if unsure is None else sorted(unsure)
         """The positions of other messages that may be stored; None for a single message."""
         if stored:
@@ -77,7 +77,7 @@ class NotSent(ServiceBusError):
 
     @property
     def safe(self) -> int:
-        """The number of messages at the start of the batch that are safe, up to the first gap."""
+        """The number of messages at the start of the batch that are known to be stored, up to the first gap."""
         return next((index for index, position in enumerate(self.stored) if position != index), len(self.stored))
 
     @property
@@ -116,7 +116,7 @@ class SpoolFull(SpoolFailed):
 
 
 class MessageCannotBeParked(MessageTooLarge):
-    """The message fits the primary, but not a backlog queue: parking adds properties that make it too large."""
+    """The message fits the primary, but parking adds properties that make it too large for a backlog queue."""
 
 
 class ReservedPropertyName(InvalidArgument):
@@ -124,19 +124,19 @@ class ReservedPropertyName(InvalidArgument):
 
 
 class FailedOver(InvalidOperation):
-    """The operation needs the primary, which is failed over: a transaction, or cancelling a parked schedule."""
+    """The operation (a transaction, or cancelling a parked schedule) needs the primary, which is failed over."""
 
 
 class ParkedMessageMalformed(ServiceBusError):
-    """A message in a backlog queue cannot be restored: it, or a property that parking added, is malformed."""
+    """A message in a backlog queue cannot be restored: the message, or a property that parking added, is malformed."""
 
 
 class PairedMessagingFactoryError(ServiceBusError):
-    """This factory was faulted because the pair's other factory was closed or faulted (R077)."""
+    """This factory was faulted because the pair's other factory was closed or faulted."""
 
 
 class PrimaryLost(ServiceBusError):
-    """The primary went down while the syphon was returning parked messages: the pump waits."""
+    """The primary went down while a pump was sending parked messages, so the pump waits for the primary."""
 
     def __init__(self, path: str, error: ServiceBusError) -> None:
         """Create the error for the destination at `path`, which did not respond."""

@@ -46,11 +46,12 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
     backlog_queue_count: int = 10
     """The number of backlog queues to create; after pairing, the number of backlog queues that exist (default: 10)."""
     enable_syphon: bool = False
-    """Bring parked messages back to the primary. Enable the syphon in at least one program of the application."""
+    """Move parked messages to the primary. Enable the syphon in at least one program of the application."""
     ping_primary_interval: dt.timedelta | float = _MINUTE
     """The interval between pings of an entity that failed over (default: 1 minute)."""
     primary_attempt_timeout: dt.timedelta | float | None = None
-    """The time a send waits for the primary; None: half the operation timeout. The remaining time is for parking."""
+    """The time a send waits for the primary (default: half the operation timeout). The remaining time is for
+    parking."""
     hold_during_failover_interval: bool = False
     """Hold a send that fails within the failover interval until the message is delivered or parked, instead of raising
     the error."""
@@ -60,35 +61,35 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
     deduct_parked_time: bool = False
     """Subtract the time a message was parked from its time to live; dead-letter a message that expired while parked."""
     primary_namespace_name: str | None = None
-    """The namespace name used in the names of backlog queues. Required if the primary's host is an IP address or
-    `localhost`."""
+    """The namespace name used in the names of backlog queues. This option is required if the primary's host is an IP
+    address or `localhost`."""
     require_secondary: bool = True
-    """Fail pairing if the secondary cannot be prepared (default: True). False: prepare the secondary in the background,
-    with retries."""
+    """Fail pairing if the secondary cannot be prepared (default: True). If False, prepare the secondary in the
+    background, with retries."""
     syphon_poll: dt.timedelta | float = dt.timedelta(minutes=15)
     """The time the syphon waits for a message before it asks again (default: 15 minutes)."""
     backlog_cool_down: dt.timedelta | float = dt.timedelta(seconds=30)
     """The time a failed backlog queue is not used for parking (default: 30 s)."""
     close_grace: dt.timedelta | float = dt.timedelta(seconds=5)
-    """The time that the other factory may stay open after one factory was closed (default: 5 s). Applies to programs
-    that run the syphon."""
+    """The time that the other factory may stay open after the first factory was closed (default: 5 s). This option
+    applies to programs that run the syphon."""
     fault_grace: dt.timedelta | float = dt.timedelta(seconds=5)
-    """The time that the other factory may stay open after one factory faulted (default: 5 s). Applies to programs that
-    run the syphon."""
+    """The time that the other factory may stay open after the first factory faulted (default: 5 s). This option applies
+    to programs that run the syphon."""
     not_found_grace: dt.timedelta | float = dt.timedelta(seconds=NOT_FOUND_GRACE_S)
     """The time messages wait for a destination that does not exist (default: 1 hour). After that, the syphon
     dead-letters the parked messages, and the spool moves its messages to `refused/`."""
     alarm_after: dt.timedelta | float = dt.timedelta(minutes=15)
     """The time messages may stay parked before an alarm is raised (default: 15 minutes)."""
     spool_dir: Path | str | None = None
-    """The folder that stores messages while both namespaces are down; None: sends fail while both are down."""
+    """The folder that stores messages while both namespaces are down. If None, sends fail while both are down."""
     spool_max_bytes: int = 1 << 30
     """The maximum size of the spool in bytes (default: 1 GiB)."""
     journal_dir: Path | str | None = None
-    """The folder of the journal that records the outcome of every send, for audits; None: no journal."""
+    """The folder of the journal that records the outcome of every send, for audits (default: no journal)."""
     triggers: Triggers = field(default_factory=dict)
-    """Failure classes of errors, where they differ from the errors' own classes. `triggers.AS_DOCUMENTED` follows
-    Microsoft's documentation."""
+    """Failure classes that replace the default classes of some errors. `triggers.AS_DOCUMENTED` follows Microsoft's
+    documentation."""
 
     def check(self) -> None:
         """Raise InvalidArgument if an option is out of range."""

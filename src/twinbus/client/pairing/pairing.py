@@ -71,7 +71,7 @@ class Pairing:
         self.options = options
         self.primary_name = _primary_name_of(primary, options)
         self.is_protected = False
-        """True once the backlog queues exist. False only until a secondary that is not required has been prepared."""
+        """Whether the backlog queues exist. With `require_secondary=False`, pairing does not wait for them."""
         self.is_closed = False
         self._paired_at_ms = primary.settings.clock.wall_ms()
         self.max_parked_bytes = MAX_PARKED_BYTES
@@ -100,7 +100,7 @@ class Pairing:
         """The spool for messages while both namespaces are down; None without `spool_dir`."""
         self._spool_sender: SpoolSender | None = None
         self.syphon: Syphon | None = None
-        """The syphon that returns parked messages to the primary; None if this program does not run the syphon."""
+        """The syphon that moves parked messages to the primary; None if this program does not run the syphon."""
         self._watch_task: asyncio.Task[None] | None = None
         self._primary_timeout_s = (
             None if options.primary_attempt_timeout is None else duration_s(options.primary_attempt_timeout)
@@ -111,7 +111,7 @@ class Pairing:
     async def start(self) -> None:
         """Open the spool, find or create the backlog queues, and start the syphon if it is enabled.
 
-        If the secondary is not required, the queues and the syphon follow in the background.
+        With `require_secondary=False`, the queues are created and the syphon is started in the background.
         """
         self.observers.start()
         self._watch_task = asyncio.ensure_future(self._watch_factories())
@@ -126,7 +126,7 @@ class Pairing:
         self.observers.reports.start()
 
     async def _open_spool(self, folder: Path) -> None:
-        # One folder per primary: messages for one namespace must never be sent to another.
+        # Each primary has its own folder, so that messages for one namespace are never sent to another namespace.
         name = quote(self.primary_name.lower(), safe="").replace(".", "%2E")
         spool = Spool(folder / name, max_bytes=self.options.spool_max_bytes)
         try:
@@ -139,7 +139,7 @@ class Pairing:
         self.observers.alarms.check_spool()
 
     async def _watch_factories(self) -> None:
-        """Stop the tasks that need a factory when that factory is closed or faults on its own."""
+        """Stop the tasks that need a factory when the application closes that factory, or the factory faults."""
         await self.primary.ended.wait()
         self._stop_pings()
         await self.observers.reports.close()  # no more sends to report
@@ -175,7 +175,7 @@ class Pairing:
 
     @property
     def backlog_queue_count(self) -> int:
-        """The number of backlog queues; 0 until a secondary that is not required has been prepared."""
+        """The number of backlog queues; 0 until the secondary has been prepared."""
         return len(self.rotation.queues)
 
     @property
@@ -196,13 +196,13 @@ class Pairing:
 
     @property
     def entities(self) -> tuple[EntityStatus, ...]:
-        """The state of each entity that has a sender, as this client knows it. Makes no request."""
+        """The state of each entity that has a sender, as this client knows it, without a request."""
         return tuple(entity_status(health) for health in self._healths.values())
 
     def entity(self, path: str) -> EntityStatus:
         """Return the state of one entity as this client knows it: healthy, unless a send or a ping failed.
 
-        Makes no request, so the call is cheap enough for every send or every request of a health check.
+        The call sends no request, so it is cheap enough for every send or every request of a health check.
         """
         health = self._healths.get(canonical_key(path))
         return healthy_entity_status(path, self._paired_at_ms) if health is None else entity_status(health)
@@ -214,10 +214,10 @@ class Pairing:
     def on_event(
         self, listener: Callable[[PairingEvent], None], kinds: Collection[EventKind] = ALL_KINDS
     ) -> Callable[[], None]:
-        """Call `listener` with each event of these kinds, in the event loop: the listener must not block.
+        """Call `listener` with each event of these kinds, in the event loop, so the listener must not block.
 
-        Returns a function that removes the listener. Listen only for the kinds that are needed: there can be an event
-        for each message.
+        The returned function removes the listener. Listen only for the kinds that are needed, because some kinds have
+        an event for each message.
         """
         return self.event_publisher.listen(listener, kinds)
 
@@ -230,7 +230,7 @@ class Pairing:
         self.observers.add_metrics(registry)
 
     def mark_path_healthy(self, path: str) -> None:
-        """Send to the primary again at once, regardless of ping results."""
+        """Mark an entity healthy, so that sends go to the primary again at once, regardless of ping results."""
         health = self._healths.get(canonical_key(path))
         if health is not None:
             health.mark_healthy()
@@ -267,7 +267,7 @@ class Pairing:
         return SendAvailabilitySender(self, path, via=via)
 
     def health_of(self, path: str) -> EntityHealth:
-        """Return the health of an entity, shared by all senders of the factory, however they spell its path (Q12)."""
+        """Return the health of an entity, shared by all senders of the factory, however they spell its path."""
         key = canonical_key(path)
         health = self._healths.get(key)
         if health is None:
@@ -300,7 +300,7 @@ class Pairing:
         return self.class_of(error) is FailureClass.UNAVAILABLE
 
     def _on_state_change(self, health: EntityHealth, _before: EntityState) -> None:
-        """Publish an entity's new state; start pings when sends are redirected (R037), and stop them later (R067)."""
+        """Publish an entity's new state; start pings on failover, and stop them when the entity is healthy again."""
         reason = None if health.failure is None else str(health.failure)
         self.event_publisher.emit(_EVENT_BY_STATE[health.state], path=health.path, reason=reason)
         if health.state is EntityState.FAILED_OVER:

@@ -1,4 +1,4 @@
-"""A paired sender's send that needs more than one attempt.
+"""A send of a paired sender that needs more than the first attempt at the primary.
 
 Owns: the steps after a failure (another attempt, waiting, parking, spooling, or raising the error), and the time limit
 of the operation, of which each step gets a share. The first attempt at a healthy primary is made by the sender, without
@@ -57,7 +57,10 @@ MIN_SPOOL_TIMEOUT_S: Final = 1.0
 
 
 class SendOperation:
-    """One message, or one batch, until it is safe or has failed."""
+    """The send of one message or batch, until each message is stored or the send has failed.
+
+    A message is stored once the primary, a backlog queue or the spool has confirmed it.
+    """
 
     def __init__(
         self,
@@ -76,11 +79,11 @@ class SendOperation:
         self._health = sender.health
         self._queue_choice = sender.queue_choice
         self._portion = BatchPortion(payload, message_format, messages)
-        """The messages that are not safe yet and go to the primary next."""
+        """The messages that are not stored yet and go to the primary next."""
         self._held_portion: BatchPortion | None = None
-        """The messages that are not safe yet and are parked next, because their fragments are down."""
+        """The messages that are not stored yet and are parked next, because their fragments are down."""
         self._stored_positions: set[int] = set()
-        """The positions of messages that are safe."""
+        """The positions of messages that are stored."""
         self._parking_turn: ParkingTurn | None = None
         """The turn to park the held messages."""
         self._limit_s = limit_s
@@ -88,10 +91,11 @@ class SendOperation:
         self._loop = asyncio.get_running_loop()
         self._primary_error: ServiceBusError | None = None
         self._unsure_positions: set[int] = set()
-        """The positions of messages that an attempt may have stored: later attempts mark these messages."""
+        """The positions of messages that an attempt may have stored. Later attempts send these messages with a mark as
+        possible duplicates."""
         self._is_fragment_down = False
-        """Whether the primary reported a fragment outage, but the keys do not show which messages it affects: then all
-        messages are parked."""
+        """Whether the primary reported a fragment outage, but the keys do not show which messages it affects, so that
+        all messages are parked."""
         self._spool = pairing.spool
         self._is_from_spool = False
         self._hold_deadline_s: float | None = None
@@ -101,8 +105,8 @@ class SendOperation:
     async def run_from_spool(self, *, may_have_arrived: bool, stored: Collection[int] = ()) -> None:
         """Send spooled messages, without spooling them again.
 
-        `may_have_arrived`: an earlier attempt got no response. `stored` has the positions of messages that earlier
-        attempts stored: they are not sent again.
+        `may_have_arrived` means that an earlier attempt got no response. `stored` has the positions of messages that
+        earlier attempts stored, and that are not sent again.
         """
         self._spool, self._is_from_spool = None, True
         self._unsure_positions.update(self._portion.positions if may_have_arrived else ())
@@ -114,7 +118,7 @@ class SendOperation:
         """Continue from the entity's current state; `failure` is the error of an attempt that was already made.
 
         An error that this method raises covers all attempts: whether one of them may have stored messages, and which
-        messages of a batch are safe.
+        messages of a batch are stored.
         """
         try:
             if failure is not None:
@@ -187,8 +191,8 @@ class SendOperation:
     def _outgoing_portions(self) -> list[BatchPortion]:
         """Return the portions to send, with possible duplicates marked, split where they are too large.
 
-        A batch from the spool can be too large although none of its messages is: its size was not checked when it was
-        spooled.
+        A batch from the spool can be too large although none of its messages is too large, because the size of the
+        batch was not checked when it was spooled.
         """
         marked = self._portion.marked(self._unsure_positions)
         if marked is not self._portion:
@@ -217,7 +221,7 @@ class SendOperation:
         self._sender.publish_sent(portion.messages, is_from_spool=self._is_from_spool)
 
     async def _handle_failure(self, error: ServiceBusError) -> None:
-        """Handle a failure of the primary: return when the next step can start, or raise the error."""
+        """Handle a failure of the primary. Return when the next step can start, or raise the error."""
         self._check_not_closed(error)
         self._primary_error = error
         if self._note_fragment_outage(error):
@@ -271,7 +275,8 @@ class SendOperation:
         else:
             positions = self._portion.positions_at(down)
             held, others = self._portion.only(positions), self._portion.without(positions)
-            # Check before the other messages are sent: a message that cannot be parked must fail the whole batch.
+            # Check before the other messages are sent, because a message that cannot be parked must fail the whole
+            # batch.
             for payload in held.payloads:
                 self._sender.park(payload, 0, is_possible_duplicate=True)
         numbers = set(down.values())
@@ -302,7 +307,10 @@ class SendOperation:
         self._health.send_failed(error, ping_key_for(error, self._portion.messages))
 
     async def _wait_for_busy(self, error: ServiceBusError) -> None:
-        """Wait as long as the busy server asks, while there is time; a busy server does not trigger failover."""
+        """Wait as long as the busy server asks, or raise the error if the wait would exceed the operation's time.
+
+        A busy server does not trigger failover.
+        """
         pause_s = self._busy_backoff().next_busy_pause_s(error, self._left_s())
         if pause_s is None:
             raise error
@@ -316,7 +324,8 @@ class SendOperation:
     async def _wait_in_failover_interval(self) -> None:
         """Wait until the entity's state changes, but at most `HOLD_PAUSE_S`; then the send is retried or parked.
 
-        Give up after the failover interval: if other fragments of the entity succeed, failover never begins.
+        Raise the error after the failover interval, because the entity never fails over if sends to other fragments
+        succeed.
         """
         if self._hold_deadline_s is None:
             self._hold_deadline_s = (
@@ -327,7 +336,8 @@ class SendOperation:
         with suppress(TimeoutError):
             async with asyncio.timeout(HOLD_PAUSE_S):
                 await self._health.state_changed.wait()
-        # The wait does not count towards the time limit: otherwise no send could outlast a longer failover interval.
+        # The wait does not count towards the time limit: otherwise no send could be held for a failover interval that
+        # is longer than the time limit.
         self._deadline_s = self._loop.time() + self._limit_s
 
     def _left_s(self) -> float:
@@ -340,7 +350,7 @@ class SendOperation:
     # --- parking ------------------------------------------------------------------------------------------------------
 
     async def _park(self) -> None:
-        """Park the portion in a backlog queue. A batch that is too large to be parked is split, in order (Q22)."""
+        """Park the portion in a backlog queue. A batch that is too large to be parked is split, in order."""
         with suppress(MessageCannotBeParked):
             await self.park_whole()
             return
@@ -383,7 +393,7 @@ class SendOperation:
         return False
 
     def _pause_to_park_s(self, reasons: Mapping[str, BaseException]) -> float | None:
-        """Return the pause for a busy secondary; None if it is not busy, if time is up, or if there is a spool.
+        """Return the pause for a busy secondary; None if no queue is busy, if time is up, or if there is a spool.
 
         A spool can store the message at once. Without a spool, the send waits, because the secondary is only busy.
         """
@@ -427,7 +437,8 @@ class SendOperation:
         return error
 
     async def _try_to_park(self, queue: BacklogQueue, *, is_last: bool) -> ServiceBusError | None:
-        # Encoded again for each attempt: after an attempt without an outcome, the message is marked.
+        # Each attempt encodes the messages again: after an attempt without an outcome, they are marked as possible
+        # duplicates.
         portion = self._portion.marked(self._unsure_positions)
         parked = self._sender.park(portion.payload, portion.message_format, is_possible_duplicate=False)
         left_s = self._left_to_park_s()
@@ -468,7 +479,7 @@ class SendOperation:
         self._sender.check_open()
         portion, messages = self._portion, self._portion.messages
         is_unsure = self._unsure_positions.issuperset(portion.positions)
-        if not is_unsure:  # otherwise `may_have_arrived` of the record marks all messages
+        if not is_unsure:  # if all messages are unsure, `may_have_arrived` of the record has the same effect
             portion = portion.marked(self._unsure_positions)
         record = SpoolRecord(
             path=self._sender.path,

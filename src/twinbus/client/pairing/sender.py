@@ -1,6 +1,6 @@
 """The sender of a paired factory: sends to the primary, and parks messages while the primary is down.
 
-All sends of a paired factory pass through this sender (R028). Owns: the first attempt at a healthy primary, which is
+All sends of a paired factory pass through this sender. Owns: the first attempt at a healthy primary, which is
 the same as an ordinary sender's. Everything after that attempt is in `send_operation`.
 """
 
@@ -33,7 +33,7 @@ _HEALTHY: Final = EntityState.HEALTHY
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReconnectOnce(RetryPolicy):
-    """Retry once, without a pause, unless the entity has failed over: then the message is parked at once.
+    """Retry once, without a pause. If the entity has failed over, do not retry: the message is parked at once.
 
     Many sends lose one connection at the same time. If each of them tried to reconnect to a silent primary for the rest
     of its time, they would delay the sends that are parked.
@@ -163,7 +163,7 @@ class SendAvailabilitySender(MessageSender):
     ) -> None:
         """Send messages from the spool to the primary, or park them; do not spool them again.
 
-        The messages at the batch positions `stored` are safe already.
+        The messages at the batch positions `stored` were stored by earlier attempts.
         """
         limit_s = self.factory.settings.operation_timeout_s
         operation = SendOperation(
@@ -215,7 +215,7 @@ class SendAvailabilitySender(MessageSender):
         return parked
 
     def can_be_parked(self, messages: BrokeredMessage | Iterable[BrokeredMessage]) -> bool:
-        """Return whether a message, or a batch, can also be sent while the entity is failed over (Q08).
+        """Return whether a message, or a batch, can also be sent while the entity is failed over.
 
         Each message must be small enough to be parked. A batch that is too large to be parked whole is split.
         """

@@ -45,12 +45,12 @@ AS_DOCUMENTED: Final[Triggers] = MappingProxyType(
         NotImplementedHere: FailureClass.CALLER,
         ObjectClosed: FailureClass.CALLER,
         FactoryFaulted: FailureClass.CALLER,
-        # Some messages of the batch are stored already: parking the batch would store them twice.
+        # Some messages of the batch are stored already, and parking the batch would store them twice.
         PartlyStored: FailureClass.CALLER,
     }
 )
-"""The table that follows Microsoft's documentation (R031): every messaging error that is not transient triggers
-failover, except unauthorised and server busy. So disabled, missing and full entities, and messages that are too large,
+"""The table that follows Microsoft's documentation: every messaging error that is not transient triggers
+failover, except Unauthorized and ServerBusy. So disabled, missing and full entities, and messages that are too large,
 trigger failover."""
 
 

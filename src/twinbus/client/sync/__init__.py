@@ -5,7 +5,7 @@
     with MessagingFactory.from_connection_string(text) as factory:
         factory.create_queue_client("orders").send(BrokeredMessage("two pounds of apples"))
 
-All classes are thread-safe. Each object wraps an object from `twinbus.client`: its calls run on an event loop in a
+All classes are thread-safe. Each object wraps an object from `twinbus.client`. The calls run on an event loop in a
 background thread, and raise the same errors.
 """
 

@@ -1,7 +1,7 @@
 """The background loop: one thread with an event loop for all blocking factories of a process.
 
-Owns the thread, which starts with the first call and stops with the process, after closing open factories and
-managers, and the base classes of the blocking wrappers.
+Owns the thread and the base classes of the blocking wrappers. The thread starts with the first call. At process exit,
+the thread closes open pairs, factories and managers, and then stops.
 """
 
 from __future__ import annotations
@@ -132,7 +132,10 @@ def call_blocking(function: Callable[[], T]) -> T:
 
 
 def read_blocking(function: Callable[[], T]) -> T:
-    """Call a function that only reads, on the background loop. Unlike `call_blocking`, this works in listeners, too."""
+    """Call a function that only reads, on the background loop.
+
+    Listeners may use this function, but not `call_blocking`.
+    """
     return function() if _get_background_loop().is_current_thread else call_blocking(function)
 
 

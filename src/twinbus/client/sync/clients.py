@@ -89,7 +89,7 @@ class BlockingSender(BlockingEntity[InnerSenderT]):
     def can_be_parked(self, messages: BrokeredMessage | Iterable[BrokeredMessage]) -> bool:
         """Return whether a message, or a batch, can also be sent while the entity is failed over.
 
-        True if each message is small enough to be parked. False if the factory is not paired.
+        The result is True if each message is small enough to be parked, and False if the factory is not paired.
         """
         return self.inner.can_be_parked(messages)
 
@@ -159,7 +159,7 @@ class BlockingReceiver(BlockingEntity[InnerReceivingT]):
         *,
         transaction: Transaction | None = None,
     ) -> None:
-        """Defer a message: from now on only `receive_deferred` returns it, by its sequence number."""
+        """Defer a message, so that only `receive_deferred` returns it, by its sequence number."""
         run_blocking(lambda: self.inner.defer(message, properties_to_modify, transaction=unwrap(transaction)))
 
     def dead_letter(
@@ -178,11 +178,14 @@ class BlockingReceiver(BlockingEntity[InnerReceivingT]):
         return run_blocking(lambda: self.inner.renew_lock(message))
 
     def receive_deferred(self, *sequence_numbers: int) -> list[BrokeredMessage]:
-        """Receive deferred messages by sequence number. Raise MessageNotFound if one is not deferred or is locked."""
+        """Receive deferred messages by sequence number.
+
+        Raise MessageNotFound if a message is locked or not deferred.
+        """
         return run_blocking(lambda: self.inner.receive_deferred(*sequence_numbers))
 
     def peek(self, from_sequence_number: int | None = None) -> BrokeredMessage | None:
-        """Return the next message without locking it: from a sequence number, or after the last message peeked."""
+        """Return the next message, from a sequence number or after the last message peeked, without locking it."""
         return run_blocking(lambda: self.inner.peek(from_sequence_number))
 
     def peek_batch(self, max_count: int, from_sequence_number: int | None = None) -> list[BrokeredMessage]:
@@ -210,7 +213,10 @@ class _LinkReceiver(BlockingReceiver[InnerReceiverT]):
         return run_blocking(lambda: self.inner.renew_locks(messages))
 
     def delete_batch(self, max_count: int, before: dt.datetime | None = None) -> int:
-        """Delete up to `max_count` of the oldest unlocked messages; return how many were deleted."""
+        """Delete up to `max_count` of the oldest unlocked messages (with `before`, only messages enqueued before then).
+
+        Return the number of deleted messages.
+        """
         return run_blocking(lambda: self.inner.delete_batch(max_count, before))
 
 

@@ -62,7 +62,10 @@ class MessagingFactory(BlockingObject[factory.MessagingFactory]):
         return SubscriptionClient(call_blocking(lambda: self.inner.create_subscription_client(topic, name, mode)))
 
     def create_message_sender(self, path: str, *, via: str | None = None) -> MessageSender:
-        """Create a sender for a queue or a topic. With `via`, messages go through that queue, as transactions need."""
+        """Create a sender for a queue or a topic.
+
+        With `via`, messages go to that entity first and from there to `path`, so that a transaction can cover both.
+        """
         return MessageSender(call_blocking(lambda: self.inner.create_message_sender(path, via=via)))
 
     def create_message_receiver(
@@ -95,7 +98,7 @@ class MessagingFactory(BlockingObject[factory.MessagingFactory]):
         return MessageInspector(call_blocking(lambda: self.inner.create_message_inspector(path)))
 
     def transaction(self) -> Transaction:
-        """Create a transaction: its sends and settlements are committed together or rolled back together."""
+        """Create a transaction, whose sends and settlements are committed together or rolled back together."""
         return Transaction(call_blocking(self.inner.transaction))
 
     # --- state --------------------------------------------------------------------------------------------------------
@@ -123,7 +126,7 @@ class MessagingFactory(BlockingObject[factory.MessagingFactory]):
     def watch(self, watcher: Callable[[MessagingFactory], None]) -> None:
         """Call `watcher` on the client's own thread whenever `state` or `is_connected` has changed.
 
-        The watcher must not block: a blocking call raises RuntimeError.
+        The watcher must not block. A blocking call in a watcher raises RuntimeError.
         """
         call_blocking(lambda: self.inner.watch(lambda _: watcher(self)))
 

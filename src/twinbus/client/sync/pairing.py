@@ -1,4 +1,4 @@
-"""Blocking pairs of namespaces, wrappers around `twinbus.client.pairing`."""
+"""Pairing of namespaces for the blocking client: wrappers around the classes of `twinbus.client.pairing`."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class Pairing(BlockingObject[pairing.Pairing]):
 
     @property
     def backlog_queue_count(self) -> int:
-        """Number of backlog queues that exist or were created."""
+        """Number of backlog queues; 0 until the secondary has been prepared."""
         return self.inner.backlog_queue_count
 
     @property
     def is_protected(self) -> bool:
-        """Whether the backlog queues exist. False only until a secondary that is not required is prepared."""
+        """Whether the backlog queues exist. With `require_secondary=False`, pairing does not wait for them."""
         return self.inner.is_protected
 
     @property
@@ -58,15 +58,15 @@ class Pairing(BlockingObject[pairing.Pairing]):
 
     @property
     def entities(self) -> tuple[EntityStatus, ...]:
-        """State of each entity that has a sender, from this client's memory, without any request."""
+        """State of each entity that has a sender, as this client knows it, without a request."""
         return read_blocking(lambda: self.inner.entities)
 
     def entity(self, path: str) -> EntityStatus:
-        """Return the state of one entity from this client's memory, without any request."""
+        """Return the state of one entity as this client knows it, without a request."""
         return read_blocking(lambda: self.inner.entity(path))
 
     def resend_refused(self, path: str | None = None) -> int:
-        """Resend the spool's refused messages, or only one entity's; return how many."""
+        """Requeue the spool's refused messages, or only one entity's, and return their number."""
         return run_blocking(lambda: self.inner.resend_refused(path))
 
     def status(self) -> PairingStatus:
@@ -88,5 +88,5 @@ class Pairing(BlockingObject[pairing.Pairing]):
         call_blocking(lambda: self.inner.metrics(registry))
 
     def mark_path_healthy(self, path: str) -> None:
-        """Mark an entity as healthy: send to the primary again at once, without waiting for a ping."""
+        """Mark an entity as healthy, so that sends go to the primary again at once, without waiting for a ping."""
         call_blocking(lambda: self.inner.mark_path_healthy(path))

@@ -71,7 +71,7 @@ _DURATION_RANGES: Final = {
     **SETTABLE_RANGES,
     "duplicate_window_ms": (limits.EMULATOR_WINDOW_MIN_MS, limits.DUPLICATE_WINDOW_MAX_MS),
 }
-"""Valid durations by field: the emulator allows duplicate detection windows from PT5S, Service Bus from PT20S."""
+"""Valid durations by field. The emulator allows duplicate detection windows from PT5S, Service Bus from PT20S."""
 _LOGGING_TYPES: Final = ("File", "Console", "File,Console", "Console,File")
 
 
@@ -79,7 +79,7 @@ def read(file: Path, content: object, name: str | None, check_rule: RuleCheck = 
     """Return the name and the plan of the namespace called `name`, or of the only namespace if None."""
     top = Section(Location(file), content, ("$schema", "UserConfig"))
     config = top.require("UserConfig", lambda location, value: Section(location, value, ("Namespaces", "Logging")))
-    # `Logging` is checked but has no effect: a server logs to its standard error.
+    # `Logging` is checked but has no effect, because a server logs to its standard error.
     config.get(
         "Logging", lambda location, value: Section(location, value, ("Type",)).get("Type", choice(*_LOGGING_TYPES))
     )

@@ -40,7 +40,7 @@ _FLUSH_POLL_S: Final = 0.01
 MAX_RESERVED_CREDIT: Final = 256
 """The total credit that the browse links of one connection reserve for fragments of other processes.
 
-Messages for reserved credit must be accepted, whether or not the client reads.
+The connection must accept messages for reserved credit, even if the client does not read them.
 """
 
 
@@ -167,7 +167,7 @@ class BrowseLink:
         self._budget.change_reserved(count)
 
     def on_admitted(self) -> None:
-        """Do nothing: a browse link does not wait for admission by fragments in other processes."""
+        """Do nothing, because a browse link does not wait for admission by fragments in other processes."""
 
     def deliver_browsed(self, deliveries: list[Delivery]) -> int:
         """Send messages as settled, up to the current credit; return how many were sent."""
@@ -197,7 +197,7 @@ class BrowseLink:
                 browser.drain(self._on_drained)
 
     def _drain_sequentially(self) -> None:
-        """Drain one fragment after the other: credit reserved for one fragment is not available for the next.
+        """Drain one fragment after the other, because credit reserved for one fragment is not available for the next.
 
         `MultiFragmentReceiver` drains in the same way.
         """
@@ -235,7 +235,7 @@ class BrowseLink:
             self.link.drained()
 
     def force_detach(self, error: ServiceBusError) -> None:
-        """Detach the link with an error: the entity was deleted or disabled, or the range has been browsed.
+        """Detach the link with an error, because the entity was deleted or disabled or the range has been browsed.
 
         At the end of the range, queued messages are sent first.
         """

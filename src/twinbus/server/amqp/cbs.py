@@ -1,4 +1,4 @@
-"""`$cbs`: the node to which a client sends the tokens that give its connection rights.
+"""`$cbs`: the node to which a client sends the tokens that authorize its connection.
 
 Owns: put-token. `auth.sas` verifies a token; `auth.grants` holds the resulting rights of the connection.
 """
@@ -36,7 +36,7 @@ class CbsNode:
         on_granted: Callable[[], None],
         on_login_failed: Callable[[LoginFailed], None],
     ) -> None:
-        """Create the node. `on_granted` is called for every accepted token, `on_login_failed` for every invalid one."""
+        """Create the node. `on_granted` is called for each accepted token, `on_login_failed` for each invalid token."""
         self._on_login_failed = on_login_failed
         self._grants = grants
         self._keys = keys
@@ -51,7 +51,7 @@ class CbsNode:
         audience = request.required_text("name")
         if not isinstance(request.body, str):
             raise InvalidArgument("put-token has no token: send it as a string in the body")
-        # Clients declare both kinds of tokens as "jwt", so only the text counts: `verify` rejects all but signatures.
+        # Clients declare both kinds of tokens as "jwt", so only the text counts: `verify` accepts signatures only.
         grant = sas.verify(str(request.body), audience, self._keys, self._clock.wall_ms() / 1000)
         self._grants.add(sas.scope_of(audience), grant)
         self._on_granted()

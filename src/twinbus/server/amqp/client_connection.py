@@ -74,11 +74,11 @@ IDLE_CHECK_INTERVAL_S: Final = 30.0
 NO_LINKS_TIMEOUT_S: Final = 300.0
 """A connection without links is closed after this time."""
 EXPIRY_CHECK_INTERVAL_S: Final = 60.0
-"""The longest time between two checks of token expiry: the wall clock may be set forward."""
+"""The longest time between two checks of token expiry, because the wall clock may be set forward."""
 EPOCH_PROPERTY: Final = "com.microsoft:epoch"
 """A link property: the epoch of an exclusive receiver."""
 EXCLUSIVE_IF_FREE_PROPERTY: Final = "twinbus:claim-if-free"
-"""A link property, True: the exclusive receiver displaces no other receiver, whatever its epoch."""
+"""A link property: if it is True, the exclusive receiver displaces no other receiver, even with a higher epoch."""
 MAX_ADDRESS_CHARACTERS: Final = 1_024
 MAX_BROWSE_LINKS: Final = 500
 """The maximum number of browse links per connection."""
@@ -88,7 +88,7 @@ class ClientConnection:
     """The connection of one client."""
 
     def __init__(self, gateway: Gateway, peer: Peer) -> None:
-        """Create a connection without rights: the client has to present a key or a token."""
+        """Create a connection without rights, which the client gets by presenting a key or a token."""
         self.grants = ConnectionGrants(gateway.key_registry.renew, partial(gateway.revocations.add_user, self))
         self._gateway = gateway
         self._client_id = next(gateway.id_sequence)
@@ -264,7 +264,7 @@ class ClientConnection:
             else:
                 link.detach(error=to_amqp_error(error))
             if isinstance(handler, CoordinatorLink):
-                handler.on_detached()  # roll back now: the client may never respond to the detach
+                handler.on_detached()  # roll back now, because the client may never respond to the detach
         if self.grants.is_empty:
             self._start_timer("token", self._gateway.token_timeout_s, self._require_token)
 
@@ -505,10 +505,10 @@ class ClientConnection:
             self._remove_producer(handler)
 
     def _wait_for_owners(self, owners: set[OwnerPort]) -> None:
-        """Hold all output to the client until the owners of its fragments know that the link is detached.
+        """Hold all output to the client until the owners of the link's fragments know that the link is detached.
 
-        When the client receives the response to its detach, it may assume that other receivers can get its messages.
-        The connection waits only once for an owner that does not respond: otherwise a client that constantly opens and
+        When the client receives the response to its detach, it may assume that other receivers can get the messages.
+        The connection waits only once for an owner that does not respond. Otherwise, a client that constantly opens and
         closes links would receive nothing at all.
         """
         pending = set(owners)

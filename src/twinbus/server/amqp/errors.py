@@ -1,7 +1,7 @@
 """Conversion of namespace errors to AMQP errors.
 
-Owns: the keys of an error's `info`. Only conditions that clients know and act upon are used. Additional details are in
-`info`, where clients can ignore them: the fragment that failed, which messages in a batch are stored, that a disk is
+Owns: the keys of an error's `info`. Errors have only conditions that clients know and act upon. Additional details are
+in `info`, where clients can ignore them: the fragment that failed, which messages in a batch are stored, that a disk is
 full, and whether the operation may have happened.
 """
 

@@ -35,8 +35,8 @@ log: Final = logging.getLogger(__name__)
 FIRST_DELIVERY_ID: Final = 2**28
 """The first delivery id in a session, higher than any id that a client reaches.
 
-pyamqp confuses the disposition of a received message with that of a request it sent under the same id: it drops a
-request that has the same id as a dead-lettered message.
+pyamqp confuses the disposition of a received message with the disposition of a request that it sent under the same id.
+For example, pyamqp drops a request that has the same id as a dead-lettered message.
 """
 MIN_IDLE_TIMEOUT_MS: Final = 1_000
 """The shortest idle timeout. With shorter timeouts, a thousand clients would keep the server busy with heartbeats."""
@@ -44,7 +44,7 @@ MIN_IDLE_TIMEOUT_MS: Final = 1_000
 UNAUTHENTICATED_INPUT_BYTES: Final = 33_554_432
 """The limit on input buffered by all unauthenticated clients of this process together."""
 UNAUTHENTICATED_FREE_BYTES: Final = 4_096
-"""The input that each unauthenticated client may buffer beyond the common limit: enough for a token, about 1 KB."""
+"""The input that each unauthenticated client may buffer beyond the common limit: enough for a token (about 1 KB)."""
 
 _MECHANISMS_WITHOUT_PASSWORD: Final = tuple(mechanism for mechanism in USUAL_MECHANISMS if mechanism != PLAIN)
 
@@ -53,7 +53,7 @@ def unauthenticated_limits(limits: Limits) -> Limits:
     """Return the limits for a client that is not authenticated yet.
 
     To log in, the SDKs need a session or two and both links to `$cbs`; an SDK that logs in for several entities at a
-    time attaches a pair of links for each.
+    time attaches a pair of links for each entity.
     """
     return replace(
         limits,
@@ -112,7 +112,10 @@ class Gateway:
         )
 
     def make_connection(self, now: float) -> Connection:
-        """Return the AMQP engine for an accepted socket. SASL is optional: clients with only a token do not use it."""
+        """Return the AMQP engine for an accepted socket.
+
+        SASL is optional, because clients with only a token do not use it.
+        """
         return Connection.server(self._settings, now=now, require_sasl=False)
 
     def make_client_connection(self, peer: Peer) -> ClientConnection:

@@ -1,7 +1,7 @@
 """A link on which a client sends messages to an entity.
 
-Owns: messages from transfer until accepted or rejected. A message is accepted when the broker reports that it is on
-disk. An error in one message rejects only that message.
+Owns: each message from its transfer until it is accepted or rejected. A message is accepted when the broker reports
+that the message is on disk. An error in one message rejects only that message.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class IncomingLink:
         transfer_destination: str | None = None,
         counter: UsageCounter | None = None,
     ) -> None:
-        """Accept the link and grant credit at once, because some clients need it to continue.
+        """Accept the link and grant credit at once, because some clients need credit to continue.
 
         If `transfer_destination` is set, `target` is a queue, from which messages are forwarded to that entity.
         Operations are counted in `counter`.
@@ -86,7 +86,7 @@ class IncomingLink:
         self._target.links.discard(self)
 
     def on_deliveries(self, deliveries: list[IncomingDelivery]) -> None:
-        """Store messages that arrived in one read together, and settle them together."""
+        """Store the messages of one read as one batch, and settle the messages together."""
         clock = self._namespace.clock
         self.last_used_s, now_ms = clock.monotonic_s(), clock.wall_ms()
         self._target.accessed_ms, self._target.last_used_s = now_ms, self.last_used_s
@@ -265,7 +265,7 @@ class PartitionedIncomingLink(IncomingLink):
         self._send_batches(fragment_batches)
 
     def _assign(self, delivery: IncomingDelivery, batch: IncomingBatch, fragment_batches: _FragmentBatches) -> None:
-        """Assign a delivery with a partition key, or one that contains several messages, to a fragment."""
+        """Assign a delivery to a fragment if its messages share one partition key. Otherwise send it at once."""
         keys = batch.partition_keys or batch.ping_partition_keys
         if keys.count(keys[0]) == len(keys):
             fragment_batches.add(delivery, batch, keys[0])

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 TOKEN_REQUEST_LIMITS: Final = RequestLimits(max_request_bytes=65_536, decode_limits=Limits(max_items=1_000))
-"""The limits for requests to `$cbs`, which need no rights: a token has about 300 bytes, a JWT a few thousand."""
+"""The limits for requests to `$cbs`, which need no rights. A token has about 300 bytes, a JWT a few thousand."""
 
 
 class NamespaceNodes:
@@ -53,7 +53,7 @@ class NamespaceNodes:
     ) -> None:
         """Create the nodes. `request_queue` holds the pending requests of the connection.
 
-        `on_granted` is called for every accepted token, `on_login_failed` for every invalid one.
+        `on_granted` is called for each accepted token, `on_login_failed` for each invalid token.
         """
         self._grants = grants
         self._request_queue = request_queue

@@ -1,7 +1,7 @@
 """`$outage` over AMQP: the node that starts, ends and lists rehearsed outages.
 
-Owns: the requests to this node, and the description of an outage, also for HTTP. `broker.ports.outage` implements
-outages; docs/rehearsing.md describes their use.
+Owns: the requests to this node, and the description of an outage in AMQP and HTTP responses. `broker.ports.outage`
+implements outages; docs/rehearsing.md describes their use.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from twinbus.server.amqp.transactions import Transactions
 
 MAX_DELIVERIES_PER_BATCH: Final = 64
-"""How many messages are delivered before the socket is checked again: with the largest messages, 16 MB."""
+"""How many messages (up to 16 MB) are delivered before the socket is checked again."""
 _EMPTY_REJECTED: Final = Rejected()
 _EMPTY_MODIFIED: Final = Modified()
 
@@ -94,7 +94,7 @@ class OutgoingLink:
         """Whether the client is an SDK that needs decimals in its own layout (`sdk_decimals`)."""
         self._reserved_credit = 0
         self._has_delivered = False
-        """Whether a message was delivered with the current credit; if none was, the receive is empty."""
+        """Whether a message was delivered with the current credit. If not, the receive is empty."""
         self._register()
 
     def _register(self) -> None:
@@ -176,13 +176,13 @@ class OutgoingLink:
             self.link.drained()
 
     def _count_empty_receive(self) -> None:
-        """Count an empty receive if the link is drained or detached without a delivery, after any waiting time."""
+        """Count an empty receive if the link is drained or detached without a delivery, however long it waited."""
         if self.link.credit > 0 and not self._has_delivered:
             self._counter.empty_receives += 1
         self._has_delivered = False
 
     def force_detach(self, error: ServiceBusError) -> None:
-        """Detach the link with an error: the entity was deleted or disabled, or another receiver has claimed it.
+        """Detach the link with an error. The entity was deleted or disabled, or another receiver has claimed it.
 
         A receiver with a newer claim gets the messages that this link has locked.
         """
@@ -222,11 +222,11 @@ class OutgoingLink:
         if self.receive_and_delete:
             return
         for fragment, fragment_deliveries in self._by_fragment(deliveries):
-            with suppress(ServiceBusError):  # the store is down: the messages become available when their locks expire
+            with suppress(ServiceBusError):  # if the store is down, the messages stay locked until their locks expire
                 fragment.settlement.release(_lock_numbers(fragment, fragment_deliveries), ignore)
 
     def _return_messages(self, fragment: FragmentPort, deliveries: list[OutgoingDelivery]) -> None:
-        """Make messages that the client has seen available again.
+        """Unlock messages that were delivered to the client, so that they are delivered again.
 
         Messages from an exclusive receiver get a higher delivery count, so that the receiver recognises them.
         """
@@ -340,7 +340,7 @@ class OutgoingLink:
     def _select_settlement(
         self, settlement: SettlementPort, state: object
     ) -> tuple[Callable[[list[int], OnDone], list[int]], Composite]:
-        """Return the settlement operation for an outcome, and the state with which it is confirmed."""
+        """Return the settlement operation for an outcome, and the state that confirms the settlement."""
         if isinstance(state, Accepted):
             return settlement.complete, ACCEPTED
         if isinstance(state, Rejected):

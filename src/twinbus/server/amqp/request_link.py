@@ -119,7 +119,10 @@ class Request:
     """A parsed request."""
 
     def __init__(self, message: Message, transaction: Transaction | None = None) -> None:
-        """Parse a request, which may belong to a `transaction`. Raise MalformedMessage if it cannot be decoded."""
+        """Parse a request, which may belong to a `transaction`.
+
+        Raise MalformedMessage if the request cannot be decoded.
+        """
         self.transaction = transaction
         try:
             properties = message.properties
@@ -131,7 +134,7 @@ class Request:
             raise MalformedMessage(f"the request is malformed: {error.description}") from None
 
     def required_text(self, name: str) -> str:
-        """Return a required property as text. Raise InvalidArgument if it is missing or not a string."""
+        """Return a required property as text. Raise InvalidArgument if the property is missing or not a string."""
         value = self.properties.get(name) if isinstance(self.properties, dict) else None
         if not isinstance(value, str):
             raise InvalidArgument(f"the request needs a property {name!r} that is a string")
@@ -203,7 +206,7 @@ class RequestLink:
 
     @property
     def is_busy(self) -> bool:
-        """Always True: an idle link costs nothing, and clients do not expect to lose it."""
+        """Always True, because an idle link costs nothing, and clients do not expect to lose it."""
         return True
 
     def on_deliveries(self, deliveries: list[IncomingDelivery]) -> None:

@@ -68,7 +68,7 @@ class SessionLink(OutgoingLink):
 
     @property
     def is_busy(self) -> bool:
-        """Always True: the link waits for a session or holds one, and the session's lock limits how long."""
+        """Always True, because the wait for a session and the session lock have time limits of their own."""
         return True
 
     def _register(self) -> None:
@@ -136,7 +136,7 @@ class SessionLink(OutgoingLink):
             self.link.refuse(to_amqp_error(OperationTimeout(text)))
 
     def force_detach(self, error: ServiceBusError) -> None:
-        """Detach or refuse the link with an error: the entity was deleted or disabled, or the session was lost."""
+        """Detach or refuse the link with an error. The entity was deleted or disabled, or the session was lost."""
         if self.is_closed:
             return  # another fragment has detached the link already
         self.is_closed = True

@@ -40,7 +40,7 @@ class SocketBackpressure:
         connection = peer.connection
         if connection.queued_bytes <= MAX_QUEUED_BYTES:
             return True
-        if not connection.output_bytes:  # a session window is full: only the client can open it
+        if not connection.output_bytes:  # a session window is full, and only the client can open it
             peer.awaits_window = True
         elif not self._is_resume_scheduled:
             self._is_resume_scheduled = True

@@ -2,7 +2,7 @@
 
     rules = await apply_command(administration, KeyCommand("rotate", "sender", entity="orders"), now)
 
-Owns: the conversion between authorization rules and keys. A rule always has two secrets: if the secondary secret is
+Owns: the conversion between authorization rules and keys. A rule always has two secrets. If the secondary secret is
 revoked, a new random secret that is never shown replaces it. `revocation` closes links that depend on an old secret.
 """
 
@@ -57,7 +57,7 @@ async def apply_command(administration: EntityManager, command: KeyCommand, now:
                 f"'{command.entity}' is a subscription, which has no keys of its own: use those of its topic"
             )
         before = {rule.name: rule for rule in description.authorization_rules}
-        # `force`, because an entity needs no key with Manage: the keys of the namespace can manage it.
+        # `force`, because an entity needs no key with Manage: the keys of the namespace can manage the entity.
         keys = key_file.apply_command(
             [_to_key_rule(rule) for rule in before.values()], msgspec.structs.replace(command, force=True), now
         )

@@ -1,7 +1,8 @@
 """The rights of one connection: the grants from its tokens or its password.
 
-Owns: the grants of a connection and the time at which the next grant expires. Knows nothing of links: the connection
-checks its links again when a grant has expired or a key was changed. Every check uses the current state of the key.
+Owns: the grants of a connection and the time at which the next grant expires. Knows nothing of links, because the
+connection checks its links when a grant has expired or a key was changed. Every check uses the current state of the
+key.
 """
 
 from __future__ import annotations

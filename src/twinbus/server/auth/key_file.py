@@ -4,12 +4,12 @@
     rules = apply_command(rules, KeyCommand("rotate", "sender"), now)    # KeyChangeRefused says why
     write_rules(file, rules)
 
-Owns: the format of the file, and which changes are allowed. A rule has one secret, and a second one while clients move
-from one secret to the other. This module generates secrets; they never appear in a repr, a log or an error. `keys`
-defines the rights of a key; `key_socket` tells a running server about a change.
+Owns: the format of the file, and which changes are allowed. A rule has a primary secret, and also a secondary secret
+while clients move from the old secret to the new. This module generates secrets; secrets never appear in a repr, a log
+or an error. `keys` defines the rights of a key; `key_socket` tells a running server about a change.
 
 The file is `{"rules": [...]}`. A file with a single rule, `{"name": ..., "primary": ...}`, is read as well: earlier
-versions wrote such files, and operators may write one by hand.
+versions wrote such files, and operators may write such a file by hand.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The keys of a namespace and of its queues and topics, indexed by name, by entity and by secret.
 
-Owns: the lookup of keys by name, and the index of the authorization rules of all entities. `refresh` updates the index:
-every process that serves the namespace calls it whenever an entity is added, updated or removed. The keys of the
+Owns: the lookup of keys by name, and the index of the authorization rules of all entities. Every process that serves
+the namespace calls `refresh` whenever an entity is added, updated or removed, to update the index. The keys of the
 namespace are replaced all at once. If a change removes a secret or a right, `on_key_reduced` is called. Knows nothing
 of tokens (`sas`), links or requests.
 
@@ -99,7 +99,7 @@ class KeyRegistry:
     def check_password(self, name: str, secret: str) -> list[Grant]:
         """Return the grants for a client that presents the name and secret of a key; an empty list if no key matches.
 
-        The client does not say which entity the key belongs to: several entities may have a key with this name and
+        The client does not say which entity the key belongs to, and several entities may have a key with this name and
         secret.
         """
         rights = self._namespace_keys.check_password(name, secret)
@@ -115,7 +115,7 @@ class KeyRegistry:
         key = self._by_entity.get(owner, {}).get(name) if owner else self._namespace_keys.find(name)
         if key is grant.key or key == grant.key:
             return grant
-        # No constant-time comparison is needed: the client's secret was verified when the grant was made.
+        # No constant-time comparison is needed, because the client's secret was verified when the grant was made.
         return replace(grant, key=key) if key is not None and grant.secret in key.secrets else None
 
     def _index(self, key: Key) -> None:

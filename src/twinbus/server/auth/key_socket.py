@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger(__name__)
 
 REPLY_TIMEOUT_S: Final = 60.0
-"""How long `twinbus key` waits for the reply: the server may first have to stop a worker that does not respond."""
+"""How long `twinbus key` waits for the reply. The server may first have to stop a worker that does not respond."""
 COMMAND_TIMEOUT_S: Final = 10.0
 """How long the server waits for a command after the connection was opened."""
 DATA_DIRECTORY: Final = "data directory"
@@ -51,7 +51,7 @@ class KeyView(msgspec.Struct, frozen=True):
     has_secondary: bool = False
     changed: str | None = None
     primary: str | None = None
-    """The primary secret. This field and the following ones are None unless the command asked for secrets."""
+    """The primary secret. This field and the following fields are None unless the command asked for secrets."""
     secondary: str | None = None
     connection_string: str | None = None
 
@@ -117,7 +117,10 @@ async def serve_commands(path: Path, handle: Callable[[KeyCommand], Awaitable[Ke
 
 
 def _bind_socket(path: Path) -> socket.socket:
-    """Create the socket. An existing file is stale and is removed: only one server uses a data directory at a time."""
+    """Create the socket.
+
+    Remove an existing file, which is stale because only one server uses a data directory at a time.
+    """
     _remove_socket(path)
     sock = socket.socket(socket.AF_UNIX)
     try:

@@ -70,7 +70,7 @@ class Key:
         digest = _digest(secret)
         matches = hmac.compare_digest(digest, _digest(self.primary))
         matches |= hmac.compare_digest(digest, _digest(self.secondary or self.primary))
-        if self.emulator_secret is not None:  # the extra time reveals nothing: the name of this key is public
+        if self.emulator_secret is not None:  # the extra time reveals nothing, because the name of this key is public
             matches |= hmac.compare_digest(digest, _digest(self.emulator_secret))
         return matches
 
@@ -84,7 +84,9 @@ class KeyRing:
 
     @classmethod
     def load(cls, file: Path, *, create_missing: bool = True) -> KeyRing:
-        """Return the keys in `file`. If it is missing and `create_missing` is True, create it with a new root key.
+        """Return the keys in `file`.
+
+        If `file` is missing and `create_missing` is True, create `file` with a new root key.
 
         Raise StartError if the file cannot be trusted.
         """
@@ -160,5 +162,5 @@ class KeyRing:
 
 
 def _digest(secret: str) -> bytes:
-    """Return a digest of fixed length: the time to compare the secrets themselves would reveal their length."""
+    """Return a digest of fixed length, because the time to compare the secrets themselves would reveal their length."""
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()

@@ -1,6 +1,6 @@
 """The log of failed logins with SASL, with tokens on `$cbs`, and with tokens over HTTP.
 
-Owns: the form of a record, and the limit on records: a client that guesses keys must not fill the disk. After
+Owns: the form of a record, and the limit on records, so that a client that guesses keys does not fill the disk. After
 `MAX_RECORDS_PER_WINDOW` failures within `WINDOW_S` seconds, further failures are only counted, and the count is logged
 at the end of the window. No record contains a secret, a signature, or an unknown key name: such a name may be a secret
 that was entered in the wrong field.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger(__name__)
 
 MAX_CHECKS_PER_TURN: Final = 50
-"""How many connections are checked per turn of the event loop: thousands may use the same key."""
+"""How many connections are checked per turn of the event loop, because thousands may use the same key."""
 
 
 class KeyUser(Protocol):

@@ -53,7 +53,8 @@ class Token:
     """The fields of a token that is not verified yet."""
 
     resource: str
-    """The audience, percent-encoded as received: this exact text was signed, and clients encode in different ways."""
+    """The audience, percent-encoded as received, because this exact text was signed, and clients encode in different
+    ways."""
     signature: str = field(repr=False)
     expiry: str
     """Seconds since 1970, as signed."""
@@ -62,7 +63,7 @@ class Token:
 
     @classmethod
     def parse(cls, text: str) -> Token:
-        """Parse a token. Raise LoginFailed if it is malformed."""
+        """Parse a token. Raise LoginFailed if the token is malformed."""
         if len(text) > MAX_TOKEN_CHARACTERS:
             raise _malformed_error(f"the token has {len(text)} characters (limit: {MAX_TOKEN_CHARACTERS})")
         scheme = _SCHEME.match(text)
@@ -141,7 +142,7 @@ class Grant:
     def covers(self, requested: str) -> bool:
         """Return whether a canonical path is within the grant's scope.
 
-        A key of an entity covers only that entity: a key of queue `a` does not cover queue `a/b`.
+        A key of an entity covers only that entity. For example, a key of queue `a` does not cover queue `a/b`.
         """
         return scope_covers(self.scope, requested) and (
             not self.key.owner or path.parent_entity(requested) == self.key.owner
@@ -158,8 +159,9 @@ class KeySource(Protocol):
 def verify(token_text: str, audience: str, keys: KeySource, wall_s: float, host: str = "") -> Grant:
     """Return the grant that a token gives for `audience`, the address of an entity or a request. Raise Unauthorized.
 
-    A token for the bare `host` to which the client connected is a token for the namespace: the SDK for JavaScript
-    creates such tokens. The host must include a port, because a name without a port could be the name of an entity.
+    A token for the bare `host` to which the client connected is a token for the namespace, because the SDK for
+    JavaScript creates such tokens. The host must include a port, because a name without a port could be the name of an
+    entity.
     """
     token = Token.parse(token_text)
     scope = "" if ":" in token.scope and token.scope == host.lower() else token.scope
@@ -217,7 +219,7 @@ def verify_for_own_audience(token_text: str, keys: KeySource, wall_s: float) -> 
 
 
 def scope_of(uri: str) -> str:
-    """Return the canonical path in a token's URI, without the query: clients sign a request's URL with its query."""
+    """Return the canonical path in a token's URI, without the query that clients sign as part of a request's URL."""
     return path.canonical_key(path.relative_path(re.split(r"[?#]", uri, maxsplit=1)[0]))
 
 

@@ -85,7 +85,7 @@ async def delete_idle_entities(
     """Delete idle entities that have AutoDeleteOnIdle, at regular intervals, until cancelled.
 
     `get_idle_seconds` returns, for each worker, how long each entity has been idle, by entity id. An entity is deleted
-    if it is idle in all workers. While a worker is down, nothing is deleted: that worker's clients are about to
+    if it is idle in all workers. While a worker is down, nothing is deleted, because that worker's clients are about to
     reconnect.
     """
     while True:

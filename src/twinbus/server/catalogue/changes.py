@@ -1,7 +1,7 @@
 """Changes to the entities of a namespace.
 
 Owns: the kinds of change. The catalogue service publishes each change, and every replica applies the changes in the
-same order. Must not know when a change is allowed: the catalogue service decides that.
+same order. Must not know when a change is allowed, because the catalogue service decides that.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class EntityUpdated:
 
 @dataclass(frozen=True, slots=True)
 class EntityDeleted:
-    """An entity was deleted, a topic with its subscriptions. The records of these entities are still in the stores."""
+    """An entity was deleted (a topic with its subscriptions). The records of these entities are still in the stores."""
 
     path: str
     deleted_rows: tuple[CleanupRow, ...]

@@ -1,7 +1,7 @@
-"""Information about entities, as management clients see it.
+"""Information about entities for management clients.
 
-Owns: the conversion of the broker's entities to info objects: a partitioned entity shows the total size of its
-fragments, a topic shows the number of its filters.
+Owns: the conversion of the broker's entities to info objects. A partitioned entity has the total size of its fragments,
+and a topic has the number of its filters.
 """
 
 from __future__ import annotations

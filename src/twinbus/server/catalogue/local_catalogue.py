@@ -1,6 +1,6 @@
 """Administration of a namespace that a single process serves: changes go to the catalogue first, then to the broker.
 
-Owns: the agreement between catalogue and broker, even after a power cut between the two changes. A deleted entity's
+Owns: the consistency of catalogue and broker, even after a power cut between the two changes. A deleted entity's
 records are removed from the stores once the entity is gone from the catalogue; records left behind at a shutdown are
 removed at the next startup.
 """

@@ -1,7 +1,7 @@
 """The replica of the catalogue in a broker process.
 
-Owns: the broker's entities, kept in step with the catalogue, and the read operations of an `Administration`. Must not
-know whether a change is allowed, nor who requested it.
+Owns: the broker's entities, which it keeps consistent with the catalogue, and the read operations of an
+`Administration`. Must not know whether a change is allowed, nor who requested it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class CatalogueReplica:
     """The entities of a namespace in one process. Subclasses add the write operations of an `Administration`."""
 
     def __init__(self, namespace: Namespace, name: str) -> None:
-        """Create a replica without entities for `namespace`, which is called `name`."""
+        """Create a replica without entities; `name` is the name of the namespace."""
         self.namespace = name
         self.created_ms = 0
         self._namespace = namespace
@@ -53,7 +53,7 @@ class CatalogueReplica:
         for row, rules in entities:
             loaded.append(self._add_entity(row, rules))
             if not len(loaded) % MAX_LOADED_PER_TURN:
-                await asyncio.sleep(0)  # loading ten thousand entities takes long: let the worker send its heartbeats
+                await asyncio.sleep(0)  # let the worker send its heartbeats: loading ten thousand entities takes long
         await asyncio.gather(*[_load_entity(entity) for entity in loaded])
         for entity in loaded:
             entity.resume()
@@ -104,7 +104,7 @@ class CatalogueReplica:
     async def clean_up(self, deleted: CleanupRow, stores: Iterable[int]) -> bool:
         """Remove a deleted entity's records from `stores`, and return whether all were removed.
 
-        If a store is unavailable, its records and those in the stores after it stay until the next startup.
+        If a store is unavailable, the records in that store and in the stores after it stay until the next startup.
         """
         for store in stores:
             removed: asyncio.Future[ServiceBusError | None] = asyncio.get_running_loop().create_future()
@@ -123,7 +123,10 @@ class CatalogueReplica:
     # --- reads --------------------------------------------------------------------------------------------------------
 
     async def refresh(self, entities: Sequence[Queue | Topic | Subscription]) -> None:
-        """Update the counters of entities before clients read them; here all counters are local, so do nothing."""
+        """Update the counters of entities before clients read them.
+
+        The default does nothing: all counters are local.
+        """
 
     async def get(self, path: str) -> EntityInfo:
         """Return the entity at `path`. Raise EntityNotFound if there is none."""

@@ -84,7 +84,7 @@ class CatalogueEntry:
         return len(self.row.fragments) > 1
 
     def set_outage(self, outage: Outage | None) -> None:
-        """Do nothing: only the process that serves the entity applies an outage."""
+        """Do nothing, because only the process that serves the entity applies an outage."""
 
 
 class CatalogueService:
@@ -127,7 +127,8 @@ class CatalogueService:
     async def open(self, open_catalogue: Callable[[], Catalogue], store_count: int) -> None:
         """Open and read the catalogue.
 
-        Raise StoreUnavailable if an entity has a fragment in a store that does not exist; `store_count` stores exist.
+        `store_count` is the number of existing stores. Raise StoreUnavailable if an entity has a fragment in another
+        store.
         """
         self._catalogue = await self._run_in_thread(open_catalogue)
         rows = await self._run_in_thread(self._catalogue.entities)
@@ -140,7 +141,7 @@ class CatalogueService:
         self._warn_of_weak_secrets()
 
     def _warn_of_weak_secrets(self) -> None:
-        """Log entities whose keys have short secrets: early versions accepted secrets of any length."""
+        """Log entities whose keys have short secrets, because early versions accepted secrets of any length."""
         for entry in self.entities.values():
             weak = [rule.name for rule in getattr(entry.description, "authorization_rules", ()) if rule.is_weak]
             if weak:
@@ -265,7 +266,7 @@ class CatalogueService:
         return rule
 
     async def update_rule(self, subscription: str, rule: RuleDescription) -> RuleDescription:
-        """Replace the rule with the same name, keeping its name and creation time."""
+        """Replace the rule with the same name. The spelling of the name and the creation time do not change."""
         cost = self._check_rule_cost(rule)
         async with self._change_lock:
             entry = self._find_subscription(subscription)
@@ -383,7 +384,7 @@ class CatalogueService:
                 raise NotAllowed(f"cannot forward to the subscription '{destination.path}': forward to its topic")
 
     def _check_stores_available(self, entry: CatalogueEntry) -> None:
-        """Raise StoreUnavailable if a store of a partitioned entity is down: its fragments change together."""
+        """Raise StoreUnavailable if a store of a partitioned entity is down, because its fragments change together."""
         for store in entry.row.fragments if entry.is_partitioned else ():
             if self._unavailable_reason(store) is not None:
                 raise StoreUnavailable(

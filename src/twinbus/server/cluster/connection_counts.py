@@ -3,10 +3,10 @@
     counts = ConnectionCounts(descriptor, workers)      # memory that the supervisor created
     acceptor = Acceptor(sock, admission, counts.balancer_for(port, number))
 
-A new connection wakes all workers, and the first worker would accept it: a few connections could all end up in one
+A new connection wakes all workers. If the first worker always accepted it, a few connections could all end up in one
 process while the other processes idle. So a worker with no more connections than any other worker accepts at once. A
-worker with more connections first waits some milliseconds for the other workers, and then accepts anyway: the other
-workers may have stopped.
+worker with more connections first waits some milliseconds for the other workers, and then accepts anyway, because the
+other workers may have stopped.
 
 Owns: the shared counts, and how long a worker waits. The `acceptor` module accepts the connections.
 """
@@ -38,7 +38,7 @@ class ConnectionCounts:
     def create_memory(workers: int, ports: int) -> int:
         """Create the memory with all workers absent, and return its descriptor, which workers inherit.
 
-        The memory has no file name, which a cleanup of temporary files could remove.
+        The memory is not a named file, which a cleanup of temporary files could remove.
         """
         descriptor = os.memfd_create("twinbus-connection-counts")
         os.write(descriptor, ABSENT.to_bytes(_WIDTH, "little") * workers * ports)
@@ -65,12 +65,12 @@ class WorkerAcceptBalancer:
         self._is_open = False
 
     def start(self) -> None:
-        """Publish this worker's count: from now on other workers may wait for this worker."""
+        """Publish this worker's count, so that other workers may wait for this worker."""
         self._is_open = True
         self._row[self._number] = self._count
 
     def stop(self) -> None:
-        """Mark this worker as absent: other workers no longer wait for this worker."""
+        """Mark this worker as absent, so that other workers no longer wait for this worker."""
         self._is_open = False
         self._row[self._number] = ABSENT
 

@@ -124,7 +124,10 @@ class OutageEnded(Message):
 
 
 class IdentityReloaded(Message):
-    """Keys, certificate or log level were reloaded; None means unchanged. Never log this message: keys are secret."""
+    """Keys, certificate or log level were reloaded; None means unchanged.
+
+    Never log this message, because it has keys.
+    """
 
     keys: list[Key]
     certificate: tuple[str, str] | None
@@ -185,7 +188,7 @@ class CatalogueSnapshot(msgspec.Struct, array_like=True):
 
 
 class Start(Message):
-    """Start a worker: settings, sockets, stores and catalogue. Never log this message: keys are secret."""
+    """Start a worker with settings, sockets, stores and catalogue. Never log this message, because it has keys."""
 
     workers: int
     run_folder: str
@@ -259,14 +262,14 @@ class CleanupFinished(Message):
 
 
 class CreateEntity(Message):
-    """Create a queue or a topic. The result is its path."""
+    """Create a queue or a topic. The result is the entity's path."""
 
     path: str
     description: EncodedDescription
 
 
 class CreateSubscription(Message):
-    """Create a subscription. The result is its path."""
+    """Create a subscription. The result is the subscription's path."""
 
     topic: str
     name: str
@@ -282,7 +285,7 @@ class UpdateEntity(Message):
 
 
 class DeleteEntity(Message):
-    """Delete an entity. The result is its path."""
+    """Delete an entity. The result is the entity's path."""
 
     path: str
 
@@ -309,7 +312,7 @@ class DeleteRule(Message):
 
 
 class BeginOutage(Message):
-    """Begin a rehearsed outage. The result is its description."""
+    """Begin a rehearsed outage. The result is the outage's description."""
 
     path: str
     kind: OutageKind

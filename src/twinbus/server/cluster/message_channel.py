@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 _LENGTH: Final = Struct(">I")
 MAX_FRAME_BYTES: Final = 268_435_456
-"""The largest frame: the messages that one event-loop turn sends to a fragment are always smaller."""
+"""The largest frame. The messages that one event-loop turn sends to a fragment are always smaller."""
 SOCKET_BUFFER_BYTES: Final = 4_194_304
-"""The size of the kernel's socket buffers: larger buffers let both processes handle more messages per turn."""
+"""The size of the kernel's socket buffers. Larger buffers let both processes handle more messages per turn."""
 REQUEST_DECODER: Final = msgspec.msgpack.Decoder(tuple[int, Request])
 REPLY_DECODER: Final = msgspec.msgpack.Decoder(tuple[int, Reply])
 

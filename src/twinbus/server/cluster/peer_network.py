@@ -1,8 +1,8 @@
 """The connections between this process and all other processes of the namespace.
 
 Owns: one connection to every other process, reconnected until this process exits, and the connections that other
-processes open to this one. Requests arrive on connections opened by other processes (`PeerServer`); this process sends
-its own requests on the connections that it opened (`PeerClient`).
+processes open to this process. Requests arrive on connections opened by other processes (`PeerServer`); this process
+sends its own requests on the connections that it opened (`PeerClient`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Requests from one other process for the fragments of this process.
 
-Owns: the consumers, browsers and transactions of that process, which are closed when it disconnects. The broker carries
-out these requests in the same way as requests from clients connected to this process.
+Owns: the consumers, browsers and transactions of the other process, which are closed when that process disconnects. The
+broker carries out these requests in the same way as requests from clients connected to this process.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ class PeerServer:
     def entity(self, entity_id: int) -> Queue | Topic | Subscription:
         """Return the entity with this id.
 
-        Raise StoreUnavailable if there is none: the two processes apply catalogue changes at different times.
+        Raise StoreUnavailable if there is none, because the two processes apply catalogue changes at different times.
         """
         entities = self.namespace.entities
         known = self._entities_by_id.get(entity_id)

@@ -1,8 +1,8 @@
 """The supervisor: the parent process of the workers that serve a namespace.
 
-Owns: the data directory and its catalogue, the listening sockets, and the workers. The supervisor serves no clients:
-while it is down, clients send and receive messages, but entities cannot be changed. Workers inherit its lock on the
-data directory, so that no other server opens the stores while a worker runs.
+Owns: the data directory and its catalogue, the listening sockets, and the workers. The supervisor serves no clients.
+While the supervisor is down, clients can send and receive messages, but entities cannot be changed. Workers inherit the
+supervisor's lock on the data directory, so that no other server opens the stores while a worker runs.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Supervisor:
         if changes.log_level is not None:
             self._settings = replace(self._settings, log_level=changes.log_level)
             logs.set_level(changes.log_level)
-        # No await before `publish`: a worker that starts now either starts with the new values or is notified of them.
+        # No await before `publish`, so that a worker that starts now has the new values or is notified of them.
         files = self._certificate_files() if changes.certificate is not None else None
         await self._workers.publish(IdentityReloaded(list(changes.keys.all_keys), files, changes.log_level))
         return self._make_ready_file()
@@ -120,7 +120,7 @@ class Supervisor:
         return CatalogueEntityManager(self._catalogue)
 
     async def wait_for_revocations(self) -> None:
-        """Do nothing: `apply` already waits until the workers have closed the links whose rights were revoked."""
+        """Do nothing, because `apply` waits until the workers have closed the links whose rights were revoked."""
 
     def _make_ready_file(self) -> ReadyFile:
         ports = {listener: sockets[0].getsockname()[1] for listener, sockets in self._sockets.items()}
@@ -185,7 +185,7 @@ class Supervisor:
         return str(self._certificate.certificate_file), str(self._certificate.key_file)
 
     def _encode_catalogue(self) -> bytes:
-        """Return the encoded catalogue, cached per version: all workers start at once, and encoding is expensive."""
+        """Return the encoded catalogue. The cache per version saves time, because all workers start at once."""
         if self._encoded_catalogue[0] != self._workers.version:
             snapshot = CatalogueSnapshot(
                 [
@@ -224,7 +224,7 @@ def _worker_settings(settings: ServeSettings) -> dict[str, Any]:
 
 
 MAX_FOLDER_CHARACTERS: Final = 80
-"""The longest path of a parent folder: the path of a Unix socket has at most 107 characters."""
+"""The longest path of a parent folder, because the path of a Unix socket has at most 107 characters."""
 _PREFIX: Final = "twinbus-"
 
 
@@ -274,7 +274,7 @@ class CatalogueEntityManager:
         self._catalogue = catalogue
 
     async def get(self, path: str) -> CataloguedEntity:
-        """Return an entity; a partitioned one has the total size of its fragments. Raise EntityNotFound if missing."""
+        """Return an entity, with the total size of all its fragments. Raise EntityNotFound if there is none."""
         entry = self._catalogue.find(path)
         description = entry.description
         if isinstance(description, SubscriptionDescription) or not entry.is_partitioned:

@@ -116,7 +116,7 @@ class ClusterReportService(PairingReports):
     """Reports from paired clients to all workers, stored in the supervisor."""
 
     def __init__(self, connection: ControlConnection) -> None:
-        """Create a service that stores no reports itself: the supervisor stores them."""
+        """Create a service that passes reports to the supervisor, which stores them."""
         self._connection = connection
 
     async def put(self, report: Report) -> None:

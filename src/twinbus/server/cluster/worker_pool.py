@@ -27,7 +27,8 @@ log: Final = logging.getLogger(__name__)
 
 IDLE_TIMEOUT_S: Final = 1.0
 CHECKS_PER_TIMEOUT: Final = 10
-"""Checks are counted, not seconds, as in `worker_process`: a paused supervisor must not count against workers."""
+"""Checks are counted, not seconds, as in `worker_process`, so that a paused supervisor does not count against
+workers."""
 APPLY_TIMEOUT_S: Final = 60.0
 """The timeout for an `Apply` request; workers that do not confirm a change are killed earlier."""
 
@@ -154,7 +155,7 @@ class WorkerPool:
 
 
 def _log_failure(task: asyncio.Task[None]) -> None:
-    """Log the failure of the task that runs a worker: the worker will not be restarted again."""
+    """Log the failure of the task that runs a worker. The worker will not be restarted again."""
     if not task.cancelled() and task.exception() is not None:
         log.critical("the supervisor has failed: restart the server", exc_info=task.exception())
 

@@ -1,8 +1,8 @@
 """A worker process, in the supervisor: started, watched, and restarted when it exits.
 
-Owns: the worker's current process and its state. A process that sends no heartbeats is killed: a process that was only
-slow would otherwise resume with an outdated catalogue. A new process is started only after the last one has exited, so
-that no store has two owners.
+Owns: the worker's current process and its state. A process that sends no heartbeats is killed, because a process that
+was only slow would otherwise resume with an outdated catalogue. A new process is started only after the last one has
+exited, so that no store has two owners.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ log: Final = logging.getLogger(__name__)
 RESTART_PAUSE_S: Final = (0.1, 5.0)
 """The first and the longest pause before a worker is restarted."""
 STABLE_AFTER_S: Final = 10.0
-"""After serving this long, a worker that exits is restarted with the shortest pause again."""
+"""A worker that exits after serving this long is restarted with the shortest pause."""
 CHECKS_PER_TIMEOUT: Final = 10
-"""How often a worker is checked for heartbeats within its timeout. Checks are counted, not seconds: if the
-supervisor or the machine is paused, that counts as one missed check."""
+"""How often a worker is checked for heartbeats within its timeout. Checks are counted, not seconds, so that a pause of
+the supervisor or the machine counts as one missed check."""
 START_TIMEOUT_S: Final = 60.0
-"""The heartbeat timeout for a worker that is starting: opening stores may delay its heartbeats."""
+"""The heartbeat timeout for a worker that is starting, because opening stores may delay its heartbeats."""
 EXIT_GRACE_S: Final = 1.0
 """How long a process may take to exit after its control socket is closed."""
 STOP_TIMEOUT_S: Final = 12.0
-"""How long a worker may take to stop: closing its connections may take 5 s, and its stores 3 s."""
+"""How long a worker may take to stop. Closing its connections may take 5 s, and its stores 3 s."""
 
 
 class WorkerState(Enum):
@@ -60,7 +60,7 @@ class WorkerState(Enum):
     """The worker was sent the catalogue and is loading it; from now on, every change is sent to the worker."""
     LOADED = "loaded"
     ADMITTED = "admitted"
-    """The worker may accept clients: from now on every change must be confirmed by the worker."""
+    """The worker may accept clients. From now on, the worker must confirm every change."""
     SERVING = "serving"
 
 
@@ -247,7 +247,10 @@ class WorkerProcess:
         self._on_state(self)
 
     def _on_connection_lost(self) -> None:
-        """Handle a closed control socket: usually the process is exiting; if not, kill it after a grace period."""
+        """Handle a closed control socket.
+
+        Usually the process is exiting. If not, kill the process after a grace period.
+        """
         process = self._process
         self._set_state(WorkerState.DOWN)
 

@@ -1,4 +1,4 @@
-"""Reading a configuration file; its suffix decides the format.
+"""Reading a configuration file, whose suffix decides the format.
 
 Owns: the choice of the format. `toml` reads the settings, and `model.entity_file` the entities of both formats.
 """

@@ -1,8 +1,8 @@
 """Applying a plan to a namespace: missing entities are created, different entities updated, other entities left alone.
 
 Owns: the order of the steps. The whole plan is checked against the namespace before anything is changed. If the server
-is stopped meanwhile, the next startup completes the plan. A plan is applied before the server listens, so that no
-client sees a half-applied plan.
+is stopped in the meantime, the next startup completes the plan. A plan is applied before the server listens, so that
+no client sees a half-applied plan.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ log: Final = logging.getLogger(__name__)
 
 _FORWARD_FIELDS: Final = ("forward_to", "forward_dead_lettered_to")
 _SET_AFTER_CREATION: Final = (*_FORWARD_FIELDS, "authorization_rules")
-"""Fields set by an update after creation: a forwarding target may not exist yet, and rules get dates when updated."""
+"""Fields set by an update after creation, because a forwarding target may not exist yet, and rules get dates when
+updated."""
 
 
 class ExistingEntity(Protocol):
@@ -198,7 +199,7 @@ def _merge_description(before: Description, desired: DesiredEntity, now_ms: int)
         rules: tuple[AuthorizationRule, ...] = values["authorization_rules"]  # type: ignore[assignment]
         values["authorization_rules"] = tuple(_with_dates(rule, present.get(rule.name), now_ms) for rule in rules)
     if getattr(before, "enable_partitioning", False) and isinstance(size_mb := values.get("max_size_mb"), int):
-        # `before` has the total size of all fragments: without the conversion, every startup would update the entity.
+        # `before` has the total size of all fragments. Without the conversion, every startup would update the entity.
         values["max_size_mb"] = partitioned_size_mb(size_mb)
     return replace(before, **values)  # type: ignore[arg-type]  # the file's readers know the types
 

@@ -1,7 +1,7 @@
 """The settings of a server, and the errors that stop it from starting.
 
 Owns: the options of `twinbus serve`, their defaults and their valid values. Knows only the option names of the command
-line: an error names the invalid option. Disks and ports are not checked until they are used.
+line, because an error names the invalid option. Disks and ports are not checked until they are used.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class StartError(Exception):
 
 
 class ConfigurationError(StartError):
-    """The configuration is invalid: the server cannot start until the configuration is changed."""
+    """The configuration is invalid, so the server cannot start until the configuration is changed."""
 
 
 class StoppedBeforeReady(Exception):
@@ -90,11 +90,13 @@ class ServeSettings:
     plaintext: tuple[str, ...] = ()
     """Protocols that are served without TLS even if other machines can reach `host`."""
     workers: int = 1
-    """The number of worker processes. If more than one, a supervisor starts them, and each worker owns some stores."""
+    """The number of worker processes. If there are several, a supervisor starts them, and each worker owns some
+    stores."""
     worker_timeout_s: float = 5.0
     """A worker that sends no heartbeat for this long is killed and restarted."""
     stores: int | None = None
-    """The number of stores in the data directory. None: the current number, or `DEFAULT_STORES` for a new directory."""
+    """The number of stores in the data directory (default: the current number, or `DEFAULT_STORES` for a new
+    directory)."""
     store_dirs: tuple[Path, ...] = ()
     """Directories in which new stores are created, in turn (default: the data directory)."""
     ready_file: Path | None = None
@@ -122,7 +124,8 @@ class ServeSettings:
     usage_days: int = 0
     """How many days usage records are kept; 0 keeps them forever."""
     sync: bool = True
-    """Whether commits are synced to disk. False only for tests and measurements: accepted messages can be lost."""
+    """Whether commits are synced to disk. False is only for tests and measurements, because accepted messages can be
+    lost."""
     limits: NamespaceLimits = field(default_factory=NamespaceLimits)
     keys: tuple[Key, ...] = ()
     """Keys in addition to the root key, which is in the data directory."""

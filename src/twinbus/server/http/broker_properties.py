@@ -58,12 +58,15 @@ _CONTENT_TYPE_PATTERN: Final = re.compile(r"[ -~]{1,255}")
 
 
 class BrokerProperties(msgspec.Struct, rename="pascal"):
-    """Properties that a sender may set. Other properties are ignored: clients that forward a message send them too."""
+    """Properties that a sender may set.
+
+    Other properties are ignored, because clients that forward a message send them, too.
+    """
 
     content_type: str | None = None
     correlation_id: str | None = None
     force_persistence: bool | None = None
-    """This property is accepted without effect: every message is on disk before it is accepted."""
+    """This property is accepted without effect, because every message is on disk before it is accepted."""
     label: str | None = None
     message_id: str | None = None
     partition_key: str | None = None

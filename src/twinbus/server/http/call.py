@@ -38,7 +38,7 @@ class Caller:
     raw_headers: list[tuple[bytes, bytes]]
     """The headers with their original letter case, because header names can be names of properties."""
     on_authorised: Callable[[], None] = do_nothing
-    """Called when the client has presented a valid token. Its connection is then not dropped to admit other clients."""
+    """Called when the client has presented a valid token. The connection is then not dropped to admit other clients."""
 
     @classmethod
     def from_scope(cls, scope: Scope) -> Caller:
@@ -78,7 +78,7 @@ class Call:
     """The year and month of the api-version, checked before anything is changed."""
     received_ms: int
     recheck: Recheck | None = None
-    """A function for requests that wait: it raises Unauthorized if the key was changed during the wait."""
+    """A function for requests that wait, which raises Unauthorized if the key was changed during the wait."""
 
     @classmethod
     def from_request(cls, request: Request, names: Mapping[str, str], limits: HttpLimits) -> Call:
@@ -130,7 +130,7 @@ class Call:
 
     @property
     def host(self) -> str:
-        """The host and port that the caller used, which differ from the server's own behind a proxy."""
+        """The host and port that the caller used. Behind a proxy, they differ from the server's own host and port."""
         return self.request.headers.get("host") or "localhost"
 
     @property
@@ -160,7 +160,7 @@ class Call:
         return int(text)
 
     async def body(self) -> bytes:
-        """Read the body. Raise BodyTooLarge or BodyTooSlow if it exceeds a limit."""
+        """Read the body. Raise BodyTooLarge or BodyTooSlow if the body exceeds a limit."""
         return await limits.read_body(
             self.request, max_bytes=self.limits.max_body_bytes, timeout_s=self.limits.body_timeout_s
         )

@@ -4,7 +4,7 @@
     Weight: 12.5
 
 Owns: which headers are properties, and the conversion between a header and an AMQP value. HTTP's own headers are never
-properties, in either direction: a property named Content-Length would break the connection.
+properties, in either direction, because a property named Content-Length would break the connection.
 """
 
 from __future__ import annotations
@@ -56,7 +56,10 @@ def from_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, object]:
 
 
 def check_json_values(values: dict[str, str | int | float | bool | None]) -> dict[str, object]:
-    """Return JSON properties as AMQP values: integers beyond 64 bits become floats, or raise InvalidArgument."""
+    """Return JSON properties as AMQP values.
+
+    Integers beyond 64 bits become floats. Raise InvalidArgument if an integer does not fit in a float.
+    """
     return {name: _fit_number(name, value) for name, value in values.items()}
 
 
@@ -112,7 +115,10 @@ def _decode_value(pair: bytes) -> object:
 
 
 def _to_json(value: object) -> str | None:
-    """Return a value as JSON: a type that JSON lacks becomes a string, or None if it has no text form."""
+    """Return a value as JSON, or None if the value has no text form.
+
+    A value of a type that JSON lacks becomes a string.
+    """
     if isinstance(value, bool | int | str | None) and not isinstance(value, Timestamp):
         return json.dumps(value)
     if isinstance(value, float) and math.isfinite(value):

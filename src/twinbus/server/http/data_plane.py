@@ -131,7 +131,7 @@ class DataPlane:
         content = await limits.read_body(
             call.request, max_bytes=max_bytes, timeout_s=self._limits.body_timeout_s, too_large_error=MessageTooLarge
         )
-        target.check_send_enabled()  # only now: a disconnect is not noticed while the body is unread
+        target.check_send_enabled()  # only now, because a disconnect is not noticed while the body is unread
         media_type = call.request.headers.get("content-type")
         if media_type is not None and media_type.split(";")[0].strip().lower() == BATCH_MEDIA_TYPE:
             payloads = await self._encode_batch(content, max_bytes)
@@ -291,7 +291,8 @@ class DataPlane:
         fragments = source.fragments_of(sub_queue)
         if fragments[0].has_sessions:
             raise NotAllowed(f"'{call.entity}' requires sessions, which HTTP does not support: receive over AMQP")
-        # These requests need no body. Read any body to the end: a disconnect is not noticed while a body is unread.
+        # These requests need no body. Read any body to the end, because a disconnect is not noticed while a body is
+        # unread.
         await limits.read_body(call.request, max_bytes=0, timeout_s=self._limits.body_timeout_s)
         _check_available(fragments)
         return source, sub_queue, fragments
@@ -365,7 +366,10 @@ async def _settle_lock(settle: Callable[[OnDone], list[int]]) -> Response:
 
 
 async def _locks_message(fragment: FragmentPort, lock_number: int, id_or_sequence_number: str) -> bool:
-    """Return whether a lock is on the message with this sequence number or id. Raise LockNotFound if it has expired."""
+    """Return whether a lock is on the message with this sequence number or id.
+
+    Raise LockNotFound for an expired lock.
+    """
     try:
         sequence, message_id = await wait_for_result(partial(fragment.settlement.find_locked_message, lock_number))
     except MessageLockLost as error:

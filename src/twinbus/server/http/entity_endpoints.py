@@ -122,7 +122,7 @@ class EntityEndpoints:
     def _authorise_forwarding(self, call: Call, description: Description) -> None:
         """Raise Unauthorized if the caller may not send to a forwarding target.
 
-        The right to manage one entity does not include sending to another entity: the SDKs send a token for each
+        The right to manage one entity does not include sending to another entity. The SDKs send a token for each
         target.
         """
         for field, header in FORWARD_AUTHORIZATION_HEADERS.items():
@@ -200,7 +200,7 @@ class RuleEndpoints:
         self._administration = administration
 
     def routes(self) -> tuple[Route, ...]:
-        """Return the routes, which must come before the entity routes: entity routes match every path."""
+        """Return the routes, which must come before the entity routes, because entity routes match every path."""
         return (
             route(rf"{SUBSCRIPTION_PATTERN}/rules/(?P<rule>[^/]+)", PUT=self._put, GET=self._get, DELETE=self._delete),
             route(rf"{SUBSCRIPTION_PATTERN}/rules", GET=self._list),

@@ -1,4 +1,4 @@
-"""Size and time limits for HTTP requests. Does not limit connections: `admission` does."""
+"""Size and time limits for HTTP requests. `admission` limits the connections."""
 
 from __future__ import annotations
 

@@ -139,12 +139,12 @@ class HttpConnection(H11Protocol):
             _set_done(self._answer_now)
 
     def pause_writing(self) -> None:
-        """Start the write timer: the client reads too slowly."""
+        """Start the write timer, because the client reads too slowly."""
         super().pause_writing()
         self._write_timer = self.loop.call_later(self._limits.write_timeout_s, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """Cancel the write timer: the client is reading again."""
+        """Cancel the write timer, because the client is reading again."""
         super().resume_writing()
         _cancel_timer(self._write_timer)
 
@@ -195,7 +195,7 @@ class HttpConnection(H11Protocol):
             self._abort_after_timeout()
 
     def shutdown(self) -> None:
-        """Close the connection: at once if it is idle, otherwise after the current response."""
+        """Close the connection at once if it is idle, otherwise after the current response."""
         _set_done(self._answer_now)
         is_idle = self.conn.our_state in (h11.IDLE, h11.DONE)
         if is_idle and self.transport.get_write_buffer_size() == 0:

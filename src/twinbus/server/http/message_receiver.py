@@ -1,7 +1,7 @@
 """The consumer of one HTTP request, which receives at most one message.
 
 Owns: the message from delivery to response. If the caller disconnects before the response is sent, the message is
-released. HTTP does not confirm that a response has arrived: a message whose response was lost stays locked until its
+released. HTTP does not confirm that a response has arrived, so a message whose response was lost stays locked until its
 lock expires.
 """
 
@@ -58,8 +58,8 @@ class PendingDeletion:
         return self._caller.closed.done()
 
     async def commit(self) -> None:
-        """Delete the message after the response was written: a caller that has disconnected since may have read it."""
-        with suppress(ServiceBusError):  # its store is down: the message is delivered again when the store is back
+        """Delete the message after the response was written. A caller that has disconnected since may have read it."""
+        with suppress(ServiceBusError):  # its store is down, so the message is delivered again when the store is back
             await wait_until_done(self._transaction.commit)
 
     def roll_back(self) -> None:
@@ -113,7 +113,7 @@ class HttpReceiver:
             self._multi_receiver.dispatch_to(self)
             await self._wait_for_outcome(self._caller.respond_now, timeout_s=wait_s)
             if not self._outcome.done():
-                # Reading from disk takes time: drain, so that a timeout of 0 still returns an available message.
+                # Reading from disk takes time. Drain, so that a timeout of 0 still returns an available message.
                 self._multi_receiver.drain(self, self._on_drained)
                 await self._wait_for_outcome()
         except asyncio.CancelledError:
@@ -158,7 +158,7 @@ class HttpReceiver:
 
     @property
     def available_credit(self) -> int:
-        """One until a message is delivered; 0 while the credit is reserved for a fragment of another process."""
+        """1 until a message is delivered; 0 while the credit is reserved for a fragment of another process."""
         return 0 if self.is_closed else 1 - self._reserved_credit
 
     def reserve_credit(self, count: int) -> None:
@@ -166,7 +166,10 @@ class HttpReceiver:
         self._reserved_credit += count
 
     def deliver(self, deliveries: list[Delivery]) -> int:
-        """Take the first message and return 1. Return 0 if closed: another process may still be sending messages."""
+        """Take the first message and return 1.
+
+        Return 0 if closed, because another process may still be sending messages.
+        """
         if self.is_closed:
             return 0
         self._outcome.set_result(deliveries[0])
@@ -181,10 +184,10 @@ class HttpReceiver:
         """Do nothing when a fragment of another process has attached this consumer."""
 
     def force_detach(self, error: ServiceBusError) -> None:
-        """Fail the request with an error: the entity was deleted or disabled."""
+        """Fail the request with an error, because the entity was deleted or disabled."""
         if not self._outcome.done():
             self._outcome.set_exception(error)
 
     def on_session_lock_lost(self, error: ServiceBusError) -> None:
-        """Fail the request with an error; never called, because the fragments have no sessions."""
+        """Fail the request with an error. This method is never called, because the fragments have no sessions."""
         self.force_detach(error)

@@ -37,7 +37,7 @@ class NamespaceEndpoints:
         self._pause_meter = pause_meter
 
     def routes(self) -> tuple[Route, ...]:
-        """Return the routes. Health needs no token: load balancers have no keys."""
+        """Return the routes. Health needs no token, because load balancers have no keys."""
         return (
             route("health", None, GET=self._health, HEAD=self._health),
             route(r"\$namespaceinfo", GET=self._info),
@@ -55,7 +55,7 @@ class NamespaceEndpoints:
     async def _health(self, call: Call) -> Response:
         """Respond 200 if a store is available (with `?for=send`, if a store accepts messages), 503 otherwise.
 
-        Without `?for=send`, a full disk does not cause 503: a load balancer would cut off the receivers, whose
+        Without `?for=send`, a full disk does not cause 503, because a load balancer would cut off the receivers, whose
         settlements free space.
         """
         purpose = call.request.query_params.get("for")

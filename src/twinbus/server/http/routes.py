@@ -46,14 +46,15 @@ class Route:
     """A path pattern with its handlers."""
 
     pattern: re.Pattern[str]
-    """Matches the decoded path, without leading and trailing slashes: a name may contain an encoded slash (%2F). The
-    named groups are names in the path. Must be fast for 60,000 characters: it runs before the token is checked."""
+    """Matches the decoded path, without leading and trailing slashes. A name may contain an encoded slash (%2F). The
+    named groups are names in the path. Matching 60,000 characters must be fast, because the token is checked
+    afterwards."""
     handlers: Mapping[str, Handler]
     """Handlers by method."""
     right: str | None = MANAGE_RIGHT
-    """The right that the caller's token must grant; None: the token is not checked before the handler is called."""
+    """The right that the caller's token must grant; None if the token is not checked before the handler is called."""
     scope_group: str | None = None
-    """The group with the path for which the token must grant the right; None: the whole path."""
+    """The group with the path for which the token must grant the right; None for the whole path."""
     falls_through: bool = False
     """Whether methods without a handler are looked up in the following routes."""
 

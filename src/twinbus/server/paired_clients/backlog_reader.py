@@ -1,8 +1,8 @@
 """Statistics about this namespace's backlog queues: how many messages they hold, for which entities, and how old.
 
 Owns: the statistics and their limits. A queue's counts come from its counters and are exact. Destinations and ages are
-read from the messages, the oldest first, up to a limit that all queues of a request share: a backlog of millions of
-messages costs no more than a backlog of ten thousand. Reading does not lock, change or meter messages.
+read from the messages, the oldest first, up to a limit that all queues of a request share, so that a backlog of
+millions of messages costs no more than a backlog of ten thousand. Reading does not lock, change or meter messages.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 MAX_MESSAGES: Final = 10_000
 """The maximum number of messages that one request reads, from all backlog queues together."""
 MAX_BYTES: Final = 67_108_864
-"""The maximum size of the messages that one request reads: the store reads messages with their bodies."""
+"""The maximum size of the messages that one request reads. The store reads messages with their bodies."""
 PAGE_MESSAGES: Final = 250
 PAGE_BYTES: Final = 524_288
 MAX_CONCURRENT_QUEUES: Final = 8
@@ -78,7 +78,7 @@ class BacklogReader:
         self._namespace = namespace
         self._administration = administration
         self._read_lock = asyncio.Lock()
-        """A lock for one request at a time, because the limits apply to the namespace."""
+        """Admits one request at a time, because the limits apply to the namespace."""
 
     async def read(self, may_read: Callable[[str], bool], primary: str | None = None) -> list[BacklogQueue]:
         """Return the statistics of all backlog queues, or only of the backlog queues for `primary`.

@@ -1,7 +1,7 @@
 """Reports from paired clients to their secondary: the last report from each client, until it expires.
 
 Owns: the stored reports, their expiry, and the rights to report for a primary and to read its reports. The store is not
-an entity: it is not listed, not counted and not kept across restarts. `report_format` defines a valid report.
+an entity, so it is not listed, not counted and not kept across restarts. `report_format` defines a valid report.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     acceptor = await Acceptor(sock, admission).serve(make_protocol, tls, 20.0)
 
 Every connection is counted when it is accepted, before TLS. Then the acceptor waits for the first bytes, for at most
-`FIRST_BYTES_TIMEOUT_S`: in all served protocols the client sends first, so a silent connection costs only a socket and
+`FIRST_BYTES_TIMEOUT_S`. In all served protocols the client sends first, so a silent connection costs only a socket and
 a small object. After the first bytes, TLS is negotiated (within the given time) and the protocol takes over. The
 protocol releases the connection's slot when the socket is closed. A socket may have a second protocol, for clients that
 do not start TLS.
@@ -59,10 +59,10 @@ class AcceptBalancer(Protocol):
         """Subtract a closed connection from the count."""
 
     def start(self) -> None:
-        """Publish this process's count: from now on other processes may wait for this process."""
+        """Publish this process's count, so that other processes may wait for this process."""
 
     def stop(self) -> None:
-        """Mark this process as absent: other processes no longer wait for this process."""
+        """Mark this process as absent, so that other processes no longer wait for this process."""
 
 
 class Acceptor:

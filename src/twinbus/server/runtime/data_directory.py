@@ -53,7 +53,7 @@ def _migrate_format_2(path: Path) -> None:
 
 
 def _migrate_format_3(_path: Path) -> None:
-    """Change nothing: every row has its own version, and rows of format 3 are still readable.
+    """Change nothing, because every row has its own version, and rows of format 3 are still readable.
 
     Format 4 has rows that a build for format 3 cannot read: messages with delivery annotations, and marks that count
     session states. The new version number keeps such a build from opening these rows.
@@ -116,7 +116,7 @@ class DataDirectory:
     """A data directory that this process has locked until `close`."""
 
     def __init__(self, path: Path) -> None:
-        """Create the directory if missing, lock it, and migrate it. Raise StartError if one of these fails."""
+        """Create the directory if missing, lock it, and migrate it. Raise StartError if a step fails."""
         self.path = Path(os.path.abspath(path))  # noqa: PTH100  # resolve() would follow symbolic links
         self._check_is_ours()
         make_directory(self.path)
@@ -167,7 +167,7 @@ class DataDirectory:
         return self._lock_descriptor
 
     def record_workers(self, pids: Sequence[int]) -> None:
-        """Write the workers' pids to the lock file: workers inherit the lock, and may outlive this process."""
+        """Write the workers' pids to the lock file, because workers inherit the lock and may outlive this process."""
         text = f"{os.getpid()}, workers {', '.join(map(str, pids))}" if pids else str(os.getpid())
         content = f"{text}\n".encode()
         if self._lock_descriptor >= 0:
@@ -195,7 +195,7 @@ class DataDirectory:
     def _check_namespace(self, name: str) -> bool:
         """Raise InvalidSetting if the directory belongs to another namespace.
 
-        Return whether the name is recorded: a directory that is new or from an earlier version has no name.
+        Return whether the name is recorded. A directory that is new or from an earlier version has no name.
         """
         file = self.path / "namespace"
         try:
@@ -294,7 +294,7 @@ class DataDirectory:
         return recorded
 
     def _create_stores(self, store_numbers: Sequence[int], store_dirs: Sequence[Path]) -> list[Path]:
-        """Create the directories for new stores before recording them: recorded directories always exist."""
+        """Create the directories for new stores before recording them, so that recorded directories always exist."""
         # Several namespaces may share a disk, so each creates its stores in a folder with a unique name.
         folder = f"{_STORE_FOLDER_PREFIX}{secrets.token_hex(6)}"
         created = []
@@ -303,7 +303,7 @@ class DataDirectory:
             if store_dirs:
                 disk = store_dirs[number % len(store_dirs)].absolute()
                 if not disk.is_dir():
-                    # Do not create it: below the mount point of an unmounted disk, it would be on the wrong disk.
+                    # Do not create it, because it would be on the wrong disk if a disk is not mounted.
                     raise InvalidSetting("--store-dir", disk, "does not exist: create it first")
                 directory = disk / folder / str(number)
             make_directory(directory)
@@ -333,7 +333,7 @@ class DataDirectory:
             )
 
     def _migrate(self) -> None:
-        self._check_is_ours()  # check again: files may have been created before the directory was locked
+        self._check_is_ours()  # check again, because files may have been created before the directory was locked
         file = self.path / "format"
         try:
             text = file.read_text("ascii", "replace").strip()
@@ -376,7 +376,10 @@ def lock_directory(path: Path) -> int:
 
 
 def unlock_directory(descriptor: int) -> None:
-    """Unlock a data directory. The lock file stays: if it were removed, two processes could hold a lock at once."""
+    """Unlock a data directory.
+
+    The lock file stays, because two processes could hold a lock if the file were removed.
+    """
     os.ftruncate(descriptor, 0)
     os.close(descriptor)
 
@@ -415,7 +418,10 @@ def check_own_file(path: Path, *, is_private: bool = False) -> None:
 
 
 def make_directory(path: Path) -> None:
-    """If a directory does not exist, create it for its owner only, and sync its parent: it survives a power cut."""
+    """Create a directory for its owner only, unless it exists.
+
+    Sync its parent, so that the directory survives a power cut.
+    """
     if path.is_dir():
         return
     make_directory(path.parent)

@@ -1,7 +1,7 @@
 """Free space on the disks of the stores.
 
 Owns: the decision about which stores are too full for new messages, and the reason that clients and `/health` get. The
-server checks every second and refuses sends to stores that are too full. Settlements continue: the reserved space is
+server checks every second and refuses sends to stores that are too full. Settlements continue. The reserved space is
 for settlements, because deletions need space, too.
 """
 
@@ -30,7 +30,10 @@ logger = logging.getLogger(__name__)
 
 
 def low_space_reason(min_free_bytes: int) -> str:
-    """Return the reason below `--min-free`, without directory names: clients without a key see it in `/health`."""
+    """Return the reason below `--min-free`.
+
+    The reason has no directory names, because clients without a key see it in `/health`.
+    """
     return (
         f"its disk is full (less than {min_free_bytes / 2**20:,.0f} MiB free, the limit of --min-free): free space on "
         "that disk, or restart the server with a lower --min-free. Stored messages can be received and settled"

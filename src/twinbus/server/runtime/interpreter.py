@@ -22,7 +22,7 @@ twentieth of the time. The low second threshold keeps collections of the middle 
 collection blocks the process (a tenth of a second for 300,000 objects); full collections are rare."""
 CONNECTIONS_PER_COLLECTION: Final = 5_000
 """Closed connections after which garbage is collected. Each connection leaves a few kilobytes in reference cycles,
-which Python would collect only after millions of other objects: clients that reconnect often would fill the memory."""
+which Python would collect only after millions of other objects. Clients that reconnect often would fill the memory."""
 
 
 def tune_interpreter() -> None:
@@ -36,7 +36,7 @@ def tune_interpreter() -> None:
 
 
 def freeze_objects() -> None:
-    """Exclude current objects from garbage collection: they live as long as the process, and take most of the time."""
+    """Exclude current objects from garbage collection. They live as long as the process, and take most of the time."""
     gc.collect()
     gc.freeze()
 

@@ -26,7 +26,10 @@ BACKLOG: Final = 1_024
 
 
 def open_sockets(settings: ServeSettings) -> dict[str, list[socket.socket]]:
-    """Open sockets for each open protocol, one per address of the host. Raise StartError if one cannot be opened."""
+    """Open sockets for each open protocol, one per address of the host.
+
+    Raise StartError if a socket cannot be opened.
+    """
     opened: dict[str, list[socket.socket]] = {}
     for protocol in settings.open_protocols:
         port = settings.port(protocol)
@@ -57,7 +60,7 @@ def bind_sockets(host: str, port: int) -> list[socket.socket]:
 
 
 def serve_with_loop(host: str, port: int) -> StartAccepting:
-    """Return a function that accepts with the event loop's own server, without admission: for simulated networks."""
+    """Return a function that accepts with the event loop's own server, without admission, for simulated networks."""
 
     async def serve(
         make_protocol: MakeProtocol,

@@ -1,4 +1,4 @@
-"""Settings that can change while a server runs: keys, certificate and log level. Also the contents of the ready file.
+"""Settings that can change while a server runs (keys, certificate, log level), and the contents of the ready file.
 
 Owns: where these settings come from at startup and at a reload: the data directory, or the configuration.
 """

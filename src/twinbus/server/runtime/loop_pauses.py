@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 PROBE_INTERVAL_S: Final = 0.002
-"""The time between probes: a pause is underestimated by at most this much."""
+"""The time between probes. A pause is underestimated by at most this much."""
 LONG_PAUSE_MS: Final = 50.0
 HISTOGRAM_BOUNDS_MS: Final = (2, 5, 10, 20, 50, 100, 200, 500, 1_000)
 """The upper bounds of the histogram. Event-loop timers are accurate to about a millisecond."""

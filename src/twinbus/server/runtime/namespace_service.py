@@ -5,7 +5,7 @@
         ports = await service.start(stack, tls)
 
 Owns: the wiring of these parts, their startup order, and their shutdown in reverse order. Clock, disks and keys are
-parameters: `single_process` passes the machine's, and a test may pass its own.
+parameters: `single_process` passes those of the machine, and a test may pass simulated ones.
 """
 
 from __future__ import annotations

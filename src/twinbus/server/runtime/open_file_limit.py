@@ -44,7 +44,10 @@ class OpenFileBudget:
 
 
 def plan_open_files(*, stores: int, connections: int, workers: int = 1) -> OpenFileBudget:
-    """Divide this process's limit between stores and connections. Raise StartError if it is too low for the stores."""
+    """Divide this process's limit between stores and connections.
+
+    Raise StartError if the stores need more than the limit.
+    """
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if limit == resource.RLIM_INFINITY:
         return OpenFileBudget(connections, MAX_TABLE_FILES)
@@ -62,7 +65,10 @@ def plan_open_files(*, stores: int, connections: int, workers: int = 1) -> OpenF
 
 
 def divide_limit(limit: int, *, stores: int, connections: int, workers: int = 1) -> OpenFileBudget:
-    """Divide a limit: stores get all table files if enough is left for connections, otherwise at most half."""
+    """Divide a limit.
+
+    Stores get all table files if enough is left for connections, otherwise at most half of the limit.
+    """
     available = limit - PROCESS_FILES - FILES_PER_WORKER * (workers - 1)
     per_store = MAX_TABLE_FILES
     if available - stores * (MAX_TABLE_FILES + OTHER_STORE_FILES) < connections:

@@ -45,7 +45,7 @@ def run(
 ) -> int:
     """Serve until SIGTERM or SIGINT, and return the exit code. `on_ready` is called when clients are accepted.
 
-    `reread_settings` is called on SIGHUP: it returns the current settings, or raises StartError.
+    `reread_settings` is called on SIGHUP, and returns the current settings or raises StartError.
     """
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # SIGHUP would kill the process until the loop has a handler for it
     logs.configure(settings.log_level, settings.log_format)

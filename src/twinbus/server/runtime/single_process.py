@@ -1,6 +1,6 @@
 """A server that serves a namespace in a single process.
 
-Owns: the machine's clock, disks, keys and sockets that the process's `NamespaceService` uses.
+Owns: the real clock, disks, keys and sockets, which it passes to the `NamespaceService` of the process.
 """
 
 from __future__ import annotations

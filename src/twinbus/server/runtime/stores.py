@@ -54,7 +54,7 @@ class StoreBackend(Protocol):
 
 
 class StoreManager:
-    """All stores of a namespace, by store number: this process's stores, and references to those of other processes."""
+    """All stores of a namespace, by store number: this process's stores, and references to other processes' stores."""
 
     def __init__(
         self,

@@ -69,7 +69,7 @@ class ServerTls:
     """A server's TLS configuration. Replacing the certificate affects new connections only."""
 
     def __init__(self, certificate: Certificate) -> None:
-        """Load a certificate. Raise StartError if it cannot be used."""
+        """Load a certificate. Raise StartError if the certificate cannot be used."""
         self.context = make_server_context(certificate)
         """The context for the listening sockets; it stays the same when the certificate is replaced."""
         self._current = self.context

@@ -1,8 +1,8 @@
 """Counters for one client's operations on one entity.
 
 Owns: the numbers, which only grow. Links increment the numbers on the event loop as messages pass; another thread takes
-the increments once a minute, and about once a second within the minute (`take_partial_delta`). No lock is needed: the
-thread only reads the numbers, and takes later increments the next time.
+the increments once a minute, and about once a second within the minute (`take_partial_delta`). No lock is needed,
+because the thread only reads the numbers, and takes later increments the next time.
 """
 
 from __future__ import annotations

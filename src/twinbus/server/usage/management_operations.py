@@ -130,7 +130,7 @@ def _count_removed(name: str) -> CountOperation:
 def _count_nothing(
     _counter: UsageCounter, _request_body: Mapping[Any, object], _response_body: Mapping[Any, object]
 ) -> None:
-    """Count nothing: the operation is part of a receive, which is counted."""
+    """Count nothing, because the operation is part of a receive, which is counted."""
 
 
 def _count_management(

@@ -143,8 +143,8 @@ def take_rows(
 ) -> tuple[list[UsageRow], list[UsageCounter]]:
     """Return up to `max_rows` rows with the increments since the last call, and the counters without increments.
 
-    If there are more rows, those with the most operations are kept and the remaining rows are added up. May be called
-    on another thread.
+    If there are more rows, those with the most operations are kept and the remaining rows are added up. The write
+    thread calls this function.
     """
     rows: list[UsageRow] = []
     unchanged: list[UsageCounter] = []
@@ -158,7 +158,7 @@ def take_rows(
 
 
 def take_partial_rows(counters: Sequence[UsageCounter], minute: int, max_rows: int = ROWS_MAX) -> list[UsageRow]:
-    """Return rows with the increments since the last call within a minute. May be called on another thread."""
+    """Return rows with the increments since the last call within a minute. The write thread calls this function."""
     rows = [_make_row(minute, one, delta) for one in counters if (delta := one.take_partial_delta()) is not None]
     return _limit_rows(rows, max_rows)
 

@@ -2,8 +2,8 @@
 
     write_hour(folder, JournalHead(namespace="contoso", process=0, life="5f1c", hour=hour), {"minute": ..., ...})
 
-Owns: the column types, and the guarantee that a file is complete or does not exist. Needs pyarrow, so the server does
-not import this module: `rollup` explains why.
+Owns: the column types, and the guarantee that a file is complete or does not exist. This module imports pyarrow, so the
+server does not import this module (`rollup` explains why).
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _STATISTICS_COLUMNS: Final = ("minute", "entity")
 def write_hour(folder: Path, head: JournalHead, columns: Mapping[str, Any], *, sync: bool = True) -> Path:
     """Write the rows for one hour and process below the folder `usage`; return the path of the file.
 
-    A column is an Arrow array or anything that converts to one; a missing column is 0 or empty. Minutes may be numbers,
-    seconds since 1970. Without `sync`, a power failure may leave no file, or a file that cannot be read.
+    A column is an Arrow array or anything that converts to an Arrow array; a missing column is 0 or empty. Minutes may
+    be numbers, seconds since 1970. Without `sync`, a power failure may leave no file, or a file that cannot be read.
     """
     count = len(columns["minute"])
     arrays = [_to_array(field, columns.get(field.name), head, count) for field in SCHEMA]

@@ -31,7 +31,7 @@ _NICENESS: Final = 10
 def main(arguments: list[str]) -> int:
     """Convert the journals and return the exit code.
 
-    The code is 0 if all journals are converted, EXIT_FAILED if one could not be converted and is kept, and
+    The code is 0 if all journals are converted, EXIT_FAILED if a journal could not be converted and is kept, and
     EXIT_NO_PYARROW if pyarrow is not installed.
     """
     folder, days, *journals = arguments

@@ -1,10 +1,10 @@
 """The usage journals of one run of a process: a file for each hour, and a second file for the current minute.
 
 A frame is appended to the journal every minute, and synced. Within the minute, a frame with the changes is appended to
-the partial minute (`.partial`) about once a second, without a sync: the kernel keeps this data if the process is
-killed. A partial minute records the length of the journal that it continues, so the next minute in the journal
-invalidates the partial minute (`model.usage`): no row counts twice, whenever the process exits. The partial minute
-therefore never contains more than one minute's changes.
+the partial minute (`.partial`) about once a second, without a sync, because the kernel keeps this data if the process
+is killed. A partial minute records the length of the journal that it continues, so the next minute in the journal
+invalidates the partial minute (`model.usage`). Therefore no row counts twice, whenever the process exits, and the
+partial minute never contains more than one minute's changes.
 
 Owns: the integrity of the files. A frame that is incomplete because the disk was full is truncated before the next
 frame is written. Methods block on the disk, so they must not run on the event loop.
@@ -117,7 +117,7 @@ class _FrameFile:
         self.length += written
 
     def rewind(self) -> None:
-        """Start over: the next `append` truncates the file."""
+        """Start over, so that the next `append` truncates the file."""
         self.length = 0
 
     def close(self) -> None:

@@ -5,7 +5,7 @@
     ...
     await writer.close()
 
-Owns: the schedule of writes, which run on separate threads: the event loop only lists the counters. Each minute is
+Owns: the schedule of writes, which run on separate threads. The event loop only lists the counters. Each minute is
 written to the journal and synced; within the minute, changes are appended to the partial minute about once a second, so
 that a killed process loses at most a second (`usage_journal`). If a disk is full or does not respond, rows are lost but
 the server continues; the writer logs the loss once, and marks it in the journal. A minute covers everything counted
@@ -63,7 +63,7 @@ class RollupProcess:
         self._is_stopped = False
 
     def roll_up(self, is_finished: Callable[[Path], bool]) -> None:
-        """Convert all finished journals to Parquet files. Blocks until the program has exited."""
+        """Convert all finished journals to Parquet files, and wait until the program has exited."""
         journals = sorted(filter(is_finished, self._folder.glob(f"*{JOURNAL_SUFFIX}")))[:MAX_JOURNALS_PER_ROLLUP]
         if journals and self._has_pyarrow:
             self._run_rollup([str(self._folder), str(self._retention_days), *map(str, journals)])
@@ -110,7 +110,8 @@ class RollupProcess:
 MAX_WRITE_INTERVAL_S: Final = 90.0
 """The longest time between two writes of whole minutes, whatever the wall clock says."""
 PARTIAL_INTERVAL_S: Final = 0.75
-"""How often changes within a minute are written: with the write itself, a killed process loses less than a second."""
+"""How often changes within a minute are written. Including the write itself, a killed process loses less than a
+second."""
 PARTIAL_CPU_SHARE: Final = 0.01
 """The CPU share of partial writes. With thousands of busy counters, changes are written less often."""
 STOP_TIMEOUT_S: Final = 3.0
@@ -302,7 +303,7 @@ class UsageWriter:
     def _is_finished(self, path: Path, hour: int) -> bool:
         """Return whether a journal gets no more writes from `hour` on, and this process has to convert it.
 
-        Only the file's name is used: the write thread may be about to open the next journal of this process.
+        Only the file's name is used, because the write thread may be about to open the next journal of this process.
         """
         process, _, life_and_hour = path.name.partition("-")
         if not process.isdigit():

@@ -1,4 +1,4 @@
-"""WebSocket frames (RFC 6455, section 5): bytes in, payload out. No sockets.
+"""WebSocket frames (RFC 6455, section 5): bytes in, payload out, without sockets.
 
 AMQP needs a stream, so the payload of a data frame is passed on as it arrives, even if the frame is incomplete: only
 the header of a frame, or one control frame, is buffered. `websockets` buffers a frame until it is complete, so every
@@ -104,7 +104,7 @@ class FrameReader:
         self.close_code: int | None = None
         """The code of the client's close frame, or None. Input after the close frame is ignored."""
         self.has_pending_input = False
-        """Whether the last call stopped at its limit: call `receive` with b"" to handle more of the input."""
+        """Whether the last call stopped at its limit. Call `receive` with b"" to handle more of the input."""
         self._pending = b""
         """An incomplete header or control frame; if `has_pending_input` is True, all unhandled input."""
         self._payload_left = 0
@@ -245,7 +245,7 @@ class FrameReader:
 
 
 def unmask(data: bytes, mask: bytes) -> bytes | bytearray:
-    """Return the data with the mask applied; this both masks and unmasks."""
+    """Return the data with the mask applied. The function both masks and unmasks."""
     size = len(data)
     if size < _COLUMN_UNMASK_MIN_BYTES:
         keys = (mask * (size // _MASK_BYTES + 1))[:size]

@@ -1,6 +1,6 @@
 """A WebSocket: a protocol for the TCP connection below it, and a transport for the AMQP peer above it.
 
-Frames are handled in slices, and the clock is checked between slices: a read full of pings or empty frames may contain
+Frames are handled in slices, and the clock is checked between slices. A read full of pings or empty frames may contain
 no data for the peer, so the peer's own time slice would never end (`amqp.peer_input` explains time slices). Frames that
 exceed the client's time slice are held (at most about one read), and reading is paused until the held frames are
 handled.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from twinbus.amqp.aio import Peer
 
 MAX_SENT_MESSAGE_BYTES: Final = 1_048_576
-"""The largest message sent: some clients close the connection if they receive more than 4 MB at once."""
+"""The largest message sent, because some clients close the connection if they receive more than 4 MB at once."""
 MAX_FRAMES_PER_SLICE: Final = 512
 """How many frames are handled before the clock is checked: about half a millisecond."""
 
@@ -68,11 +68,11 @@ class WebSocket(asyncio.Protocol, asyncio.Transport):
         self._update_reading()
 
     def pause_writing(self) -> None:
-        """Tell the peer to pause: the client does not read fast enough."""
+        """Tell the peer to pause, because the client does not read fast enough."""
         self._peer.pause_writing()
 
     def resume_writing(self) -> None:
-        """Tell the peer to resume: the write buffer has drained."""
+        """Tell the peer to resume, because the write buffer has drained."""
         self._peer.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -28,7 +28,7 @@ SAMPLE_SIZE: Final = 1_000
 """The default number of messages to peek at in a queue."""
 PEEK_BATCH_SIZE: Final = 250
 MAX_PEEKED_BYTES: Final = 16_000_000
-"""The maximum bytes to peek at in a queue: peeked messages include their bodies."""
+"""The maximum total size of the messages to peek at in a queue. Peeked messages include their bodies."""
 
 
 class QueueRuntimeReader(Protocol):
@@ -94,7 +94,7 @@ async def _peek(secondary: MessagingFactory, path: str, sample: int, deadline_s:
             start = 0
             while summary.message_count < sample and summary.byte_count < MAX_PEEKED_BYTES:
                 page = await receiver.peek_batch(min(PEEK_BATCH_SIZE, sample - summary.message_count), start)
-                if not page:  # only an empty page marks the end: a page of large messages is short
+                if not page:  # only an empty page marks the end, because a page of large messages may be short
                     summary.is_complete = True
                     break
                 summary.add(page)

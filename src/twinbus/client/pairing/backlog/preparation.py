@@ -1,12 +1,12 @@
-"""The preparation of the secondary, which finds or creates the backlog queues.
+"""Preparation of the secondary: finding or creating the backlog queues.
 
 With `require_secondary`, pairing waits for the preparation, but no longer than the operation timeout of the primary
 factory. Otherwise the preparation runs in the background and is repeated until it succeeds, so that an application
-starts at once, whatever the state of the secondary.
+starts at once even if the secondary is down.
 
 Owns: when the secondary is prepared, and when the pair is reported as unprotected: after the first failure, or when the
-first preparation has taken `UNPROTECTED_AFTER_S`. A healthy secondary needs a few milliseconds, which is not worth an
-alarm. Knows nothing of how queues are created (`rotation`).
+first preparation has taken `UNPROTECTED_AFTER_S`. The preparation of a healthy secondary takes a few milliseconds,
+which is not worth an alarm. Knows nothing of how queues are created (`rotation`).
 """
 
 from __future__ import annotations

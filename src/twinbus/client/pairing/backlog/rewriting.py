@@ -4,7 +4,8 @@ In a backlog queue all messages are alike: they have no session, do not expire a
 values, and the destination, are kept in application properties (`x-ms-...`, the *aliases*). Everything else, including
 the body and the types of all properties, stays as the application sent it, byte for byte.
 
-Owns: both directions, and the errors of messages that cannot be parked or restored. Pure: bytes in, bytes out.
+Owns: both directions, and the errors of messages that cannot be parked or restored. All functions are pure: bytes in,
+bytes out.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ _SECTIONS_BEFORE_APPLICATION_PROPERTIES: Final = (_HEADER, Section.DELIVERY_ANNO
 
 MAX_PROPERTIES_BYTES: Final = 65_536
 DEFAULT_LOCK_MS: Final = 60_000
-"""The lock duration of a backlog queue that twinbus creates (R016)."""
+"""The lock duration of a backlog queue that twinbus creates."""
 _SET_BY_BROKER: Final = frozenset(
     {
         ENQUEUED_TIME,
@@ -93,7 +94,7 @@ _CACHE_SIZE: Final = 1_024
 
 
 def check_property_names(properties: Mapping[str, object]) -> None:
-    """Raise ReservedPropertyName if an application property has the name of an alias (Q07)."""
+    """Raise ReservedPropertyName if an application property has the name of an alias."""
     reserved = [name for name in properties if name in ALIASES]
     if reserved:
         raise ReservedPropertyName(
@@ -181,10 +182,10 @@ def _reassemble(message: Message, application_properties: bytes, body: bytes) ->
 
 
 def check_parked_size(parked: bytes, max_bytes: int, message_format: int = 0) -> None:
-    """Raise MessageCannotBeParked if a message is too large for a backlog queue, or later for its destination (Q08).
+    """Raise MessageCannotBeParked if a message is too large for a backlog queue, or later for its destination.
 
-    On the way back a message loses the aliases, and gets properties that say how long it was parked: the check leaves
-    room for these properties.
+    When a parked message is restored, the aliases are removed and properties with the parked time are added. The check
+    counts both, and may therefore refuse a message that is up to a few hundred bytes below the limit.
     """
     is_batch = message_format == BATCH_FORMAT
     if is_batch:
@@ -267,11 +268,11 @@ def restore(
 ) -> RestoredMessage | ExpiredMessage:
     """Restore a parked message to its original form. Raise ParkedMessageMalformed if that is not possible.
 
-    `lock_ms` is the lock duration of the backlog queue. A message leaves the backlog when it is locked, which is
-    `lock_ms` before its lock expires. So the parked time is the difference between two times on the secondary's clock,
-    independent of the clocks of this machine and of the primary. `deduct_parked_time`: subtract that time from the time
-    to live. A peeked message has no lock: `now_ms` replaces the lock time, and nothing is subtracted from the time to
-    live.
+    A message leaves the backlog when the pump locks it, that is, `lock_ms` (the lock duration of the backlog queue)
+    before the lock expires. The parked time is therefore the difference between two times on the secondary's clock, and
+    the clocks of this machine and of the primary do not matter. `deduct_parked_time`: subtract the parked time from the
+    time to live. A peeked message has no lock: `now_ms` is then the time at which the message left the backlog, and
+    nothing is subtracted from the time to live.
 
     `is_possible_duplicate`: mark the message as a possible duplicate; an existing mark is always kept.
     `is_dead_letter`: the message comes from the dead-letter queue of a backlog queue, and its dead-letter reason is
@@ -466,7 +467,7 @@ def _restored_header(section: bytes, ttl_ms: int | None) -> tuple[bytes, bool]:
 
 
 def was_delivered(payload: bytes) -> bool:
-    """Return whether a parked message has a delivery count above 0: a pump may have sent it already."""
+    """Return whether a parked message has a delivery count above 0. A pump may have sent such a message already."""
     return bool(Message(payload).field(_HEADER, DELIVERY_COUNT))
 
 
@@ -491,9 +492,9 @@ def _add_restored_properties(
 def _expiry_and_creation(left_backlog_ms: int, ttl_ms: int) -> tuple[bytes, bytes]:
     """Return the absolute expiry time and the creation time, cached for messages that leave the backlog together.
 
-    Only the difference between the two times matters: it expresses a time to live beyond the 49.7 days of a header
-    (Q06), and no broker compares either time with its own clock. Both times therefore come from the secondary's clock,
-    and the creation time is when the message left the backlog.
+    Only the difference between the two times matters: it expresses a time to live that exceeds the maximum of a header
+    (49.7 days), and no broker compares either time with its own clock. Both times therefore come from the secondary's
+    clock, and the creation time is when the message left the backlog.
     """
     return _timestamp(left_backlog_ms + ttl_ms), _timestamp(left_backlog_ms)
 
@@ -533,7 +534,7 @@ def _session_of(item: bytes) -> str | None:
 
 @lru_cache(maxsize=_CACHE_SIZE)
 def _alias_ttl(item: bytes) -> int | None:
-    """Return a time to live in milliseconds, from a .NET TimeSpan or a plain number of milliseconds (Q06)."""
+    """Return a time to live in milliseconds, from a .NET TimeSpan or a plain number of milliseconds."""
     ttl = decode(item, 0)[0]
     if ttl is None:
         return None

@@ -1,7 +1,7 @@
 """The backlog queues of a pair: their names, their creation, and which of them accept messages now.
 
-Owns: the rotation. A queue that failed is left out for a while, for all senders of the factory (R043); if all queues
-are out, the queue that has been out longest is tried again. Each client chooses its own queue (`QueueChoice`).
+Owns: the rotation. A queue that failed leaves the rotation for the cool-down, for all senders of the factory. If all
+queues are out, the queue that has been out longest is tried again. Each client chooses its own queue (`QueueChoice`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ BACKLOG_QUEUE_DESCRIPTION: Final = QueueDescription(
     dead_lettering_on_expiration=True,
     enable_batched_operations=True,
 )
-"""The settings of a new backlog queue (R012 to R019)."""
+"""The settings of a new backlog queue."""
 CREATE_ATTEMPTS: Final = 3
 CREATE_PAUSE_S: Final = 0.5
 _PATH_INFIX: Final = f"/{BACKLOG_QUEUE_INFIX}/"
@@ -58,7 +58,7 @@ def backlog_queue_prefix(primary: str) -> str:
 
 
 def backlog_queue_path(primary: str, index: int) -> str:
-    """Return the path of the backlog queue with this index (R010)."""
+    """Return the path of the backlog queue with this index."""
     return f"{backlog_queue_prefix(primary)}{index}"
 
 
@@ -77,7 +77,7 @@ class BacklogQueue:
     ) -> None:
         """Create a backlog queue with a sender to the secondary.
 
-        A queue that existed before keeps its own description (R026).
+        A queue that existed before keeps its own description.
         """
         self.path = path
         self.sender = sender
@@ -106,7 +106,7 @@ class Rotation:
         """Create a rotation without queues; `prepare` finds or creates them."""
         self.queues: list[BacklogQueue] = []
         self.extra_paths: list[str] = []
-        """Paths of backlog queues beyond the configured number (R022): they are kept, but not used for parking."""
+        """Paths of backlog queues beyond the configured number, which are kept but not used for parking."""
         self._secondary = secondary
         self._manager = manager
         self._primary_name = primary_name
@@ -161,7 +161,7 @@ class Rotation:
         ]
 
     async def _ensure_queue(self, path: str, existing_paths: Iterable[str]) -> None:
-        """Create a queue unless it exists; another client may create it at the same time (Q16)."""
+        """Create a queue unless it exists; another client may create it at the same time."""
         if path.lower() in existing_paths:
             return
         for attempt in range(1, CREATE_ATTEMPTS + 1):
@@ -180,7 +180,10 @@ class Rotation:
                 return
 
     def choose(self, tried: Iterable[BacklogQueue] = ()) -> BacklogQueue | None:
-        """Return a random usable queue that was not `tried`; if all are out, the queue that has been out longest."""
+        """Return a random queue that is in the rotation and not in `tried`.
+
+        If all of the untried queues are out of the rotation, return the queue that has been out longest.
+        """
         now_s = asyncio.get_running_loop().time()
         untried = [queue for queue in self.queues if queue not in tried]
         if not untried:
@@ -200,7 +203,7 @@ class Rotation:
         return queue.failure is None
 
     def note_failure(self, queue: BacklogQueue, error: ServiceBusError) -> None:
-        """Note a failed send to a queue: all senders leave the queue out. Recreate the queue if it was deleted."""
+        """Take a queue out of the rotation after a failed send. Recreate the queue if it was deleted."""
         was_in = queue.failure is None
         queue.failure, queue.out_since_s = error, asyncio.get_running_loop().time()
         role = lost_namespace(error)
@@ -241,7 +244,7 @@ class Rotation:
 
 
 class QueueChoice:
-    """The backlog queue of one QueueClient or TopicClient: chosen at its first parked send, kept until it fails."""
+    """The backlog queue of one QueueClient or TopicClient, chosen at the first parked send and kept until it fails."""
 
     def __init__(self, rotation: Rotation) -> None:
         """Create a choice without a queue; the first parked send chooses one."""

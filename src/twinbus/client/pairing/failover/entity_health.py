@@ -1,8 +1,8 @@
 """The failover state of one entity, as a table.
 
 Owns: the state of an entity, its reason and start time, and the timer of the failover interval. Knows nothing of
-senders, pings or backlog queues: they report events to this module and are notified of state changes. `docs/pairing.md`
-draws the table.
+senders, pings or backlog queues, which report events to this module and are notified of state changes.
+`docs/pairing.md` draws the table.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class EntityState(Enum):
     FAILED_OVER = "failed over"
     """Sends are parked, and the primary is pinged."""
     UNREACHABLE = "unreachable"
-    """The primary responds, but refuses pings: sends fail with the pings' error, and nothing is parked."""
+    """The primary responds, but refuses pings. Sends fail with the pings' error, and nothing is parked."""
 
 
 class HealthEvent(Enum):
@@ -82,7 +82,7 @@ class EntityHealth:
         self.path = path
         self.state = EntityState.HEALTHY
         self.failure: ServiceBusError | None = None
-        """The error that caused the present state; None while the entity is healthy."""
+        """The error that caused the current state; None while the entity is healthy."""
         self.since_ms = clock.wall_ms()
         """The time of the last state change."""
         self.ping_refusal: ServiceBusError
@@ -90,7 +90,7 @@ class EntityHealth:
         self.ping_key = RoutingKey()
         """The routing key of the first send that failed; pings carry this key."""
         self.fragment = None
-        """Always None: pings test the entity as a whole."""
+        """Always None, because pings test the entity as a whole."""
         self.fragment_outages = fragment_outages
         """The outages of the entity's fragments."""
         self.next_ping_ms: int | None = None
@@ -110,7 +110,7 @@ class EntityHealth:
 
     @property
     def accepts_sends(self) -> bool:
-        """Whether sends go to the primary, that is, are not disabled (R036)."""
+        """Whether sends go to the primary: the entity is healthy or suspect."""
         return self.state is EntityState.HEALTHY or self.state is EntityState.SUSPECT
 
     @property
@@ -124,7 +124,7 @@ class EntityHealth:
         return self.is_healthy and not self.fragment_outages.down
 
     def send_failed(self, error: ServiceBusError, ping_key: RoutingKey) -> None:
-        """Note a failed send that triggers failover. The interval starts with the first such failure (Q01)."""
+        """Note a failed send that triggers failover. The interval starts with the first such failure."""
         if self.state is not EntityState.HEALTHY or self._is_closed:
             return
         self.failure, self.ping_key = error, ping_key

@@ -2,7 +2,7 @@
 
 With `park_on_fragment_outage`, a keyed send whose fragment is down does not fail over the whole entity. Only the
 fragment is marked down: every message whose key maps to that fragment is parked, until a ping with such a key succeeds.
-So the parked messages of a session are not overtaken by its later messages while the fragment goes down and comes back.
+So later messages of a session do not overtake its parked messages while the fragment goes down and comes back.
 
 Owns: the fragments of an entity that are marked down, the mapping of messages to them, and the order in which batches
 park such messages. The pairing pings the fragments and publishes the events.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RoutingKey:
-    """The key that maps a message to a fragment: the first of these fields that the message has (R106 to R109)."""
+    """The key that maps a message to a fragment: the first of these fields that the message has."""
 
     session_id: str | None = None
     partition_key: str | None = None
@@ -47,9 +47,9 @@ class RoutingKey:
         return cls(message_id=message.message_id)
 
     def fragment_number(self, *, uses_message_id: bool) -> int | None:
-        """Return the fragment number.
+        """Return the fragment number, or None if the client cannot compute it.
 
-        None if the message has no key, or only a message id that is not a string: its fragment cannot be computed here.
+        The fragment is unknown if the message has no key, or if its key is a message id that is not a string.
         """
         message_id = self.message_id if uses_message_id and isinstance(self.message_id, str) else None
         key = partition_key(self.session_id, self.partition_key, message_id)
@@ -80,10 +80,10 @@ def routing_key_to(fragment: int | None, messages: Iterable[BrokeredMessage]) ->
 
 
 def ping_key_for(error: ServiceBusError, messages: Sequence[BrokeredMessage]) -> RoutingKey:
-    """Return the key for pings that test an entity: the key of the send that failed first (Q13).
+    """Return the key for pings that test an entity: the key of the send that failed first.
 
-    A message id is used only if the namespace has reported that it is the key. Otherwise the entity might take a ping
-    with the same id for the message, and then discard the message as a duplicate.
+    A message id is used only if the namespace has shown that it maps messages by their ids. Otherwise an entity that
+    detects duplicates could record the ping under the message's id, and later discard the message as a duplicate.
     """
     matching = routing_key_to(error.fragment, messages)
     if matching is not None:
@@ -114,11 +114,11 @@ class FragmentOutage:
         return self.number
 
     def ping_succeeded(self) -> None:
-        """End the outage: the fragment accepted a ping."""
+        """End the outage, because the fragment accepted a ping."""
         self._outages.restore(self)
 
     def pings_refused(self, error: ServiceBusError) -> None:
-        """End the outage: the entity responds, but refuses pings.
+        """End the outage, because the entity responds, although it refuses pings.
 
         The state of the fragment is then unknown, so the next send goes to the primary and gets its error.
         """
@@ -163,16 +163,17 @@ class FragmentOutages:
         """
         self.path = path
         self.down: Final[dict[int, FragmentOutage]] = {}
-        """The current outages by fragment number. This dict is never replaced: senders check it for each message."""
+        """The current outages by fragment number. Senders check this dict for each message, so it is never replaced by
+        another dict."""
         self.turns: Final[dict[ParkingTurn, None]] = {}
         """The turns of batches in progress, in order."""
         self._uses_message_id = False
-        """Whether the entity detects duplicates, as shown by a refused message that had no other key."""
+        """Whether the entity maps messages by their ids, as a refused message without another key has shown."""
         self._clock = clock
         self._on_change = on_change
 
     def outage_for(self, messages: Iterable[BrokeredMessage]) -> FragmentOutage | None:
-        """Return the outage that keeps messages in one send from the primary, or None."""
+        """Return the outage for the first of these messages whose fragment is down, or None."""
         if not self.down:
             return None
         numbers = (
@@ -182,7 +183,7 @@ class FragmentOutages:
         return next((self.down[number] for number in numbers if number in self.down), None)
 
     def affected_messages(self, messages: Iterable[BrokeredMessage]) -> dict[int, int]:
-        """Return the messages that map to fragments that are down: their indexes and fragment numbers."""
+        """Return the fragment numbers, by index, of the messages whose fragment is down."""
         if not self.down:
             return {}
         numbers = [
@@ -219,7 +220,7 @@ class FragmentOutages:
         if number is None or number in self.down:
             return
         key = routing_key_to(number, messages)
-        if key is None:  # the namespace hashes keys differently: other messages cannot be mapped
+        if key is None:  # the namespace hashes keys differently, so other messages cannot be mapped
             return
         self._uses_message_id = self._uses_message_id or key.message_id is not None
         outage = self.down[number] = FragmentOutage(number, self, key, error, self._clock.wall_ms())

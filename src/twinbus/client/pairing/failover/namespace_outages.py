@@ -1,8 +1,8 @@
-"""Outages of a whole namespace, as the parts of a pairing notice them.
+"""Outages of a whole namespace, each reported once when it begins and once when it ends.
 
 If a namespace is down, every pump and every backlog queue notices the outage separately, and again with each attempt.
-Owns: reporting an outage once when it begins and once when it ends. The failure of each pump or queue is also an event,
-which is flagged as part of an outage so that the log does not repeat the outage.
+Owns: the record of the current outages. The failure of each pump or queue is also published as an event, with a flag
+that it is part of an outage, so that the log does not repeat the outage.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class NamespaceRole(Enum):
 
 
 def lost_namespace(error: BaseException | None) -> NamespaceRole | None:
-    """Return the namespace that a pump or a backlog queue lost with this error; None if it is not an outage."""
+    """Return the namespace that is down according to this error of a pump or a backlog queue, or None."""
     if isinstance(error, PrimaryLost):
         return NamespaceRole.PRIMARY
     return NamespaceRole.SECONDARY if isinstance(error, ConnectionFailed | ConnectionLost | OperationTimeout) else None
@@ -56,7 +56,7 @@ class NamespaceOutages:
         """The backlog queues whose pumps wait, for each lost namespace."""
 
     def note_lost(self, role: NamespaceRole, error: ServiceBusError, pump: str | None = None) -> None:
-        """Note that a namespace is lost; if a pump is named, it waits for that namespace."""
+        """Note that a namespace is lost. `pump` is the backlog queue of a pump that waits for the namespace, if any."""
         is_new = role not in self._waiting_pumps
         waiting = self._waiting_pumps.setdefault(role, set())
         if pump is not None:
@@ -66,7 +66,7 @@ class NamespaceOutages:
             self._emit(role.lost_event, reason if address in reason else f"{address}: {reason}")
 
     def note_pump_resumed(self, pump: str) -> None:
-        """Note that a pump no longer waits: it drains again, or it failed for another reason."""
+        """Note that a pump no longer waits, because it drains again or has failed for another reason."""
         for role, waiting in list(self._waiting_pumps.items()):
             if pump in waiting:
                 waiting.discard(pump)

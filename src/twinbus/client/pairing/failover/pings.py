@@ -2,7 +2,7 @@
 
 Owns: the schedule of pings and the evaluation of their results. Pings are sent while the entity is failed over or
 unreachable, or while its fragment is marked down, at fixed multiples of the interval after the failure. A ping without
-a response is abandoned before the next one is due (Q13).
+a response is abandoned before the next one is due.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 PING_TIME_TO_LIVE: Final = dt.timedelta(seconds=1)
 REFUSALS_UNTIL_UNREACHABLE: Final = 2
-"""The number of consecutive refused pings that make an entity unreachable (Q14)."""
+"""The number of consecutive refused pings that make an entity unreachable."""
 
 
 class PingTarget(Protocol):

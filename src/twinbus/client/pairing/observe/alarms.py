@@ -1,8 +1,8 @@
-"""Alarms of a pair: conditions that need an operator's attention (Q20).
+"""The alarms of a pair, raised for conditions that an operator has to resolve.
 
-Owns: the kinds of alarms, and the schedule of backlog checks: at most three times per `alarm_after`, and only while
-messages are parked or a pump does not run. A healthy pair makes no requests (R009), and an idle syphon only polls
-(R072).
+Owns: the kinds of alarms, and the schedule of backlog checks. The checks run three times per `alarm_after`. They start
+with the syphon, or with an event such as a parked message or a failed pump, and stop when no message is parked and no
+alarm is raised. After that, a healthy pair sends no requests for alarms.
 
 Messages that are parked for a long time raise no alarm while they are being drained. The alarm is raised if the oldest
 message in a queue is old, and was already the oldest at the previous check.
@@ -55,20 +55,19 @@ class AlarmKind(Enum):
 
     NOT_DRAINED = "parked messages are not taken back"
     EXTRA_BACKLOG = "messages lie in a backlog queue that nobody drains"
-    """The queue is beyond the configured number of backlog queues (R022, R023)."""
+    """The queue is beyond the configured number of backlog queues."""
     DESTINATION_REFUSES = "a destination refuses its parked messages"
-    """The entity is disabled or missing, or the key is not accepted: messages stay in the backlog or the spool
-    (Q19)."""
+    """The entity is disabled or missing, or the key is not accepted. The messages stay in the backlog or the spool."""
     DEAD_LETTERED = "messages were dead-lettered in a backlog queue"
     SPOOL_REFUSED = "messages were refused from the spool"
     NEARLY_FULL = "a backlog queue is nearly full"
-    """A full queue is left out of the rotation, and the other queues are used (Q11)."""
+    """A full queue is left out of the rotation, and the other queues are used."""
     UNPROTECTED = "the secondary could not be prepared"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alarm:
-    """An alarm that is raised now."""
+    """A raised alarm."""
 
     kind: AlarmKind
     backlog_queue: str | None
@@ -77,14 +76,14 @@ class Alarm:
 
 
 _CHECKED_KINDS: Final = frozenset(AlarmKind) - {AlarmKind.SPOOL_REFUSED}
-"""Kinds of alarms that need further checks of the backlog."""
+"""Kinds of alarms that keep the backlog checks running while they are raised."""
 
 
 class Alarms:
     """The alarms of one pairing."""
 
     def __init__(self, pairing: Pairing) -> None:
-        """Create a set without alarms; checks begin with `start`."""
+        """Create the alarms of a pairing, with none raised. Checks begin with `start`."""
         self.contents: dict[str, BacklogQueueContents] = {}
         """The contents of each backlog queue at the last check; empty before the first check."""
         self._pairing = pairing

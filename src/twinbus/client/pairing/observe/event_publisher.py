@@ -1,9 +1,9 @@
-"""The publisher of a pair's events: adds the time to each event, writes its log record, and calls the listeners.
+"""Publishes the events of a pair: each event gets a time, is written to the log, and is passed to the listeners.
 
     async for event in pairing.events(): ...
 
-Owns: the event streams of applications, and the state of outages (`outages`), each of which is published once. A stream
-whose reader is too slow drops the oldest events and reports their number.
+Owns: the event streams of applications, and the record of outages (`outages`), so that each outage is published once. A
+stream whose reader is too slow drops the oldest events and reports their number.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ class EventKind(Enum):
     """Kinds of events."""
 
     SUSPECTED = "suspected"
-    """A send failed: the failover interval of an entity began."""
+    """A send failed, and the failover interval of the entity began."""
     FAILED_OVER = "failed over"
     PARKED = "parked"
     PINGED = "pinged"
@@ -19,7 +19,7 @@ class EventKind(Enum):
     RESTORED = "restored"
     """An entity is healthy again."""
     UNREACHABLE = "unreachable"
-    """Pings are refused: sends fail, and nothing is parked."""
+    """Pings are refused. Sends fail, and nothing is parked."""
     FRAGMENT_DOWN = "fragment down"
     """Messages whose key maps to this fragment are parked; the entity's other messages are not."""
     FRAGMENT_BACK = "fragment back"
@@ -27,18 +27,18 @@ class EventKind(Enum):
     QUEUE_OUT = "backlog queue out of rotation"
     QUEUE_BACK = "backlog queue back in rotation"
     SPOOLED = "spooled"
-    """The message is on the local disk: both namespaces were down, or the spool holds earlier messages of its
+    """The message is on the local disk, because both namespaces were down or the spool holds earlier messages of its
     session."""
     UNSPOOLED = "taken from the spool"
     """A spooled message was sent to the primary or parked."""
     SPOOL_REFUSED = "refused from the spool"
-    """A spooled message will never be accepted, because of `reason`: it is in the spool's folder `refused`."""
+    """A spooled message was moved to the spool's folder `refused`, because it will never be accepted (see `reason`)."""
     MOVED = "moved back"
     """The syphon moved a parked message to its destination."""
     DEFERRED = "deferred"
-    """The destination of a parked message is not available: the message stays in its backlog queue."""
+    """The destination of a parked message is not available, so the message stays in its backlog queue."""
     DESTINATION_REFUSES = "destination refuses"
-    """A destination is disabled or missing, or the key is not accepted: its parked messages stay in the backlog."""
+    """A destination is disabled or missing, or the key is not accepted. Its parked messages stay in the backlog."""
     DESTINATION_ACCEPTS = "destination accepts again"
     """A destination accepts messages again, or its messages were dead-lettered, or another pump took over the backlog
     queue."""
@@ -49,10 +49,11 @@ class EventKind(Enum):
     """Another host drains the backlog queue now."""
     PUMP_FAILED = "pump failed"
     PRIMARY_LOST = "primary lost"
-    """The syphon lost its connection to the primary. Published once per outage, however many pumps wait."""
+    """The syphon lost its connection to the primary. This event is published once per outage, however many pumps
+    wait."""
     PRIMARY_BACK = "primary back"
     SECONDARY_LOST = "secondary lost"
-    """The secondary cannot be reached: no messages can be parked or drained."""
+    """The secondary cannot be reached, so no messages can be parked or drained."""
     SECONDARY_BACK = "secondary back"
     ALARM = "alarm"
     ALARM_OVER = "alarm over"
@@ -60,7 +61,7 @@ class EventKind(Enum):
     UNPROTECTED = "unprotected"
     """The secondary could not be prepared in time; the preparation is repeated. Sends fail if the primary fails."""
     PROTECTED = "protected"
-    """The backlog queues of a secondary that is not required exist now."""
+    """The backlog queues exist now (only with `require_secondary=False`)."""
     EVENTS_LOST = "events lost"
 
 

@@ -2,8 +2,8 @@
 
     pairing.metrics()   # adds them to prometheus_client's default registry
 
-Owns: the metrics, their names and their labels. An event only increments a counter. A scrape collects the present
-values without any request: the contents of the backlog are as of the last check (`alarms`). Several pairs of a program
+Owns: the metrics, their names and their labels. An event only increments a counter. A scrape collects the current
+values and sends no request: the contents of the backlog are as of the last check (`alarms`). Several pairs of a program
 can share a registry: the label `primary` distinguishes them.
 """
 
@@ -66,7 +66,7 @@ class Metrics:
         self.counts: dict[str, Counter[tuple[str, ...]]] = {name: Counter() for name in _COUNTERS}
         """The counters, by metric name and label values."""
         self.registry: CollectorRegistry | None = None
-        """The registry that exports the metrics; None: the default registry."""
+        """The registry that exports the metrics, or None for the default registry."""
         self._pairing = pairing
         self._labels: set[str] = set()
         self._collector: _PairsCollector | None = None
@@ -128,7 +128,7 @@ class Metrics:
 
     @property
     def fragments_down(self) -> int:
-        """The number of fragments with an outage of their own."""
+        """The number of fragments that are marked down."""
         return sum(len(health.fragment_outages.down) for health in self._pairing.entity_healths)
 
     def alarms_by_kind(self) -> Counter[AlarmKind]:

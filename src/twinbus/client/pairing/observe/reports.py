@@ -1,4 +1,4 @@
-"""Reports to the secondary: the state of a pair as each client sees it, so that operators see all clients.
+"""Reports to the secondary: each client's view of the pair, so that operators can see all clients in one place.
 
 A twinbus secondary has a node `$pairing` that keeps the last report of each client. Owns: when a report is sent (after
 a change, and every `REPORT_INTERVAL_S` as a heartbeat, healthy or not) and its contents. At most one report per second
@@ -46,8 +46,8 @@ REPORT_INTERVAL_S: Final = 30.0
 MIN_INTERVAL_S: Final = 1.0
 """The minimum time between reports, however often the state changes."""
 UNSUPPORTED_RETRY_S: Final = 3600.0
-"""The time until a secondary without the node is asked again, unless the state changes: the server may have been
-replaced."""
+"""The time until the client tries a secondary without the node again, because the server may have been replaced. A
+state change causes an earlier attempt."""
 REPORT_TIMEOUT_S: Final = 5.0
 """The time limit for a report."""
 LEAVE_TIMEOUT_S: Final = 1.0
@@ -57,7 +57,7 @@ COALESCE_S: Final = 0.1
 MAX_REPORT_BYTES: Final = 60_000
 """The maximum size of a report; the node accepts 64 KB."""
 ITEM_LIMITS: Final = (100, 25, 5, 0)
-"""The numbers of entities, queues and alarms to try, until the report fits."""
+"""The maximum numbers of entities, queues and alarms in a report, tried in this order until the report fits."""
 MAX_TEXT_LENGTH: Final = 200
 EVENT_KINDS: Final = frozenset(
     {
@@ -144,7 +144,7 @@ class Reports(ClientEntity):
 
     async def _report(self) -> None:
         queues = self._pairing.rotation.queues
-        if not queues:  # unprotected: without a backlog queue the client has no right to report
+        if not queues:  # unprotected: the right to send to a backlog queue is what authorizes a report
             return
         try:
             async with asyncio.timeout(REPORT_TIMEOUT_S):

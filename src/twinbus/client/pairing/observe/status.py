@@ -44,7 +44,7 @@ class PumpState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FragmentStatus:
-    """A fragment of an entity that is marked down."""
+    """The status of a fragment that is marked down."""
 
     number: int
     why: str
@@ -59,7 +59,7 @@ class EntityStatus:
     path: str
     state: EntityState
     why: str | None
-    """The error that caused the present state; None while the entity is healthy."""
+    """The error that caused the current state; None while the entity is healthy."""
     since: dt.datetime
     next_ping: dt.datetime | None
     fragments_down: tuple[FragmentStatus, ...]
@@ -105,7 +105,7 @@ class PairingStatus:
     entities: tuple[EntityStatus, ...]
     backlog_queues: tuple[BacklogQueueStatus, ...]
     extra_backlog_queues: tuple[ExtraQueueStatus, ...]
-    """The unused backlog queues that have messages, or may have messages (R022, Q20)."""
+    """The unused backlog queues that have messages, or may have messages."""
     pumps: tuple[PumpStatus, ...]
     """The pumps of the syphon; empty if this client runs no syphon."""
     spool: SpoolStatus | None

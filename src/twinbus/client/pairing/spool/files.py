@@ -1,10 +1,10 @@
-"""The files of a spool: records are appended to the last segment, and a segment is deleted after its last record.
+"""The files of a spool. Records are appended to the last segment, and a segment without pending records is deleted.
 
-Owns: the data on disk, and recovery after a crash or a disk error. Every call is made on the spool's own thread, one at
-a time, and may take as long as the disk does. Knows nothing of the order in which records are sent.
+Owns: the data on disk, and recovery after a crash or a disk error. All calls are made on the spool's own thread, one at
+a time, and block until the disk has responded. Knows nothing of the order in which records are sent.
 
-After a failed fsync or a restart, an existing segment is never written again: only reading the file shows what is on
-disk.
+After a failed fsync, it is unknown which bytes of the segment are on disk. New records therefore go to a new segment.
+After a restart, new records go to a new segment, too: earlier segments are read, repaired and deleted, never extended.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Segment:
     pending: int = 0
     """The number of records that are not removed."""
     done_mark_count: int = 0
-    """The number of marks of removed records in the file beside the segment."""
+    """The number of marks in the segment's `.done` file, which has a mark for each removed record."""
     descriptor: int | None = None
     """The file descriptor while the segment is written; None when it is sealed."""
 
@@ -80,7 +80,7 @@ class Segment:
         return self.number << _OFFSET_BITS | offset
 
     def seal(self) -> None:
-        """Close the file: the segment is not written any more."""
+        """Close the file, so that the segment is not written any more."""
         if self.descriptor is not None:
             os.close(self.descriptor)
             self.descriptor = None
@@ -138,7 +138,7 @@ class SpoolFiles:
     ) -> Callable[[int, SpoolRecord], None]:
         """Return a callback that deletes the copy in `refused` of a record that is still pending.
 
-        A crash interrupted the refusal of such a record: it is sent, and refused, again.
+        A crash interrupted the refusal of such a record, so the record is sent, and refused, again.
         """
         refused = {file.stem: file for file in self._refused_files()}
         if not refused:
@@ -262,7 +262,7 @@ class SpoolFiles:
         try:
             write_at(descriptor, frame, offset)
         except OSError as error:
-            # If this fails too, the next record overwrites the partial frame, or the next start finds it.
+            # If truncating fails too, the next record overwrites the partial frame, or the next start removes it.
             _truncate(descriptor, offset)
             return error
         segment.size += len(frame)
@@ -307,7 +307,7 @@ class SpoolFiles:
     def mark_done(self, positions: Iterable[int]) -> None:
         """Mark records as removed.
 
-        If the disk fails, log a warning: the messages may be sent again after a restart.
+        If the disk fails, log a warning, because the messages may be sent again after a restart.
         """
         offsets: dict[int, list[int]] = {}
         for position in positions:
@@ -404,7 +404,10 @@ class SpoolFiles:
         segment.done_mark_count += len(marks) // DONE_MARK_BYTES
 
     def _delete(self, segment: Segment) -> None:
-        """Delete a segment. Its marks are deleted last: without them all its records would be sent again."""
+        """Delete a segment.
+
+        Its marks are deleted last, because all its records would be sent again without the marks.
+        """
         segment.seal()
         if self._active is segment:
             self._active = None

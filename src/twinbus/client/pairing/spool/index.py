@@ -98,7 +98,7 @@ class EntityQueue:
         return self._without_session.pop() if self._without_session else None
 
     def put_back(self, position: int) -> None:
-        """Put back a record that could not be sent: it is sent next, and the records behind it still wait."""
+        """Put back a record that could not be sent. The record is sent next, and the records behind it still wait."""
         heapq.heappush(self._ready, position)
 
     def remove(self, position: int, session_ids: Sequence[str]) -> None:

@@ -4,7 +4,8 @@ A frame has a mark, the length of its content, a CRC-32 and the content. The CRC
 if a message contains part of a spool file, that part is never taken for a record, even if the bytes around it are
 damaged.
 
-Owns: the format, and the recovery of records from a truncated or damaged file. Pure: bytes in, bytes out.
+Owns: the format, and the recovery of records from a truncated or damaged file. All functions are pure: bytes in, bytes
+out.
 """
 
 from __future__ import annotations
@@ -91,7 +92,11 @@ def frame_size_of_head(head: bytes) -> int:
 
 
 def read_frame(data: bytes, at: int, offset: int) -> tuple[SpoolRecord, int] | None:
-    """Read the record at `at` of `data`, which is at `offset` of the file; return it and its end, or None."""
+    """Read the record at index `at` of `data`.
+
+    Return the record and its end, or None if there is no valid record. `offset` is the offset of the record in the
+    file.
+    """
     if len(data) - at < _FRAME.size:
         return None
     mark, length, checksum = _FRAME.unpack_from(data, at)

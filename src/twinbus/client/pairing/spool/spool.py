@@ -53,8 +53,8 @@ class SpoolStatus:
     oldest_ms: int | None
     """The time when the oldest message was spooled; None if the spool is empty."""
     refused: int = 0
-    """The number of messages in the folder `refused`, which their destination will never accept as they are. They are
-    not included in `count`, and their size `refused_bytes` is not included in `bytes`."""
+    """The number of messages in the folder `refused`, which their destination will never accept as they are. These
+    messages are not included in `count`, and their size `refused_bytes` is not included in `bytes`."""
     refused_bytes: int = 0
 
 
@@ -94,11 +94,11 @@ class Spool:
     # --- opening and closing ------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Lock the folder and read its records. Raise SpoolFailed if it is in use, or reading fails."""
+        """Lock the folder and read its records. Raise SpoolFailed if the folder is in use or cannot be read."""
         try:
             await self._on_thread(self._files.open, self._on_found)
         except BaseException:
-            # After a cancellation the thread may still be opening the files: the same thread closes them afterwards.
+            # After a cancellation the thread may still be opening the files, so the same thread closes them afterwards.
             closing = asyncio.get_running_loop().run_in_executor(self._thread, self._files.close)
             closing.add_done_callback(ignore_failure)
             self._thread.shutdown(wait=False)
@@ -148,11 +148,11 @@ class Spool:
         return list(self._index.entity_queues.values())
 
     def holds_sessions(self, path: str, session_ids: Sequence[str]) -> bool:
-        """Return whether records for one of these sessions are spooled: later messages must follow them."""
+        """Return whether records for one of these sessions are spooled, so that later messages must be spooled, too."""
         return bool(session_ids) and self._index.holds_sessions(path, session_ids)
 
     def is_possible_duplicate(self, position: int) -> bool:
-        """Return whether a message may also be sent elsewhere, regardless of its record.
+        """Return whether a message may be sent twice for a reason that its record does not have.
 
         Either the message was in the spool when the spool was opened, and an earlier process may have sent it; or its
         sender stopped waiting before the record was on disk, and may send the message again.
@@ -162,7 +162,10 @@ class Spool:
     # --- records ------------------------------------------------------------------------------------------------------
 
     async def append(self, record: SpoolRecord) -> None:
-        """Store a record: it is on disk when this returns. Raise SpoolFull or SpoolFailed if it is not stored."""
+        """Store a record.
+
+        The record is on disk when this call returns. Raise SpoolFull or SpoolFailed if the record is not stored.
+        """
         self._check_open()
         content = encode_record(record)
         size = frame_size(content)
@@ -184,7 +187,7 @@ class Spool:
         return await self._on_thread(self._files.read, position)
 
     async def remove(self, position: int, record: SpoolRecord) -> None:
-        """Remove a record for good: it will not be sent again after a restart."""
+        """Remove a record, so that it is not sent again, not even after a restart."""
         self._check_open()
         done = asyncio.get_running_loop().create_future()
         self._pending_removals.append((position, done))
@@ -237,7 +240,7 @@ class Spool:
             self._commit_task = asyncio.ensure_future(self._commit())
 
     async def _commit(self) -> None:
-        """Write all pending appends and removals, including new ones that arrive meanwhile."""
+        """Write all pending appends and removals, including those that arrive in the meantime."""
         while self._pending_appends or self._pending_removals:
             appends, removals = list(self._pending_appends), list(self._pending_removals)
             self._pending_appends.clear()
@@ -246,7 +249,7 @@ class Spool:
             contents, removed = [append.content for append in wanted], [position for position, _ in removals]
             try:
                 outcomes = await self._on_thread(self._write, contents, removed)
-            except Exception as error:  # a bug in twinbus: callers must not wait forever
+            except Exception as error:  # a bug in twinbus must not make the callers wait forever
                 log.exception("the spool in %s failed", self.folder)
                 outcomes = [OSError(str(error))] * len(wanted)
             self._pending_bytes -= sum(frame_size(append.content) for append in appends)

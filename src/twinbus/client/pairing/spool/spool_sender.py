@@ -1,8 +1,8 @@
-"""The sender of spooled messages: sends each message as a new send, and removes it when it is safe.
+"""The sender of spooled messages: sends or parks each message, and then removes the message from the spool.
 
-Owns: when messages are sent, and what happens after a failure. While an entity accepts no messages and none can be
-parked for it, one message at a time is retried, with growing pauses; after a success, many messages are in flight at
-the same time. The index (`index`) decides the order.
+Owns: when messages are sent, and what happens after a failure. While the messages for an entity can be neither
+delivered nor parked, one message at a time is retried, with increasing delays. After a success, many messages are in
+flight at the same time. The index (`index`) decides the order.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ MAX_IN_FLIGHT: Final = 64
 
 
 class FailureAction(Enum):
-    """What happens after a failure to the message and to the messages behind it."""
+    """The consequence of a failed send, for the message and for later messages."""
 
     ENTITY_WAITS = "the entity accepts no messages now"
     MESSAGE_WAITS = "this message cannot be sent now, but others may"
@@ -125,16 +125,17 @@ class EntitySpoolSender:
         self._sender = pairing.make_sender(queue.path)
         self._in_flight: set[asyncio.Task[None]] = set()
         self._max_in_flight = 1
-        """The present limit of records in flight."""
+        """The current limit of records in flight."""
         self._possible_duplicates: set[int] = set()
         """Positions of records that were sent earlier without a response."""
         self._stored_positions: dict[int, Sequence[int]] = {}
-        """For each batch that was stored in part, the batch positions of the messages that are safe."""
+        """For each batch that was stored in part, the batch positions of the messages that are stored."""
         self._failures = 0
         """The number of consecutive failures of the entity."""
         self._rejection_policy = RejectionPolicy(duration_s(pairing.options.not_found_grace))
         self._refusal: ServiceBusError | None = None
-        """The error with which the entity refuses all messages now: disabled, missing, or the key is not accepted."""
+        """The error with which the entity refuses all messages now: it is disabled or missing, or does not accept the
+        key."""
         self._has_failed = False
         """Whether a send has failed since the last pause."""
         self._is_ended = False

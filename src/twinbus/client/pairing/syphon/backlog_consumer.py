@@ -1,7 +1,7 @@
 """The consumer of a backlog queue, from attaching its link until the link or the primary is lost.
 
 Owns: the messages delivered on the link and their routing to destinations, the renewal of locks, and the long poll.
-Messages that are unsettled when the consumer stops are left to the next consumer, on this host or another.
+Messages that are unsettled when the consumer stops are left to the next consumer, on this host or another host.
 
 No code here awaits while it handles an exception: in compiled code a coroutine loses the current exception at an await,
 and a bare `raise` after it would fail.
@@ -66,8 +66,8 @@ log: Final = logging.getLogger(__name__)
 PREFETCH_WINDOW: Final = 500
 """The credit of the link: the maximum number of messages in flight from one backlog queue."""
 MAX_TRACKED: Final = 2 * PREFETCH_WINDOW
-"""The number of tracked messages at which settled ones are removed: twice the window, so that the cost per message is
-small."""
+"""The number of tracked messages at which the settled messages are removed: twice the window, so that the cost per
+message is small."""
 TICK_INTERVAL_S: Final = 5.0
 FINISH_TIMEOUT_S: Final = 5.0
 """How long a consumer that stops waits for outcomes."""
@@ -163,7 +163,7 @@ class BacklogConsumer:
             self._end_with_primary_lost(path, error)
 
     async def _finish(self) -> None:
-        """Complete messages in flight that the primary accepts: if they were released, they would be sent again."""
+        """Complete messages in flight that the primary accepts. If they were released, they would be sent again."""
         with suppress(TimeoutError):
             async with asyncio.timeout(FINISH_TIMEOUT_S):
                 await asyncio.gather(*[destination.finish() for destination in self._destinations.values()])
@@ -172,7 +172,7 @@ class BacklogConsumer:
                     await asyncio.wait(list(self._tasks))
 
     def _grant_credit(self) -> None:
-        """Grant credit, unless draining has stopped: further messages would be released unsent and charged again."""
+        """Grant credit, unless draining has stopped. Further messages would be released unsent, but still charged."""
         if not self._end_reason.done():
             self._link.keep_credit(PREFETCH_WINDOW)
 
@@ -185,7 +185,7 @@ class BacklogConsumer:
         self._set_end_reason(PrimaryLost(path, error))
 
     def _release_unsettled(self) -> None:
-        """Release unsettled messages to their places, so that the next consumer receives them first.
+        """Release unsettled messages to their places in the queue, so that the next consumer receives them first.
 
         Messages that were never sent are released; the delivery count of messages that may have arrived is increased.
         """
@@ -262,7 +262,7 @@ class BacklogConsumer:
         self._destination_for(restored.path).submit(self._marked_if_in_doubt(message))
 
     def _defer_unrestored(self, delivery: IncomingDelivery) -> bool:
-        """Defer a message whose destination accepts nothing now, without restoring it; False if it must be routed."""
+        """Defer a message, without restoring it, if its destination is deferring; otherwise return False."""
         try:
             summary = summarize_parked(delivery.payload)
         except ParkedMessageMalformed:
@@ -314,8 +314,8 @@ class BacklogConsumer:
     def has_exclusive_access(self) -> bool:
         """Return whether the lease on the queue is definitely valid (`client.amqp.lease`).
 
-        After a silence another host may have the queue. Then no message is sent, deferred or dead-lettered until the
-        lease is valid again, because the other host may hold the same messages.
+        After a silence, another host may drain the queue and hold the same messages. Therefore no message is sent,
+        deferred or dead-lettered until the lease is valid again.
         """
         link = self._link
         if link.failure is not None:
@@ -339,7 +339,7 @@ class BacklogConsumer:
     # --- deferred messages --------------------------------------------------------------------------------------------
 
     async def _find_deferred(self) -> None:
-        """Find the messages that an earlier pump deferred: they precede later messages for their destination (Q19)."""
+        """Find the messages that an earlier pump deferred. They precede all later messages for their destination."""
         start = 1
         while start:
             start = self._assign_deferred(await self._deferred_requests.peek(start))
@@ -366,8 +366,8 @@ class BacklogConsumer:
     async def receive_deferred(self, sequence_numbers: Sequence[int]) -> list[ParkedMessage]:
         """Receive deferred messages by their numbers, in order; numbers that no longer exist are skipped.
 
-        Raise MessageNotFound if all the messages exist, but one cannot be received: its lock is held by a pump that was
-        killed, until the lock expires.
+        Raise MessageNotFound if all the messages exist but one of them cannot be received, because a pump that was
+        killed still holds its lock.
         """
         asked_s = self._loop.time()
         missing: MessageNotFound | None = None
@@ -418,9 +418,9 @@ class BacklogConsumer:
         self._emit_dead_lettered(payload, path, reason, description)
 
     def restore_again(self, message: DeliveredParkedMessage) -> bool:
-        """Restore a message again after it waited; return False if it expired and was dead-lettered."""
+        """Restore a message again after a wait. Return False if the message has expired and was dead-lettered."""
         now_ms, waited_ms = self._settings.clock.wall_ms(), round((self._loop.time() - message.received_s) * 1000)
-        lock_ms = self._lock_ms - waited_ms  # as if the message had been locked now: the parked time includes the wait
+        lock_ms = self._lock_ms - waited_ms  # the parked time includes the wait
         restored = restore(
             message.delivery.payload, now_ms, deduct_parked_time=self._settings.deduct_parked_time, lock_ms=lock_ms
         )
@@ -439,7 +439,7 @@ class BacklogConsumer:
         return release_all(messages)
 
     async def _still_deferred(self, sequence_numbers: Sequence[int]) -> list[int]:
-        """Return which of these messages are still deferred, whoever has locked them."""
+        """Return the numbers of these messages that are still deferred, even if another consumer has locked them."""
         wanted, start, still_deferred = set(sequence_numbers), min(sequence_numbers), set[int]()
         while start and start <= max(wanted):
             deferred = [
@@ -472,7 +472,7 @@ class BacklogConsumer:
         self._unsettled = {delivery: since_s for delivery, since_s in self._unsettled.items() if not delivery.answered}
 
     async def _restart_poll(self) -> None:
-        """Drain the credit and grant it again, which corresponds to a new receive call of the original client."""
+        """Drain the credit and grant it again, which is the equivalent of a new receive call in Microsoft's client."""
         self._last_arrival_s = self._loop.time()
         if self._link.drain():
             self._credit_drained = self._loop.create_future()

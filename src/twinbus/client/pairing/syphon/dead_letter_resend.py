@@ -8,8 +8,8 @@ dead-letter queue after the primary has accepted it; all other messages stay the
 backlog queue itself is not touched: a syphon can drain it at the same time.
 
 A message that stays is kept locked until the run finishes, so that it is not received repeatedly, and then returns to
-the dead-letter queue. If the message was definitely not stored, its delivery count is not increased. So a delivery
-count above 0 means that the message may have been stored, and it is marked as a possible duplicate when it is sent.
+the dead-letter queue. Its delivery count is increased only if the primary may have stored the message. So a message
+with a delivery count above 0 is marked as a possible duplicate when it is sent.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ EMPTY_AFTER_S: Final = 1.0
 """The time without a delivery after which a queue is considered empty, if all the messages that it counts were
 received."""
 MIN_WAIT_FOR_COUNTED_S: Final = 10.0
-"""The minimum wait for messages that the queue counts but does not deliver: another program may have locked them."""
+"""The minimum wait for messages that the queue counts but does not deliver, because another program may have locked
+them."""
 MAX_HELD_MESSAGES: Final = 5_000
 MAX_HELD_BYTES: Final = 64_000_000
 """The maximum total size of messages kept locked per queue; further messages are not received."""
@@ -169,12 +170,12 @@ class _DeadLetterQueue:
         """Messages that can never be accepted, although a copy may have been stored."""
         self._held_bytes = 0
         self._accepted_numbers: set[int] = set()
-        """Sequence numbers of messages that their destination has accepted: they are not sent again."""
+        """Sequence numbers of messages that their destination has accepted, and that are not sent again."""
         self._received_numbers: set[int] = set()
         """Sequence numbers of all messages that were received."""
 
     async def run(self, wait_s: float) -> None:
-        # A newer epoch displaces the older one: two programs never send the same dead letters.
+        # A receiver with a newer epoch displaces the older one, so that two programs never send the same dead letters.
         receiver = self._secondary.create_message_receiver(
             self._path, epoch=self._epoch, auto_renew=LOCK_RENEWAL_S, prefetch=0
         )
@@ -187,7 +188,7 @@ class _DeadLetterQueue:
                     await self._release_all(receiver)
 
     async def _send_all(self, receiver: MessageReceiver, wait_s: float) -> None:
-        """Receive and send all messages; retry messages that were not accepted, while others are."""
+        """Receive and send all messages. Retry messages that were not accepted until none has moved for `wait_s`."""
         loop = asyncio.get_running_loop()
         moved_s, pause_s = loop.time(), FIRST_PAUSE_S
         while True:
@@ -312,7 +313,7 @@ class _DeadLetterQueue:
 
     async def _attempt(self, path: str, batch: Sequence[DeadLetteredMessage]) -> ServiceBusError | None:
         payloads = [dead_letter.restored.payload for dead_letter in batch]
-        self._in_flight = batch  # unchanged if this task is cancelled, so that the messages are marked
+        self._in_flight = batch  # stays set if this task is cancelled, so that the messages are marked
         try:
             if len(batch) == 1:
                 await self._resend.send(path, payloads[0])

@@ -27,7 +27,7 @@ log: Final = logging.getLogger(__name__)
 
 
 class BacklogSource(Protocol):
-    """The backlog queue, as a destination needs it."""
+    """The operations of the backlog queue that a destination needs."""
 
     def has_exclusive_access(self) -> bool:
         """Return whether the lease on the queue is definitely valid."""
@@ -37,14 +37,17 @@ class BacklogSource(Protocol):
         """The number of messages that fit in one request."""
 
     async def receive_deferred(self, sequence_numbers: Sequence[int]) -> list[ParkedMessage]:
-        """Receive deferred messages by their numbers, in order. Raise ServiceBusError if one cannot be received."""
+        """Receive deferred messages by their numbers, in order.
+
+        Raise ServiceBusError if a message cannot be received.
+        """
 
     @property
     def withheld_paths(self) -> WithheldPaths:
         """The paths whose messages the queue withholds."""
 
     def restore_again(self, message: DeliveredParkedMessage) -> bool:
-        """Restore a message again after it waited; return False if it expired and was dead-lettered."""
+        """Restore a message again after a wait. Return False if the message has expired and was dead-lettered."""
 
     def release(self, messages: Sequence[DeliveredParkedMessage]) -> list[asyncio.Future[None]]:
         """Release messages, to be redelivered in order; return futures for the confirmations."""
@@ -65,7 +68,7 @@ class Deferral:
     def __init__(self, source: BacklogSource, backlog_queue: str) -> None:
         """Create a deferral without known messages."""
         self.is_closed = False
-        """Whether the pump has stopped: later failures are not logged."""
+        """Whether the pump has stopped, so that later failures are not logged."""
         self.receive_tasks: set[asyncio.Task[list[ParkedMessage]]] = set()
         """Requests in flight. Messages that they return are locked and must be settled."""
         self._source = source
@@ -75,7 +78,7 @@ class Deferral:
         self._to_defer: list[ParkedMessage] = []
         """Messages to defer at the end of this turn of the loop."""
         self._unconfirmed: set[asyncio.Future[None]] = set()
-        """Unconfirmed deferrals: their messages cannot be received yet."""
+        """Deferrals that are not confirmed yet, so that their messages cannot be received."""
         self._last_logged_failure = ""
         """The last failure that was logged, so that it is not logged again."""
 
@@ -108,14 +111,14 @@ class Deferral:
             future.add_done_callback(partial(self.log_failure, "deferred", messages))
 
     async def wait_confirmed(self) -> None:
-        """Wait until all deferrals are confirmed: only then can their messages be received."""
+        """Wait until all deferrals are confirmed, because the deferred messages cannot be received earlier."""
         while self._unconfirmed or self._to_defer:
             if self._to_defer:
                 self.flush()
             await asyncio.wait(list(self._unconfirmed))
 
     def log_failure(self, outcome: str, messages: Sequence[ParkedMessage], future: asyncio.Future[None]) -> None:
-        """Log a failed settlement; the messages are redelivered when their locks expire (Q17: at least once)."""
+        """Log a failed settlement; the messages are redelivered when their locks expire (delivery is at least once)."""
         if not future.cancelled() and (error := future.exception()) is not None and not self.is_closed:
             first = messages[0].sequence_number
             text = "%d messages of '%s', starting with number %d, were not %s: %s"
@@ -125,7 +128,7 @@ class Deferral:
     # --- receiving ----------------------------------------------------------------------------------------------------
 
     def request(self, max_count: int | None = None, *, before: int | None = None) -> ReceiveRequest:
-        """Request the oldest messages, as many as fit in one request; with `before`, only messages before it."""
+        """Request the oldest messages, as many as fit in one request, with sequence numbers below `before` if given."""
         max_count = self._source.max_per_request if max_count is None else max_count
         numbers: list[int] = []
         while len(numbers) < max_count and self.has_before(before):
@@ -143,7 +146,7 @@ class Deferral:
         failure: ServiceBusError | None = None
         messages: list[ParkedMessage] = []
         try:
-            messages = await asyncio.shield(request.task)  # after a cancellation its messages still have to be unlocked
+            messages = await asyncio.shield(request.task)  # its messages must still be unlocked
         except ServiceBusError as error:
             failure = error
         if failure is None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 PEEK_BATCH_SIZE: Final = 1_000
 FIRST_RECEIVE_COUNT: Final = 15
-"""The number of messages in the first request: they come in one response and may be large."""
+"""The number of messages in the first request. The number is small because the messages come in one response."""
 MAX_RECEIVE_COUNT: Final = 500
 TARGET_RESPONSE_BYTES: Final = 262_144
 """The approximate size of a response."""
@@ -43,7 +43,7 @@ class DeferredRequests:
         self._receiver = receiver
 
     async def peek(self, from_sequence_number: int) -> list[bytes]:
-        """Peek at messages from `from_sequence_number` on, without their bodies; empty after the last message.
+        """Peek at messages from `from_sequence_number` on, without bodies. Return an empty list after the last message.
 
         twinbus returns only deferred messages; other servers return all messages.
         """
@@ -58,7 +58,7 @@ class DeferredRequests:
         ]
 
     async def receive(self, sequence_numbers: Sequence[int]) -> list[tuple[bytes, uuid.UUID]]:
-        """Receive messages by their numbers, with their lock tokens. Raise MessageNotFound if one is missing."""
+        """Receive messages by their numbers, with their lock tokens. Raise MessageNotFound if a message is missing."""
         if len(sequence_numbers) > self.max_per_request:  # the limit became smaller after these numbers were chosen
             count = self.max_per_request
             received = await self.receive(sequence_numbers[:count])

@@ -1,10 +1,10 @@
 """A destination for parked messages: an entity of the primary, as one pump sees it.
 
 Messages that are ready are sent together, as a batch, which the entity accepts or rejects as a whole. Messages of a
-session are sent in order, and no two batches with messages of one session are in flight at once (Q18). A rejected batch
+session are sent in order, and no two batches with messages of one session are in flight at once. A rejected batch
 is sent again message by message, so that one bad message does not affect the other messages.
 
-Messages for an entity that accepts no messages now wait in the backlog queue (Q19): the entity is busy, full,
+Messages for an entity that accepts no messages now wait in the backlog queue: the entity is busy, full,
 unavailable, disabled or missing, or does not accept the key. Messages can wait in two ways:
 
 - The backlog queue withholds the messages (`withheld_messages`). Received messages are released to their places,
@@ -65,15 +65,15 @@ MAX_BATCH_BYTES: Final = 200_000
 MAX_RECEIVE_REQUESTS: Final = 3
 """The maximum number of requests for deferred messages in flight."""
 MAX_UNANSWERED: Final = 500
-"""The maximum number of recovered messages without an outcome; above it, no more are received."""
+"""The maximum number of recovered messages without an outcome. Above it, no more deferred messages are received."""
 MAX_WAITING_BEHIND: Final = 250
-"""The number of messages from the link that may wait for deferred ones: half the prefetch window, so that other
+"""The number of messages from the link that may wait for deferred messages: half the prefetch window, so that other
 destinations continue."""
 EXCLUSIVE_CHECK_S: Final = 0.1
 
 
 class PrimarySenders:
-    """The senders of pumps: ordinary senders, because the messages are parked already."""
+    """The senders of the pumps. They are ordinary senders, which do not park messages."""
 
     def __init__(self, primary: MessagingFactory) -> None:
         """Create an empty set of senders to the primary."""
@@ -117,7 +117,7 @@ class Destination:
         self._loop = asyncio.get_running_loop()
         self._link: SenderLink | None = None
         self._ready: deque[ParkedMessage] = deque()
-        """Messages for the next batches; only the first message of each session."""
+        """Messages for the next batches, with only the first message of each session."""
         self._ready_bytes = 0
         self._session_queues: dict[str, deque[ParkedMessage]] = {}
         """Messages that wait for earlier messages of their session. A session in this dict has messages ready or in
@@ -128,17 +128,18 @@ class Destination:
         self._possibly_delivered: dict[ParkedMessage, None] = {}
         """Messages that were sent without a clear outcome and are not settled yet."""
         self._sent_singly: set[int] = set()
-        """Sequence numbers of messages from rejected batches: they are sent one by one."""
+        """Sequence numbers of messages from rejected batches, which are sent one by one."""
         self._is_send_scheduled = False
         self._mixes_sessions = True
         """Whether batches may have several sessions; False after such a batch was rejected (as Azure may do)."""
         self._accepted_numbers: set[int] = set()
-        """Numbers of deferred messages that the entity has accepted: they must be completed, and not sent again."""
+        """Numbers of deferred messages that the entity has accepted, and that must be completed instead of sent
+        again."""
         self._waiting_behind: deque[ParkedMessage] = deque()
         """Messages that arrived on the link while deferred messages are being received."""
         self._task: asyncio.Task[None] | None = None
         self.is_blocked = False
-        """Whether the entity accepts no messages now: all messages wait in the backlog queue."""
+        """Whether the entity accepts no messages now, so that all messages wait in the backlog queue."""
         self._is_recovering = False
         """Whether the entity accepts messages again and its deferred messages are being received."""
         self._block_count = 0
@@ -153,12 +154,12 @@ class Destination:
         self._wakeup_key = sender.path if fragment is None else fragment_wakeup_key(sender.path, fragment)
         """The key of the wakeups for this destination."""
         self._fragment_destinations: dict[int, Destination] = {}
-        """Destinations for fragments that were blocked once: their messages are sent separately from then on."""
+        """Destinations for fragments that were blocked before. The messages for such a fragment are sent separately."""
         self._not_found_grace_s, self._rejection_policy = not_found_grace_s, RejectionPolicy(not_found_grace_s)
         self._refusal: ServiceBusError | None = None
         """The error with which the entity refuses all messages now."""
         self._uses_message_id = False
-        """Whether the entity detects duplicates: a message without another key was rejected because of its fragment."""
+        """Whether the entity maps messages by their ids, as a rejected message without another key has shown."""
 
     # --- incoming -----------------------------------------------------------------------------------------------------
 
@@ -182,7 +183,7 @@ class Destination:
                 self._task = self._loop.create_task(self._run(self._recover))
 
     def postpone(self, batch: list[ParkedMessage], error: ServiceBusError) -> None:
-        """Let messages that the entity does not accept now, and all later ones, wait in the backlog queue."""
+        """Let messages that the entity does not accept now, and all later messages, wait in the backlog queue."""
         self._block(batch)
         for message in batch:
             self._postpone_message(message, error)
@@ -210,7 +211,7 @@ class Destination:
         return TimedOut(f"'{self._sender.path}' did not answer for {waited_s:.0f} s", was_sent=was_sent)
 
     async def finish(self) -> None:
-        """Stop sending, and wait for the outcomes of messages in flight: accepted messages must be completed."""
+        """Stop sending, and wait for the outcomes of messages in flight. Accepted messages must be completed."""
         self._is_paused = True
         while self._in_flight:
             self._idle.clear()
@@ -294,7 +295,7 @@ class Destination:
 
     @property
     def _can_send_now(self) -> bool:
-        """Whether the ready messages fill a batch, or cannot form one, or nothing else is in flight."""
+        """Whether the ready messages fill a batch, or cannot share a batch, or no batch is in flight."""
         if not self._in_flight or self._sent_singly or not self._mixes_sessions or self._ready_bytes >= MAX_BATCH_BYTES:
             return True
         count = len(self._ready)
@@ -369,7 +370,7 @@ class Destination:
             self._idle.set()
 
     def _on_no_answer(self, batch: list[ParkedMessage], error: ServiceBusError) -> None:
-        """Handle a send without a clear outcome: the messages may have arrived, even if the link has failed."""
+        """Handle a send without a clear outcome. The messages may have arrived, even if the link has failed."""
         if isinstance(error, CONNECTION_ERRORS):
             self._unanswered_messages += batch
         else:
@@ -448,7 +449,7 @@ class Destination:
         self._events.emit(kind, path=self._sender.path, backlog_queue=self._backlog_queue, reason=reason)
 
     def _split_batch(self, batch: list[ParkedMessage]) -> None:
-        """Send a rejected batch in smaller parts: one of its messages is bad, or the batch had several sessions."""
+        """Send a rejected batch in smaller parts. One of its messages is bad, or the batch had several sessions."""
         if self._mixes_sessions and len({message.restored.session_id for message in batch}) > 1:
             self._mixes_sessions = False
         else:
@@ -481,7 +482,7 @@ class Destination:
     # --- fragments ----------------------------------------------------------------------------------------------------
 
     def _fragment_number_of(self, message: ParkedMessage) -> int:
-        """Return the fragment that a message maps to, if the entity is partitioned; -1 if it has no key."""
+        """Return the fragment (of a partitioned entity) that a message maps to, or -1 if the message has no key."""
         number = routing_key_in(message.restored.payload, message.restored.session_id).fragment_number(
             uses_message_id=self._uses_message_id
         )
@@ -490,7 +491,7 @@ class Destination:
     def _isolate_fragment(self, number: int, batch: list[ParkedMessage], error: ServiceBusError) -> bool:
         """Let the messages for a blocked fragment wait, and send the other messages again.
 
-        Returns False if no message of the batch maps to the fragment.
+        Return False if no message of the batch maps to the fragment.
         """
         affected = self._messages_for_fragment(number, batch)
         if not affected:
@@ -511,7 +512,10 @@ class Destination:
         return True
 
     def _messages_for_fragment(self, number: int, batch: list[ParkedMessage]) -> list[ParkedMessage]:
-        """Return the messages that map to a fragment. Message ids are used only if no other key maps to it."""
+        """Return the messages that map to a fragment.
+
+        Message ids are used only if no other key maps to the fragment.
+        """
         affected = [message for message in batch if self._fragment_number_of(message) == number]
         if not affected and not self._uses_message_id:
             self._uses_message_id = True
@@ -560,7 +564,10 @@ class Destination:
             self._task = self._loop.create_task(self._run(self._recover))
 
     def _can_withhold(self, batch: Sequence[ParkedMessage]) -> bool:
-        """Return whether all messages for the entity can be withheld: none of the received messages was deferred."""
+        """Return whether all messages for the entity can be withheld.
+
+        No message may be deferred, and the server must support withholding.
+        """
         if (
             self._is_fragment
             or self._fragment_destinations
@@ -578,7 +585,7 @@ class Destination:
         return self._withheld_messages.is_possible
 
     def _forget_possibly_delivered(self, batch: Sequence[ParkedMessage]) -> None:
-        """Forget messages that were settled with their marks: the backlog queue has recorded the doubt."""
+        """Forget messages that were settled with their marks, so that the backlog queue has recorded the doubt."""
         if self._possibly_delivered:
             for message in batch:
                 self._possibly_delivered.pop(message, None)
@@ -626,7 +633,7 @@ class Destination:
             await withheld.end()
 
     async def _try_probe(self, backoff: ProbeBackoff) -> bool:
-        """Probe the entity when the next probe is due; return False if it still accepts no messages."""
+        """Probe the entity when the next probe is due. Return False if the entity still accepts no messages."""
         if self.is_blocked:
             await backoff.wait()
         is_attached = await self._can_attach()
@@ -668,7 +675,7 @@ class Destination:
     async def _can_attach(self) -> bool:
         """Attach to the entity, and return whether to receive messages for the entity.
 
-        A refused attach is not charged; a receive is.
+        The attach comes first because a refused attach is not charged, but a receive is.
         """
         failure: ServiceBusError | None = None
         if self._link is None or self._link.failure is not None:
@@ -710,7 +717,7 @@ class Destination:
         return self._waiting_behind[0].sequence_number if self._waiting_behind else None
 
     def _send_waiting_behind(self) -> bool:
-        """Send messages that wait behind deferred ones, up to the next deferred message; return False if none waits."""
+        """Send messages that wait behind deferred messages, up to the next deferred one; return False if none waits."""
         if not self._waiting_behind:
             self._is_recovering = False  # new messages follow all recovered messages
             return False
@@ -719,7 +726,7 @@ class Destination:
         return True
 
     async def _send_recovered_batch(self, batch: list[ParkedMessage] | None, block_count: int) -> None:
-        """Send received messages, unless the entity fails meanwhile; wait while too many have no outcome."""
+        """Send received messages until the entity fails, and wait while too many messages have no outcome."""
         if batch is None:
             self._block()
             return

@@ -1,8 +1,7 @@
 """Pumps without a pairing, for operators who drain backlog queues by hand.
 
 Owns: the pumps of some backlog queues, the number of messages they moved, and the reasons why other messages wait. The
-pumps are the same as the syphon's, and follow its rule (Q19): a message is dead-lettered only if the message is at
-fault.
+pumps are the same as the syphon's, and dead-letter a message only if its destination will never accept the message.
 """
 
 from __future__ import annotations
@@ -62,15 +61,15 @@ class ManualDrain:
     ) -> None:
         """Create the pumps; `start` starts them.
 
-        `lock_durations_ms` has the lock durations that differ from the default of one minute (R016), by queue.
+        `lock_durations_ms` has the lock durations that differ from the default of one minute, by queue.
         """
         self.moved = 0
         self.dead_lettered = 0
         self._secondary = secondary
         self._manager = manager
         self._reasons: dict[tuple[str, str | None], str] = {}
-        """The reasons why messages wait, by backlog queue and destination; for a pump that is not running, by backlog
-        queue."""
+        """The reasons why messages wait, by backlog queue and destination. The destination is None if the pump of the
+        queue is not running."""
         clock = primary.settings.clock
         events = PairEventPublisher(clock, primary.address, secondary.address)
         events.listen(self._on_event, ALL_KINDS)

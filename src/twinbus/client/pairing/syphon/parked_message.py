@@ -1,4 +1,4 @@
-"""A parked message that is being returned, and its settlement at the backlog queue.
+"""A parked message that a pump has received, and its settlement in the backlog queue.
 
 Owns: settlement. A message that was delivered on the link is settled on the link; a deferred message that was received
 by its number is settled by its lock token. Either way, messages are settled in batches. Knows nothing of destinations.
@@ -54,7 +54,7 @@ class ParkedMessage:
         """Whether the message may have arrived at its destination, and the backlog queue has not recorded that yet."""
 
     def mark_possible_duplicate(self) -> None:
-        """Mark the message as a possible duplicate: it may have arrived at its destination."""
+        """Mark the message as a possible duplicate, because it may have arrived at its destination."""
         payload = mark_possible_duplicate(self.restored.payload)
         if payload is not self.restored.payload:
             self.restored.payload = payload
@@ -95,7 +95,7 @@ class DeferredParkedMessage(ParkedMessage):
         self.settlement = settlement
         self.lock_token = lock_token
         self.is_settled = False
-        """Whether the lock was given up, or a settlement request is in flight."""
+        """Whether a request to settle the message was started."""
 
     def dead_letter(self, reason: str, description: str) -> asyncio.Future[None]:
         """Dead-letter the message, which its destination will never accept."""
@@ -113,9 +113,12 @@ class DeferredSettlement:
         requests: DeferredRequests,
         start_task: Callable[[Coroutine[None, None, None]], asyncio.Future[None]],
     ) -> None:
-        """Create a settlement without locked messages; `start_task` runs a request."""
+        """Create the settlement for one backlog queue, without messages.
+
+        `start_task` runs a settlement request as a task.
+        """
         self.locked_since_s: dict[DeferredParkedMessage, float] = {}
-        """Messages that were received and not settled, and when each was locked."""
+        """Messages that were received and are not settled, and when each was locked."""
         self._requests = requests
         self._start_task = start_task
 
@@ -134,7 +137,7 @@ class DeferredSettlement:
 def dead_letter(
     link: ReceiverLink, delivery: IncomingDelivery, reason: str, description: str, *, is_marked: bool
 ) -> asyncio.Future[None]:
-    """Move a message to the dead-letter queue of its backlog queue; marked if it may have been sent."""
+    """Move a message to the dead-letter queue of its backlog queue; `is_marked` marks it as a possible duplicate."""
     info: dict[str, object] = {"DeadLetterReason": reason, "DeadLetterErrorDescription": description}
     if is_marked:
         info[POSSIBLE_DUPLICATE] = True
@@ -145,8 +148,8 @@ def dead_letter(
 def complete_all(messages: Sequence[ParkedMessage]) -> tuple[list[DeferredParkedMessage], asyncio.Future[None] | None]:
     """Complete messages that their destination has accepted.
 
-    Returns the deferred messages, and a future for their completion. The completion of messages from the link is not
-    awaited: a message that is not completed is redelivered (Q17).
+    Return the deferred messages, and a future for their completion. The completion of messages from the link is not
+    awaited, because a message that is not completed is redelivered.
     """
     delivered = [message for message in messages if isinstance(message, DeliveredParkedMessage)]
     if delivered:
@@ -162,7 +165,7 @@ def complete_all(messages: Sequence[ParkedMessage]) -> tuple[list[DeferredParked
 def defer_all(messages: Sequence[ParkedMessage]) -> list[tuple[list[ParkedMessage], asyncio.Future[None]]]:
     """Defer messages that their destination does not accept now; deferred messages stay deferred.
 
-    Returns groups of messages, each with a future for its confirmation.
+    Return groups of messages, each with a future for its confirmation.
     """
     settlements: list[tuple[list[ParkedMessage], asyncio.Future[None]]] = []
     for is_marked, members in groupby(messages, _is_marked):

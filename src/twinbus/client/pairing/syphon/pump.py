@@ -1,12 +1,12 @@
-"""The pump of one backlog queue: attaches as exclusive receiver, drains the queue, and stands by otherwise.
+"""The pump of one backlog queue: attaches as an exclusive receiver, drains the queue, and otherwise stands by.
 
-Owns: the pump's life cycle: the exclusive link with its epoch (Q17), and what happens when that link is lost. Messages
-are moved by `backlog_consumer`. When a pump starts, it displaces the present receiver once, if its epoch is higher.
-Later it takes the queue only if the queue is free: a host that was stopped or cut off for a while must not take the
-queue back from the host that took over.
+Owns: the pump's life cycle: the exclusive link with its epoch, and what happens when that link is lost. Messages
+are moved by `backlog_consumer`. When a pump starts, it displaces the current receiver once, if the pump's epoch is
+higher. Later the pump takes the queue only if the queue is free: a host that was stopped or cut off for a while must
+not take the queue back from the host that took over.
 
-A host that falls silent loses the queue after SILENCE_LIMIT_S (`client.amqp.lease`). A standby host asks every
-STANDBY_POLL_S, and so takes over within the sum of both.
+A host that falls silent loses the queue after SILENCE_LIMIT_S (`client.amqp.lease`). A standby host tries to attach
+every STANDBY_POLL_S, and therefore takes over within the sum of both times.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ SILENCE_LIMIT_S: Final = 5.0
 """The silence after which the secondary takes the queue from a host. The host detects a silent secondary after the same
 time."""
 STANDBY_POLL_S: Final = 1.0
-"""The interval at which a standby host asks for the queue. A refused attach is not charged, and costs the secondary 0.1
-ms of CPU time."""
+"""The interval at which a standby host tries to attach. A refused attach is not charged, and costs the secondary 0.1 ms
+of CPU time."""
 DISPLACED_ERRORS: Final = (LinkStolen, EntityClaimed)
 """Errors that mean that another host has the queue."""
 FIRST_PAUSE_S: Final = 0.5
 MAX_PAUSE_S: Final = 5.0
-"""The longest pause between attempts: short, because connecting and attaching are not charged."""
+"""The longest pause between attempts. The pause is short because connecting and attaching are not charged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,15 +72,15 @@ class Pump:
     def __init__(self, path: str, settings: PumpSettings, lock_ms: int = DEFAULT_LOCK_MS) -> None:
         """Create a pump; `start` starts it.
 
-        `lock_ms` is the lock duration of the queue, which may differ from the default (R026).
+        `lock_ms` is the lock duration of the queue, which may differ from the default.
         """
         self.path = path
         self.is_active = False
-        """Whether this pump drains the queue; otherwise another host does, or the queue cannot be drained."""
+        """Whether this pump drains the queue. If not, another host drains the queue, or the queue cannot be drained."""
         self.inactive_reason: ServiceBusError | None = None
         self._settings = settings
         self._has_secondary_answered = False
-        """Whether the secondary has responded before: this host had the queue, or another host has it."""
+        """Whether this pump had the queue before, or was told that another host has it."""
         self._lock_ms = lock_ms
         self._task: asyncio.Task[None] | None = None
         self._consumer: BacklogConsumer | None = None
@@ -89,7 +89,7 @@ class Pump:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the pump has stopped for good: a factory was closed or faulted, or an unexpected error occurred."""
+        """Whether the pump has ended, because a factory was closed or faulted or an unexpected error occurred."""
         return self._task is not None and self._task.done()
 
     def start(self) -> None:
@@ -97,7 +97,7 @@ class Pump:
         self._task = asyncio.ensure_future(self._run())
 
     async def close(self) -> None:
-        """Stop the pump: wait briefly for messages in flight, and release all other messages to the backlog queue."""
+        """Stop the pump. Wait briefly for messages in flight, and release all other messages to the backlog queue."""
         if self._task is None:
             return
         if self._consumer is not None:
@@ -134,7 +134,7 @@ class Pump:
             pause_s = min(2 * pause_s, MAX_PAUSE_S)
 
     async def _wait_for_primary(self, path: str) -> None:
-        """Wait until the primary can be reached again, or responds with another error, which the next drain gets."""
+        """Wait until the primary responds. If it responds with another error, the next drain handles that error."""
         pause_s = FIRST_PAUSE_S
         while True:
             await self._settings.wakeups.wait(None, pause_s)

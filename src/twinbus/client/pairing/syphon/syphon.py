@@ -1,7 +1,7 @@
 """The syphon of a pairing: one pump for each backlog queue.
 
 Owns: the pumps and the senders that they share, and, in an application that hosts the syphon, the rule that both
-factories are closed together (R075 to R079).
+factories are closed together.
 """
 
 from __future__ import annotations

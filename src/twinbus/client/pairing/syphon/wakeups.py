@@ -1,4 +1,4 @@
-"""Wakeups: pumps that wait for an entity of the primary are notified when it responds to any part of this process.
+"""Wakeups: notifications to waiting pumps when an entity of the primary responds to any part of this process.
 
 Owns: the pumps that wait for each entity, and how often they probe it. A pump that gets no notification probes the
 entity itself, so a missed wakeup costs seconds, not messages.
@@ -16,7 +16,7 @@ from twinbus.model.path import canonical_key
 def fragment_wakeup_key(path: str, fragment: int) -> str:
     """Return the wakeup key of a fragment.
 
-    Each fragment has its own key, because a response from one fragment does not show that another one is available.
+    Each fragment has its own key, because a response from one fragment does not show that other fragments respond.
     """
     return f"{path}#{fragment}"
 
@@ -27,13 +27,13 @@ class Wakeups:
     def __init__(self) -> None:
         """Create an empty set of waiting pumps."""
         self.has_waiters = False
-        """Whether a pump waits: a plain attribute, because it is read for every message that is sent."""
+        """Whether a pump waits. This is a plain attribute because it is read for every message that is sent."""
         self._waiting: dict[asyncio.Future[None], str | None] = {}
-        """The key of the entity that each future waits for; None: any entity."""
+        """The key of the entity that each future waits for, or None for any entity."""
         self._probe_leaders: dict[str, object] = {}
 
     def notify(self, path: str) -> None:
-        """Wake the pumps that wait for an entity: it accepted a message or a ping, or was marked healthy."""
+        """Wake the pumps that wait for an entity, which accepted a message or a ping or was marked healthy."""
         key = canonical_key(path)
         for future, awaited in self._waiting.items():
             if (awaited is None or awaited == key) and not future.done():
@@ -80,8 +80,8 @@ class ProbeBackoff:
     """The pauses of one pump that waits for one entity.
 
     A probe with a message is charged, even if it fails, so the pause doubles up to MAX_PAUSE_S. An attach is not
-    charged: while attaches are refused, no message is sent, and one pump of the process attaches more often than the
-    others, which are notified of its success.
+    charged. While attaches are refused, no message is sent, and one pump of the process attaches more often than the
+    other pumps, which are notified when it succeeds.
     """
 
     def __init__(self, wakeups: Wakeups, wakeup_key: str) -> None:

@@ -1,13 +1,13 @@
 """Messages that a backlog queue withholds from its pump while their destination accepts no messages.
 
-The queue skips withheld messages: they keep their places, and are neither delivered nor deferred nor charged meanwhile.
+The queue skips withheld messages: they keep their places in the queue, and are neither delivered, deferred nor charged.
 
 Owns: the paths that the queue withholds, with one request at a time (`WithheldPaths`), and the messages for one
 destination that were received before (`WithheldMessages`). A request names all paths, so the last confirmed request is
 valid, whatever the outcome of earlier requests. The queue forgets all paths when the pump's link ends.
 
-Only twinbus can withhold messages. With other servers, messages are deferred, and so are messages that cannot be
-withheld.
+Only twinbus can withhold messages. With other servers, and if the queue cannot withhold more paths, messages are
+deferred instead.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ class WithheldPaths:
     """The paths that one backlog queue withholds."""
 
     def __init__(self, receiver: MessageReceiver, *, is_possible: bool) -> None:
-        """Create an empty set for an exclusive receiver. `is_possible`: the server may support withholding."""
+        """Create an empty set for an exclusive receiver.
+
+        `is_possible` means that the server may support withholding.
+        """
         self._receiver = receiver
         self._is_possible = is_possible
         self._paths: set[str] = set()
@@ -55,7 +58,7 @@ class WithheldPaths:
         return self._is_possible and (path in self._paths or len(self._paths) < MAX_PATHS)
 
     async def add(self, path: str) -> bool:
-        """Withhold messages for a path; return whether the queue has confirmed that it does."""
+        """Withhold messages for a path; return whether the queue has confirmed the request."""
         if not self.can_add(path):
             return False
         self._paths.add(path)
@@ -108,7 +111,7 @@ class WithheldMessages:
         self.is_confirmed = False
         """Whether the queue has confirmed that it withholds the messages."""
         self.received: list[DeliveredParkedMessage] = []
-        """Messages that were received: only the oldest one after the queue has confirmed."""
+        """Received messages that are kept locked: once the queue has confirmed, only the oldest message."""
         self.may_be_withheld = False
         """Whether a request to withhold the messages was sent."""
         self._source = source
@@ -142,7 +145,7 @@ class WithheldMessages:
     async def begin(self) -> list[DeliveredParkedMessage] | None:
         """Withhold messages, and release all received messages but the oldest.
 
-        Returns the released messages, or None if the queue does not confirm that it withholds messages.
+        Return the released messages, or None if the queue does not confirm that it withholds messages.
         """
         self.may_be_withheld = True
         if not await self._source.withheld_paths.add(self._path_key):

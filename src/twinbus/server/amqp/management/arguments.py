@@ -1,6 +1,6 @@
 """The arguments of a request to `$management`: a map whose values may be of any AMQP type.
 
-Owns: the conversion of arguments to the expected types, and the errors for invalid ones.
+Owns: the conversion of arguments to the expected types, and the errors for invalid arguments.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Arguments:
     """The arguments of one request."""
 
     def __init__(self, body: object, *, max_id_characters: int, name: str = "the body of a request") -> None:
-        """Use the body of a request. Raise InvalidArgument if it is not a map."""
+        """Take the arguments from the body of a request. Raise InvalidArgument if the body is not a map."""
         if not isinstance(body, dict):
             raise InvalidArgument(f"{name} is {body!r:.60}; it must be a map")
         self._values: dict[object, object] = body
@@ -109,7 +109,7 @@ class Arguments:
         return [Arguments(item, max_id_characters=limit, name=item_name) for item in self._items(name)]
 
     def lock_tokens(self) -> list[uuid.UUID]:
-        """Return the lock tokens. Raise InvalidArgument if one occurs twice."""
+        """Return the lock tokens. Raise InvalidArgument if a token occurs twice."""
         items = self._items("lock-tokens")
         tokens = [token for token in items if isinstance(token, uuid.UUID)]
         if len(tokens) < len(items):
@@ -119,7 +119,7 @@ class Arguments:
         return tokens
 
     def sequence_numbers(self) -> list[int]:
-        """Return the sequence numbers. Raise InvalidArgument if one occurs twice."""
+        """Return the sequence numbers. Raise InvalidArgument if a number occurs twice."""
         items = self._items("sequence-numbers")
         numbers = [int(number) for number in items if isinstance(number, int) and not isinstance(number, bool)]
         if len(numbers) < len(items):

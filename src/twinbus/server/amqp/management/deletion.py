@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MAX_BATCH_DELETE: Final = 4_000
 MAX_RESUBMIT: Final = READ_BATCH_SIZE
-"""How many dead letters can be resubmitted at once: they move together, so they are read together."""
+"""How many dead letters can be resubmitted at once. They are read together, because they are moved together."""
 
 
 def batch_delete(context: RequestContext, arguments: Arguments, on_reply: OnReply) -> None:
@@ -167,7 +167,7 @@ def _reply_with_counts(on_reply: OnReply, count_name: str) -> Callable[[RemovalR
 
 
 def _check_entity_id(context: RequestContext, arguments: Arguments) -> None:
-    """Raise EntityNotFound if the caller means a deleted entity that had this path: its sequence numbers are reused."""
+    """Raise EntityNotFound if the path now belongs to another entity, which reuses the sequence numbers."""
     current_id = context.entity.entity_id
     expected_id = arguments.whole_number("entity-id", minimum=0, default=current_id)
     if expected_id != current_id:

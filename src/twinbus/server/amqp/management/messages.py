@@ -111,7 +111,7 @@ def schedule(context: RequestContext, arguments: Arguments, on_reply: OnReply) -
 
 
 def parse_scheduled(context: RequestContext, arguments: Arguments) -> IncomingBatch:
-    """Return the messages to schedule as a batch. Raise a ServiceBusError if one is invalid."""
+    """Return the messages to schedule as a batch. Raise a ServiceBusError if a message is invalid."""
     target, batch, namespace = context.sendable, IncomingBatch(), context.namespace
     now_ms = namespace.clock.wall_ms()
     payloads = [item.binary("message") for item in arguments.nested_list("messages")]
@@ -222,7 +222,9 @@ def parse_disposition(arguments: Arguments) -> tuple[Disposition, dict[str, obje
 
 
 def held_lock_numbers(context: RequestContext, arguments: Arguments) -> list[int]:
-    """Return the numbers of the named locks. Raise MessageLockLost or SessionLockLost if the caller lacks one of them.
+    """Return the numbers of the named locks.
+
+    Raise MessageLockLost or SessionLockLost if the caller does not hold a lock.
 
     A token is enough to settle a message, from any connection. A message in a session can only be settled by the
     connection that holds the session; the request need not name the session, but a wrong name is refused.

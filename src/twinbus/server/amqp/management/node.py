@@ -1,6 +1,6 @@
-"""`<entity>/$management`: the node for operations on an entity other than sending and receiving.
+"""`<entity>/$management`: the node for all operations on an entity except sending and receiving.
 
-Owns: the table of operations, and the right that each one needs. docs/management.md lists the operations.
+Owns: the table of operations, and the right that each operation needs. docs/management.md lists the operations.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class ManagementNode:
         return size * len(entity.parts) if operation == PEEK_OPERATION else size
 
     def handle(self, request: Request, on_reply: OnReply) -> None:
-        """Execute a request. Raise a ServiceBusError if it is invalid or the caller lacks the right."""
+        """Execute a request. Raise a ServiceBusError if the request is invalid or the caller lacks the right."""
         operation = request.required_text("operation")
         entry = OPERATIONS.get(operation)
         if entry is None:

@@ -1,8 +1,8 @@
 """Requests to the `$management` of a partitioned entity, which are split into requests to its fragments.
 
 Owns: the choice of fragments for an operation, and the merging of their responses. Each fragment executes its request
-like a plain entity. An operation that is "all or none" on a plain entity is "all or none" within each fragment. Before
-an operation on several fragments, all fragments are asked whether their part can succeed, where possible.
+like a plain entity. An operation that is "all or none" on a plain entity is "all or none" within each fragment. If
+possible, an operation on several fragments first checks that each fragment can carry out its part.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def _move(context: RequestContext, arguments: Arguments, on_reply: OnReply) -> N
 
 
 def _check_same_fragment(context: RequestContext, arguments: Arguments) -> None:
-    """Raise InvalidOperation if the new contents have a partition key of another fragment: clients would look there."""
+    """Raise InvalidOperation if the new contents map to another fragment, where clients would look for the message."""
     policy, batch, now_ms = context.entity.validation_policy, IncomingBatch(), context.namespace.clock.wall_ms()
     partitioned_policy = ValidationPolicy(
         requires_session=policy.requires_session, detects_duplicates=policy.detects_duplicates, is_partitioned=True

@@ -44,7 +44,7 @@ class PartitionedPeek:
     """The request for one page of messages."""
 
     def __init__(self, context: RequestContext, arguments: Arguments, on_reply: OnReply) -> None:
-        """Parse the arguments. Raise InvalidArgument if one is invalid."""
+        """Parse the arguments. Raise InvalidArgument if an argument is invalid."""
         self._context = context
         self._on_reply = on_reply
         self._omits_bodies = arguments.boolean("omit-message-body")

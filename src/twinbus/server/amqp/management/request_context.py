@@ -124,7 +124,7 @@ class RequestContext:
             self.check_epoch(arguments)
 
     def mark_withholding(self) -> None:
-        """Mark the caller's link as withholding: the link is detached if a process that withholds for it is replaced.
+        """Mark the caller's link as withholding. The link is detached if a process that withholds for it is replaced.
 
         The new process would not know which messages to withhold.
         """

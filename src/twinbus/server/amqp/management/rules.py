@@ -124,7 +124,7 @@ _VALUE_KINDS: Final[tuple[tuple[type, str, Callable[[Any], str]], ...]] = (
 
 
 def to_rule_value(value: object) -> Value:
-    """Return an AMQP value as a value in a rule. Raise InvalidArgument if rules cannot compare it."""
+    """Return an AMQP value as a value in a rule. Raise InvalidArgument if rules cannot compare such values."""
     for value_type, kind, write in _VALUE_KINDS:
         if isinstance(value, value_type):
             try:

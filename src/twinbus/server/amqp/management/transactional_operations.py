@@ -1,6 +1,6 @@
 """Operations within a transaction, which take effect when the transaction is committed.
 
-Responses before the commit are provisional: sequence numbers that messages will have, locks that will be settled.
+Responses before the commit are provisional: sequence numbers and settlements are valid only after the commit.
 """
 
 from __future__ import annotations
