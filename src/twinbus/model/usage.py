@@ -122,7 +122,7 @@ class UsageRow(msgspec.Struct, array_like=True, frozen=True):
 FAILED_TERMS: Final = ("failed_sends", "failed_pings")
 """Columns for failed operations; Azure does not publish whether it charges for them."""
 DOCUMENT_TERMS: Final = ("send_units", "receive_units", "empty_receives", "pings")
-"""Columns summed in the document model, which charges only sends and receives."""
+"""Columns summed in the document model, which charges only sends, receives and pings."""
 OPERATION_TERMS: Final = (
     *DOCUMENT_TERMS,
     "settlements",

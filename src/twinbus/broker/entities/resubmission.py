@@ -2,8 +2,8 @@
 
 Owns: the move of a message from the dead-letter queue to its queue. The move is one batch, so that the message is
 always in exactly one of the two queues. The message gets a new sequence number, a delivery count of 0 and its full time
-to live, and loses its dead-letter properties; its other contents are as they were sent, or as they were edited. There
-is no duplicate detection, which would reject the message.
+to live, and loses its dead-letter properties; its other contents are as they were sent, or as they were edited.
+Duplicate detection is skipped, because it would reject the message.
 """
 
 from __future__ import annotations

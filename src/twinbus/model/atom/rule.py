@@ -177,7 +177,10 @@ def _write_sql(root: Element, name: str, kind: str, expression: str, parameters:
 
 
 def _write_values(parent: Element, name: str, values: Mapping[str, Value]) -> None:
-    """Write typed values. The type's prefix has four characters because the JavaScript SDK strips five, with the colon."""
+    """Write typed values.
+
+    The type's prefix has four characters, because the JavaScript SDK strips five characters (prefix and colon).
+    """
     if not values:
         return
     element = envelope.add_element(parent, name)
