@@ -280,7 +280,7 @@ class SubscriptionPart(ReceivablePart):
         super().__init__(subscription, areas)
 
     def check_quota(self, size: int) -> None:
-        """Raise QuotaExceeded if the topic has no room for `size` more bytes; otherwise add them to the topic's size."""
+        """Raise QuotaExceeded if the topic has no room for `size` more bytes; otherwise count them in its size."""
         self.topic_part.check_quota(size)
         self.topic_part.main.add_stored_bytes(size)
 

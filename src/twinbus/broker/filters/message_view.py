@@ -65,7 +65,7 @@ class MessageView:
         """Create a view of a record (see `broker.message_record`); `sequence` is its sequence number, if assigned."""
         self.record = record
         self.scanned_properties = 0
-        """Number of user properties that the view has scanned; callers add the cost of the scan to their work budget."""
+        """Number of user properties that the view has scanned. Callers add this to the cost of the evaluation."""
         self._sequence = sequence
         self._values: dict[PropertyKey, object] = {}
         """Decoded properties."""
