@@ -425,7 +425,8 @@ class SessionDispatcher(LocalDispatcher):
         while session_lock.ready and not session_lock.has_ended:
             available_locks = fragment.available_locks
             if available_locks <= 0:
-                self._blocked[session_lock] = None  # reading `available_credit` would announce messages
+                # do not read `available_credit`, which would notify a remote receiver of available messages
+                self._blocked[session_lock] = None
                 break
             count = min(consumer.available_credit, len(session_lock.ready), available_locks)
             if count <= 0:

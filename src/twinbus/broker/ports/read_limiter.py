@@ -30,7 +30,7 @@ class ReadLimiter:
         return len(self._running)
 
     def acquire(self, cursor: BrowseCursor) -> bool:
-        """Return whether a browser may read now; if not, its `advance` is called when it may."""
+        """Return whether a browser may read now; if not, the browser's `advance` is called when it may read."""
         if len(self._running) >= self._max_concurrent:
             self._waiting[cursor] = None
             return False
