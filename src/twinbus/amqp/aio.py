@@ -5,7 +5,7 @@
 
 A `Handler` is the program's side: it receives the events of one connection and responds by calling the engine's
 methods. All output queued while one read is handled goes out in one write. Output queued at other times (after a
-commit, from a timer) goes out at the end of that iteration of the event loop.
+commit, from a timer) goes out at the end of the current iteration of the event loop.
 
 Owns sockets and timers; `peer_input` decides when a socket is read. Must not know the protocol, which belongs to
 `connection`; `connection` never sees a socket.
@@ -78,8 +78,8 @@ class Peer(asyncio.Protocol):
         """False while the socket's write buffer is full: the handler must wait for `on_writable` before it sends
         messages."""
         self.awaits_window = False
-        """Set by a handler that stopped sending because much output waits for one of the peer's session windows. When
-        that output has been sent, the handler's `on_writable` is called."""
+        """Set by a handler that stopped sending because too much output waits for the peer's session windows. When the
+        waiting output has shrunk to WRITE_HIGH_WATER, the handler's `on_writable` is called."""
         self.transport: asyncio.Transport
         """Transport of the socket, for its addresses and certificates. Set before the handler is created."""
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -99,7 +99,7 @@ class Peer(asyncio.Protocol):
     # --- callbacks of asyncio -----------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Create the handler and send the engine's first output; a client speaks first."""
+        """Create the handler and send the engine's first output, which only a client has at this point."""
         self.transport = cast("asyncio.Transport", transport)  # uvloop's transport is not a subclass
         self._call_handler(self._start_handler)
         if self.handler is None or (self._accepted_peers is not None and not self._accepted_peers.admit(self)):
@@ -151,7 +151,7 @@ class Peer(asyncio.Protocol):
             self._slot.authenticated()
 
     def hold_output(self) -> Callable[[], None]:
-        """Hold back all output until another step completes; return the function that releases the output."""
+        """Hold back all output until the returned function is called."""
         self._output_holds += 1
         is_held = True
 
@@ -165,7 +165,7 @@ class Peer(asyncio.Protocol):
         return release
 
     def flush(self) -> None:
-        """Send the queued output now."""
+        """Send the queued output now, unless output is held back. Close the socket if the connection is finished."""
         transport, connection = self.transport, self.connection
         if transport.is_closing() or self._output_holds:
             return
@@ -190,7 +190,10 @@ class Peer(asyncio.Protocol):
             self._loop.call_soon(self.flush_due)
 
     def close(self, error: Error | None = None) -> None:
-        """Close the connection cleanly; the socket is closed when the peer has responded, or after a timeout."""
+        """Close the connection; the socket is closed when the peer has responded, or after a timeout.
+
+        If AMQP is not open yet, abort the socket instead.
+        """
         if not self.connection.is_finished:
             try:
                 self.connection.close(error)
@@ -237,7 +240,7 @@ class Peer(asyncio.Protocol):
         self.flush()
 
     def _reset_timer(self) -> None:
-        """Restart the tick timer if the time of the next tick has changed."""
+        """Restart the tick timer if the connection's state or silence limit has changed."""
         connection = self.connection
         limit_s = connection.silence_limit.limit_s
         timer_key = (connection.local_state, connection.remote_state, limit_s, limit_s and not self.is_writable)
@@ -261,7 +264,7 @@ async def listen(
 ) -> Listener:
     """Accept connections: each accepted socket gets an engine connection from `make_connection(now)` and a handler.
 
-    If `serve` is given, it accepts and limits connections instead of a listening socket on `host` and `port`.
+    If `serve` is given, `serve` accepts and limits the connections; `host`, `port` and `max_connections` are ignored.
     """
     listener, loop = Listener(max_connections if serve is None else None), asyncio.get_running_loop()
     make_peer = lambda slot=None: Peer(make_handler, make_connection(loop.time()), listener, slot)  # noqa: E731

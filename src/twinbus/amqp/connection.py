@@ -1,7 +1,7 @@
 """AMQP connection, sans-IO: bytes in, events out; method calls in, bytes out. The caller passes in the time.
 
     connection = Connection.server(Settings(container_id="contoso"), now=clock())
-    for event in connection.receive_data(data, now=clock()): ...   # respond by methods of connection, session and link
+    for event in connection.receive_data(data, now=clock()): ...   # respond with methods of connection, session, link
     socket.send(connection.data_to_send())
 
 `receive_data` never raises, whatever the peer sends: a protocol violation is answered with a detach, an end or a close,
@@ -105,12 +105,12 @@ class Connection:
         """Create a connection; use `Connection.client` or `Connection.server`."""
         self.settings = settings
         self.limits = settings.unauthenticated_limits or settings.limits
-        """Limits in force; `apply_authenticated_limits` replaces them with the limits in the settings."""
+        """Limits in force; `apply_authenticated_limits` replaces them with `settings.limits`."""
         self.is_client = is_client
         self.local_state = self.remote_state = ConnectionState.START
         self.remote_open: Open | None = None
-        """The peer's open; on a server, without the peer's properties, which only the event ConnectionOpened
-        carries."""
+        """The peer's open. A server keeps only the part that `_without_properties` returns; the event ConnectionOpened
+        has the whole open."""
         self.remote_max_frame_size = MIN_MAX_FRAME_SIZE
         self.sessions: dict[int, Session] = {}
         """Sessions by local channel."""
@@ -131,8 +131,8 @@ class Connection:
         self.sessions_to_refresh: set[Session] = set()
         """Sessions whose incoming window is reopened by the next `data_to_send`."""
         self.reopened_sessions: dict[int, Session] = {}
-        """Sessions whose outgoing window the peer has reopened. They are announced once per read, because a peer may
-        reopen a window with every other frame."""
+        """Sessions whose outgoing window the peer has reopened. The program is notified of them once per read, because
+        a peer may reopen a window with every other frame."""
         self._handshake = Handshake(self, sasl)
         self._open = Open(
             container_id=settings.container_id,
@@ -171,7 +171,7 @@ class Connection:
 
     @classmethod
     def client(cls, settings: Settings, credentials: Credentials | None, *, now: float) -> Connection:
-        """Create the connecting end, which speaks first. If `credentials` is None, there is no SASL layer."""
+        """Create the connecting end, which sends the first header. If `credentials` is None, there is no SASL layer."""
         sasl = SaslLayer.client(credentials, settings.hostname) if credentials is not None else None
         connection = cls(settings, sasl, is_client=True, now=now)
         connection._handshake.start()
@@ -274,7 +274,8 @@ class Connection:
     def has_held_input(self) -> bool:
         """True if held input can be read now by `receive_data(b"")`.
 
-        Reading stopped at the work limit, or the program had to respond first and has done so.
+        Input is held because reading stopped at the work limit, or because the program had to respond first. While the
+        program's response is missing, the result is False.
         """
         return (
             bool(self._held_input) and not self._needed and not self._handshake.awaits_program and not self.is_finished
@@ -301,7 +302,10 @@ class Connection:
                 self._fail(Violation(RESOURCE_LIMIT_EXCEEDED, message), events)
 
     def _consume(self, data: bytes, at: int, events: list[Event], work: int) -> int:
-        """Read complete frames and return the offset of the unread input; `_needed` is the size that it must reach."""
+        """Read complete frames and return the offset of the unread input.
+
+        Set `_needed` to the number of unread bytes that are needed to continue.
+        """
         end = len(data)
         while not self._handshake.is_done:
             start, at = at, self._handshake.consume(data, at, events)
@@ -553,7 +557,7 @@ class Connection:
         self.send(Step.OPEN, 0, self._open)
 
     def offer_mechanisms(self, mechanisms: tuple[str, ...]) -> None:
-        """Offer other SASL mechanisms than those passed to `server`, because they may depend on the socket."""
+        """Offer these SASL mechanisms instead of those passed to `server`. The choice may depend on the socket."""
         self._handshake.offer_mechanisms(mechanisms)
 
     def send_sasl_outcome(self, code: int = SaslCode.OK) -> None:
@@ -666,7 +670,7 @@ class Connection:
         return max(_MIN_TICK_S, self._heartbeat.check_interval_s())
 
     def mark_received(self, *, now: float) -> None:
-        """Count the peer as alive while the owner of the socket does not read from it."""
+        """Count the peer as alive at `now`. The owner of the socket calls this method while it has paused reading."""
         self.last_received = now
 
     def tick(self, now: float) -> list[Event]:

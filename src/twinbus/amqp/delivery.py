@@ -53,7 +53,8 @@ class IncomingDelivery:
         self.state = state
         """Latest delivery state from the sender: a transactional state, or None."""
         self.answered = False
-        """True if the program has settled the delivery, which it must do even if the sender has settled it."""
+        """True if the program has settled the delivery. The program must settle even deliveries that the sender has
+        settled."""
         self.counted_bytes = len(payload) + OVERHEAD_BYTES
         """Size that this delivery adds to `connection.unanswered_bytes`."""
 

@@ -57,7 +57,7 @@ class EncodeError(AmqpError):
 
 
 class Violation(AmqpError):
-    """The peer broke a protocol rule. The connection closes with `condition`; subclasses end only a session or link."""
+    """The peer broke a protocol rule. The connection is closed with `condition` unless a subclass says otherwise."""
 
     def __init__(self, condition: Symbol, description: str) -> None:
         """Create a violation; `description` is sent to the peer and written to the log."""

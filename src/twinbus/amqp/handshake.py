@@ -1,6 +1,7 @@
 """Start of a connection before the first AMQP frame: protocol headers and the SASL exchange.
 
-Owns which header comes next and when the handshake is done. Must not know the meaning of SASL frames: see `sasl`.
+Decides which header comes next and when the handshake is done. Must not know the meaning of SASL frames, which `sasl`
+owns.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class Handshake:
         return self._in_sasl and self._sasl is not None and self._sasl.awaits_program
 
     def consume(self, data: bytes, at: int, events: list[Event]) -> int:
-        """Read a protocol header or a SASL frame; return where it ends, or `at` if it is incomplete."""
+        """Read a protocol header or a SASL frame; return its end offset, or `at` if it is incomplete."""
         if self.awaits_program:
             self.needed_bytes = 0
             return at

@@ -6,8 +6,8 @@ other.
 `SilenceLimit` is an extension for clients that hold something exclusively: a limit, shorter than the idle timeout, on
 which both ends agree. While a limit is agreed, the client sends an empty frame every third of the limit, and the server
 replies to each empty frame with another. A reply proves that the server is alive and that it received the client's
-frame; so the server cannot give up on the connection before the limit has passed since that frame was sent
-(`confirmed_s`). The programs agree on a limit through frames on their links, and in the order of these frames. While a
+frame. So the server cannot give up on the connection before the limit has passed since the client sent that frame
+(`confirmed_s`). The programs agree on a limit when they attach a link, and the agreement ends with the link. While a
 limit is agreed, the server replies to every empty frame from the client and sends no other empty frames, so the n-th
 reply belongs to the n-th frame.
 
@@ -25,7 +25,7 @@ MAX_CHECK_INTERVAL_S: Final = 60.0
 _HEARTBEATS_PER_LIMIT: Final = 3
 """Number of heartbeats that a client sends within the limit."""
 _ALMOST: Final = 0.9
-"""Tolerance for timers that fire slightly early, so that no whole interval is lost."""
+"""Share of an interval that must have passed. A timer that fires slightly early would otherwise skip an interval."""
 
 
 class Heartbeat:
@@ -38,9 +38,9 @@ class Heartbeat:
     __slots__ = ("_checked_s", "_idle_timeout_ms", "interval_s")
 
     def __init__(self, idle_timeout_ms: int, now: float) -> None:
-        """Start with our own idle timeout, 0 for none; the peer has none until its `open` arrives."""
+        """Start with our own idle timeout (0 for none). The peer's idle timeout is unknown until its `open` arrives."""
         self.interval_s = 0.0
-        """Interval at which the peer must receive a frame, a third of its idle timeout; 0 if it has none."""
+        """Interval at which we must send a frame: a third of the peer's idle timeout, or 0 if the peer has none."""
         self._idle_timeout_ms = idle_timeout_ms
         self._checked_s = now
 
@@ -60,7 +60,7 @@ class Heartbeat:
         return True
 
     def check_interval_s(self) -> float:
-        """Return the longest time between two checks of both timeouts."""
+        """Return the longest time that may pass between two checks of the timeouts."""
         intervals = (self.interval_s, self._idle_timeout_ms / 2000, MAX_CHECK_INTERVAL_S)
         return min(interval for interval in intervals if interval)
 
@@ -99,7 +99,7 @@ class SilenceLimit:
         self._suspected_s = None
 
     def on_heartbeat_answered(self) -> None:
-        """Match an empty frame from the server with the oldest unanswered one, maybe from an earlier agreement."""
+        """Match a reply from the server with our oldest unanswered heartbeat, maybe from an earlier agreement."""
         if self._unanswered_heartbeats:
             self.confirmed_s = self._unanswered_heartbeats.pop(0)
 

@@ -41,8 +41,8 @@ class Link:
         self.local_state = LinkState.UNATTACHED
         self.remote_state = LinkState.UNATTACHED
         self.remote_attach: Attach | None = None
-        """The peer's attach. After our response, only the addresses of source and target are kept; after the link ends,
-        nothing."""
+        """The peer's attach. After our response, `_addresses_only` has removed most of its fields. None after the link
+        has ended."""
         self.snd_settle_mode: int = SenderSettleMode.MIXED
         self.rcv_settle_mode: int = ReceiverSettleMode.FIRST
         self.delivery_count = 0
@@ -50,9 +50,10 @@ class Link:
         self.unsettled_ids: set[int] = set()
         """Delivery ids of this link in the session's `unsettled_deliveries`."""
         self.shared_id_count = 0
-        """Number of this link's deliveries beyond the first of each id. 0 unless the peer breaks AMQP's rules."""
+        """Number of this link's unsettled deliveries minus the number of their distinct delivery ids. 0 unless the peer
+        breaks AMQP's rules."""
         self.unanswered_count = 0
-        """Number of messages passed to the program that it has not answered yet (receivers only)."""
+        """Number of messages that the program has received but not answered yet (receivers only)."""
         self.unanswered_bytes = 0
         self.is_draining = False
         """True if we have asked the peer to use up or give back its credit (receivers only)."""
@@ -85,7 +86,7 @@ class Link:
         return self.local_state is LinkState.DETACHED
 
     def _next_state(self, step: Step) -> LinkState:
-        """Return the state after `step`, which callers apply once the frame is queued: an error keeps the old state."""
+        """Return the state after `step`. Callers set it only once the frame is queued: an error keeps the old state."""
         next_state = LINK_TRANSITIONS.get((self.local_state, step))
         if next_state is None:
             raise LocalError(f"{step.name.lower()} is not allowed on {self!r}")

@@ -1,7 +1,7 @@
 """Listeners of a server, and the peers that they accepted over TCP or WebSockets.
 
-Owns the accepting socket, the set of connected peers, their maximum number, and their closing at shutdown. Part of the
-asyncio adapter.
+Owns the accepting socket, the set of connected peers and their maximum number, and closes the peers at shutdown. Part
+of the asyncio adapter.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Messages: encoded sections, located once and decoded on demand (part 3.2 of the specification).
 
-A broker passes most of a message through unchanged. So `Message` only locates the sections; it decodes a section, a
-single field or a single key of a map on request, and the body only if asked for. Sections may come in any order,
-because some clients send them out of order; `build` writes them in the order that the specification requires.
+A broker passes most of a message through unchanged. So `Message` only locates the sections; on request, it decodes a
+section, a single field, a single key of a map, or the body. Sections may come in any order, because some clients send
+them out of order; `build` writes them in the order that the specification requires.
 
 Owns the layout of a message; `sections` declares the fields. Must not know what annotations or properties mean to a
 broker.
@@ -75,9 +75,9 @@ class Message:
         self.payload = payload
         self._limits = limits
         self._spans: dict[int, tuple[int, int, int]] = {}
-        """Start of each section, start of its value, and its end."""
+        """Section code -> (start of the section, start of the section's value, end of the section)."""
         self._body: list[tuple[int, int, int]] = []
-        """Spans of the body's sections, of which there may be several."""
+        """Spans of all body sections: a body may have several DATA or SEQUENCE sections."""
         self._find_sections()
 
     def _find_sections(self) -> None:
@@ -154,7 +154,7 @@ class Message:
         return [(key, raw) for key, _, raw in self.entries(section)]
 
     def entries(self, section: Section) -> list[tuple[object, int, bytes]]:
-        """Return the same as `pairs` with, between key and bytes, the offset of the value in these bytes."""
+        """Return (key, offset of the value in the bytes, encoded bytes of key and value) per entry of a map section."""
         if section not in self._spans:
             return []
         payload, limits = self.payload, self._limits
@@ -173,7 +173,7 @@ class Message:
         return entries
 
     def entry_count(self, section: Section) -> int:
-        """Return the number of entries that a map section declares, or 0 if it is absent."""
+        """Return the number of entries that a map section declares, or 0 if the section is absent."""
         if section not in self._spans:
             return 0
         count, _ = open_map(self.payload, self._spans[section][1])
@@ -194,7 +194,10 @@ class Message:
         return fields
 
     def checked(self, section: Section, shape: type[Composite]) -> list[Any]:
-        """Return all checked fields of the header or the properties in order, faster than `header` and `properties`."""
+        """Check and return all fields of the header or the properties, in order.
+
+        This method is faster than `header` and `properties`. An absent field has its default.
+        """
         values: object = []
         if section in self._spans:
             values, _ = decode(self.payload, self._spans[section][1], self._limits)
@@ -288,7 +291,7 @@ class Message:
     # --- single fields ------------------------------------------------------------------------------------------------
 
     def field(self, section: Section, index: int) -> object:
-        """Decode a single field in the header or the properties; return None if it is absent."""
+        """Decode a single field in the header or the properties; return None if the field is absent."""
         if section not in self._spans:
             return None
         _, value_at, end = self._spans[section]

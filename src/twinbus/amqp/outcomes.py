@@ -64,7 +64,7 @@ class Declared(Composite):
 
 @composite(0x34, "amqp:transactional-state:list")
 class TransactionalState(Composite):
-    """Outcome that takes effect when its transaction is committed."""
+    """Delivery state of a message or outcome that takes effect when its transaction is committed."""
 
     txn_id: bytes = typed_field(BINARY)
     outcome: object = typed_field(ANY, default=None)

@@ -6,7 +6,7 @@ the event loop. A server stops reading from a peer that makes it hold too much: 
 messages that the handler has not answered, or held input. A client reads everything at once and never pauses: if both
 ends paused, each could wait for the other to read.
 
-Owns the slices, and whether the socket is read. Part of the asyncio adapter.
+Owns the slices, and decides whether the socket is read. Part of the asyncio adapter.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class HeldInputQueue:
 WORK_PER_SLICE: Final = 1_024
 """Work that a server does for one peer before it checks the clock: 1,024 transfers, or 32 attaches."""
 CHECKS_PER_SILENCE_LIMIT: Final = 5
-"""Number of checks, within an agreed silence limit, on whether a peer with a full socket is reading."""
+"""Number of checks per silence limit of whether the peer reads our output, while the socket accepts no more output."""
 _held_input_queues: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, HeldInputQueue]] = WeakKeyDictionary()
 
 
@@ -170,7 +170,7 @@ class PeerInput:
         return UNAUTHENTICATED_TIME_SLICE_S if connection.limits is not connection.settings.limits else TIME_SLICE_S
 
     def read_held(self) -> None:
-        """On a client, read input that was held until the handler responded. A server reads it in its next slice."""
+        """On a client, read input that was held until the handler responded. A server reads such input in slices."""
         connection = self._connection
         while self._max_work is None and connection.has_held_input:
             self._peer.handle(connection.receive_data(b"", now=self._loop.time()))
@@ -201,9 +201,10 @@ class PeerInput:
         return limit_s / CHECKS_PER_SILENCE_LIMIT if limit_s > 0 and not self._peer.is_writable else float("inf")
 
     def excuse_paused_peer(self, now: float) -> None:
-        """Do not count the silence of a peer from which we do not read, unless the peer does not read either.
+        """If we have paused reading, do not count the peer's silence, as long as the peer reads our output.
 
-        A peer that reads slowly is excused only from an agreed silence limit, not from the idle timeout.
+        A peer whose socket is full but who reads some output is excused only from an agreed silence limit, not from the
+        idle timeout.
         """
         if not self.is_paused:
             return

@@ -64,7 +64,7 @@ class Receiver(Link):
         self._unsettled_deliveries = session.unsettled_deliveries
 
     def attach(self, attach: Attach) -> None:
-        """Send our attach, and enforce the maximum message size that it advertises."""
+        """Send our attach. From now on, enforce the maximum message size in the attach."""
         super().attach(attach)
         if attach.max_message_size:
             self.max_message_size = attach.max_message_size
@@ -105,10 +105,10 @@ class Receiver(Link):
     ) -> None:
         """Send the outcome of received messages, with consecutive delivery ids in one frame.
 
-        Call this for every message, including those that the sender settled: nothing is sent for them, but they count
-        as unanswered until then. Messages whose link or session has ended are skipped. `settled=False` leaves settling
-        to the sender (receiver-settle-mode second). A server settles in that mode as well, because pyamqp's senders
-        wait for it.
+        Call this method for every message. Nothing is sent for messages that the sender has settled, but even these
+        messages count as unanswered until this call. Messages whose link or session has ended are skipped.
+        `settled=False` leaves settling to the sender (receiver-settle-mode second). A server passes `settled=True` even
+        in that mode, because pyamqp's senders wait for the receiver to settle.
         """
         self.session.unsettled_deliveries.send_outcome(Role.RECEIVER, deliveries, state, settled=settled)
         self.replenish()
@@ -122,7 +122,7 @@ class Receiver(Link):
             self.grant(window - self.unanswered_count)
 
     def receive_flow(self, flow: Flow) -> bool:
-        """Apply the sender's flow; its credit has no meaning here, and its delivery count matters only for a drain."""
+        """Apply the sender's flow. Its credit has no meaning for a receiver; its delivery count matters for a drain."""
         if flow.available is not None:
             self.available = flow.available
         if self.is_draining and flow.delivery_count is not None:
@@ -179,7 +179,8 @@ class Receiver(Link):
             partial = self._partial = _Partial(delivery_id, tag, tail.message_format)
             self._use_credit()
         elif delivery_id is not None and delivery_id != partial.delivery_id and tag != partial.tag:
-            # Only the id may differ: pyamqp reads it for each frame, and another thread may have incremented it.
+            # A different id alone is no error: pyamqp reads its id counter for each frame of a message, and another of
+            # its threads may have incremented the counter.
             raise SessionViolation(
                 INVALID_FIELD, f"delivery {delivery_id} starts inside delivery {partial.delivery_id}"
             )

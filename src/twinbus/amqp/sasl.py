@@ -1,8 +1,8 @@
 """SASL: authentication of the peer before AMQP starts (part 5.3 of the specification).
 
 Mechanisms are names and byte strings here: PLAIN, EXTERNAL (the identity comes from the TLS certificate), ANONYMOUS,
-and MSSBCBS, which the .NET client uses in place of ANONYMOUS (authentication follows by CBS). The program checks names
-and passwords; it may also conduct an exchange of several challenges.
+and MSSBCBS, which the .NET client uses in place of ANONYMOUS before it authenticates by CBS. The program checks names
+and passwords, and may send any number of challenges.
 
 Owns the frames of the exchange and the format of initial responses.
 """
@@ -128,7 +128,7 @@ def read_plain(response: bytes | None) -> tuple[str, str]:
 
 
 class SaslLayer:
-    """Local end of one SASL exchange: whose turn it is, and what comes next."""
+    """Local end of one SASL exchange. It holds the state of the exchange and checks each step of both ends."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """Outgoing transfers in a session, within the window that the peer has opened.
 
-Owns the outgoing window and the messages that wait for it. A waiting message has neither a delivery id nor frames: it
-gets both when it is sent, so that a message that is withdrawn or lost with its link leaves no gap.
+Owns the outgoing window and the messages that wait for the window. A message gets its delivery id only when its first
+frame is sent, so that a message that is withdrawn before, or lost with its link, leaves no gap in the delivery ids.
 """
 
 from __future__ import annotations

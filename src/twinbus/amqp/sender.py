@@ -1,6 +1,6 @@
 """Senders: local ends of links on which we send messages.
 
-Owns the use of the peer's credit. Messages that do not fit the session's window wait in its `send_queue`.
+Owns the use of the peer's credit. Messages that do not fit the session's window wait in the session's `send_queue`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class Sender(Link):
         self.drain_requested = False
         """True if the peer asked for a drain: `send` the available messages, then call `drained`."""
         self.ignores_credit = False
-        """Send even without credit, for replies to requests: some clients grant credit for replies only once."""
+        """True if `send` works even without credit. Used for replies to requests, because some clients grant credit for
+        replies only once."""
         self.waiting_count = 0
         """Number of messages in the send queue of which no frame was sent, because the session's window is closed."""
         self._is_drained = False
@@ -94,7 +95,7 @@ class Sender(Link):
         return delivery
 
     def send_many(self, messages: Sequence[tuple[bytes, bytes]], *, settled: bool) -> None:
-        """Send (payload, tag) pairs; like calling `send` for each message, with fewer checks per message."""
+        """Send (payload, tag) pairs as `send` does, but with fewer checks per message."""
         session = self.session
         largest = session.max_frame_size - _TRANSFER_SIZE
         if len(messages) > self.sendable or max([len(payload) for payload, _ in messages], default=0) > largest:
@@ -129,7 +130,7 @@ class Sender(Link):
         return delivery_id
 
     def _check_fits(self, state: Composite) -> None:
-        """Check that a frame with `state` leaves room for payload: every frame of a message carries the state."""
+        """Check that a frame with `state` has room for payload, because every frame of a message carries the state."""
         size, largest = len(state.encode()) + _TRANSFER_SIZE, self.session.max_frame_size
         if size >= largest:
             raise FrameTooLarge(f"{state.symbol} needs a transfer frame of {size} bytes; the peer accepts {largest}")

@@ -236,7 +236,7 @@ class Session:
         self.send(Step.FLOW, flow)
 
     def refresh_window(self) -> None:
-        """Reopen the incoming window if more than half of it is used; flows of links reopen it as well."""
+        """Reopen the incoming window if more than half of it is used. Every flow for a link also reopens the window."""
         if self._incoming_left < self._low_window and self.local_state is SessionState.MAPPED:
             self.send_flow()
 
@@ -259,7 +259,10 @@ class Session:
     def receive_transfer(
         self, data: bytes, at: int, end: int, batch: DeliveriesReceived | None, events: list[Event]
     ) -> DeliveriesReceived | None:
-        """Process a transfer frame. The message joins `batch`, the preceding event, if both are for the same link."""
+        """Process a transfer frame. Add the message to `batch`, the preceding event, if both are for the same link.
+
+        Return the event to which the next message may be added, or None.
+        """
         handle, delivery_id, tag, tail, payload_at = read_transfer(data, at, end, self.limits)
         self._next_incoming_id = (self._next_incoming_id + 1) & SERIAL_MASK
         self._incoming_left -= 1
@@ -366,7 +369,7 @@ class Session:
             link.delivery_count = attach.initial_delivery_count or 0
 
     def _steal(self, link: Link, events: list[Event]) -> None:
-        """Replace a link that is attached again under the same name with the new link."""
+        """Detach or refuse a link because the peer attached a new link with the same name."""
         error = Error(condition=LINK_STOLEN, description=f"another link named {link.name!r:.80} was attached")
         self._refuse_or_detach(link, error)
         # The old link's handle stays mapped until the peer detaches it; its name is free for the new link.

@@ -10,10 +10,14 @@ from typing import Final
 
 
 class UnauthenticatedInput:
-    """Total input buffered for all connections that have not authenticated yet."""
+    """Shared budget for the input buffered for all connections that have not authenticated yet."""
 
     def __init__(self, *, max_bytes: int, free_bytes: int) -> None:
-        """Allow `max_bytes` in total; beyond that, a connection may still hold `free_bytes`, enough to authenticate."""
+        """Create a budget of `max_bytes` for all connections together.
+
+        Once the connections have used up the budget, each connection may still hold up to `free_bytes`. Choose
+        `free_bytes` large enough for a client to authenticate.
+        """
         self.max_bytes = max_bytes
         self.free_bytes = free_bytes
         self.held_bytes = 0
@@ -32,7 +36,11 @@ class ConnectionInput:
         self.held_bytes = 0
 
     def update(self, held_bytes: int) -> bool:
-        """Set the number of bytes that the connection holds; return False if it grew beyond the available room."""
+        """Set the number of bytes that the connection holds; return whether the number is allowed.
+
+        A number that has not grown is always allowed. A larger number is allowed up to `free_bytes`, or if all
+        connections together stay within the budget.
+        """
         shared, before = self.total, self.held_bytes
         self.held_bytes = held_bytes
         shared.held_bytes += held_bytes - before
@@ -40,7 +48,7 @@ class ConnectionInput:
 
 
 MIN_MAX_FRAME_SIZE: Final = 512
-"""Lower limit in the specification: every peer can send and receive frames of this size."""
+"""Lowest maximum frame size that the specification allows: every peer can send and receive frames of this size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,16 +86,17 @@ class Limits:
     max_performative_items: int = 1_000
     """Maximum number of elements in one performative.
 
-    This limit is lower because a one-byte element becomes an object of 70 bytes, and some performatives are kept.
+    This limit is lower than `max_items`, because an element of one byte becomes an object of 70 bytes, and some
+    performatives are kept.
     """
     max_name_bytes: int = 4_096
     """Maximum length of a link's name, which is kept as long as the link exists."""
     max_attaches: int = 1_000_000_000
-    """Maximum number of links that the peer attaches during the life of a connection."""
+    """Maximum number of links that the peer may attach during the life of a connection."""
     max_unanswered_bytes: int = 33_554_432
     """Size of unanswered messages above which a server stops reading from the peer."""
     max_pipelined_bytes: int = 65_536
-    """Number of bytes that a peer may send before the server responds to its SASL exchange."""
+    """Maximum number of bytes that a peer may send while it waits for the response to its SASL frame."""
 
     def __post_init__(self) -> None:
         """Check that all limits advertised to the peer are in the range that the protocol allows."""
@@ -119,7 +128,8 @@ class Settings:
     properties: dict[str, object] | None = None
     """Connection properties for open, such as product and version."""
     idle_timeout_ms: int = 120_000
-    """Idle timeout advertised to the peer; the connection is closed after twice that silence (0: no timeout)."""
+    """Idle timeout advertised to the peer. If the peer is silent for twice this time, the connection is closed (0: no
+    timeout)."""
     handshake_timeout_ms: int = 20_000
     """Time limit for the handshake, up to open; also the time limit for the response to a close."""
     min_idle_timeout_ms: int = 0
@@ -128,8 +138,8 @@ class Settings:
     """Delivery id of the first message that we send in a session."""
     limits: Limits = field(default_factory=Limits)
     unauthenticated_limits: Limits | None = None
-    """Limits until `connection.apply_authenticated_limits`: a server allows less to peers that have not
-    authenticated.
+    """Limits in force until `connection.apply_authenticated_limits` is called: a server allows less to peers that have
+    not authenticated.
 
     Only limits on resources held for the peer may differ (sessions, links, attaches, incomplete and unanswered
     messages). Limits advertised in open, begin and attach come from `limits`, since they are advertised only once."""

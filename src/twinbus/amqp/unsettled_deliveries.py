@@ -210,7 +210,12 @@ class UnsettledDeliveries:
         *,
         settled: bool,
     ) -> None:
-        """Send the outcome of deliveries, with consecutive ids in one frame; skip deliveries that are settled."""
+        """Send the outcome `state` for `deliveries`, with one disposition frame per run of consecutive delivery ids.
+
+        Deliveries that are already settled, or whose link has ended, are skipped. With `settled`, the other deliveries
+        become settled. In role RECEIVER, all `deliveries` count as answered, and a delivery that shares its id with
+        others is held until all of them have an outcome.
+        """
         encoded = _ENCODED_ACCEPTED if state is ACCEPTED else self._encode_state(state)
         receiving = role is Role.RECEIVER
         unsettled: dict[int, IncomingDelivery] | dict[int, OutgoingDelivery]

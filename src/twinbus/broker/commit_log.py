@@ -1,14 +1,15 @@
-"""The commit log: all changes to one store, collected in a turn of the loop and committed together.
+"""The commit log: all changes to one store, collected in one turn of the event loop and committed together.
 
-Owns: the batch of this turn, the callbacks of pending commits, and the state of the store. The contents of a change
-belong to the fragments.
+Owns: the batch of the current turn, the callbacks of pending commits, and the state of the store. The contents of a
+change belong to the fragments.
 
     commit_log.batch.put(...)
     commit_log.add(fragment, size, on_applied, on_done)      # all changes of a turn become one commit at its end
 
 `on_applied` is called when the changes are on disk, and updates the visible state of the fragment. `on_done` notifies
-the caller: after `on_applied`, or earlier with an error. There are two callbacks because a store may take a long time
-to respond: then the caller gets StoreUnavailable, and the changes may still be applied when the store responds.
+the caller: without an error after `on_applied`, or with an error. There are two callbacks because a store may take too
+long to respond. In that case the caller gets StoreUnavailable, and `on_applied` is still called if the store responds
+later.
 """
 
 from __future__ import annotations
@@ -291,7 +292,7 @@ class CommitLog(StoreState):
         return on_answer
 
     def _end_timeout(self) -> bool:
-        """Mark a store that did not respond as available again; return whether it was unavailable."""
+        """Mark a store that responds after a timeout as available again; return whether there was a timeout."""
         if self.unavailable_reason is None or self._has_failed:
             return False
         self.unavailable_reason = None

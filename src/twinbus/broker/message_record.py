@@ -2,7 +2,8 @@
 
 A record is a fixed head (counts, times), the session id if the queue has sessions, the sender's delivery annotations
 (rare) and message annotations as encoded pairs, and the bare message, whose bytes never change. To deliver a message,
-the head is written as AMQP sections in front of the same bytes: two copies and a few `Struct.pack`, no encoder.
+the head is written as AMQP sections in front of the same bytes. This takes two copies and a few calls of `Struct.pack`,
+but no AMQP encoder.
 
 If several subscriptions have copies of a message, the bare message may be stored once for all of them
 (`shared_bodies`): the record then refers to the shared body, and is stored without a bare message. In memory, every
@@ -43,7 +44,7 @@ HAS_DUE_TIME: Final = 4
 HAS_SESSION: Final = 8
 HAS_SHARED_BODY: Final = 16
 _HOPS_SHIFT: Final = 5
-"""The position of the hop count, the highest three bits of the flags: how often a message was forwarded (0 to 7)."""
+"""The position of the hop count in the flags. The hop count (0 to 7) says how often a message was forwarded."""
 HAS_EXTRA_ROWS: Final = HAS_DUE_TIME | HAS_SESSION | HAS_SHARED_BODY
 """The flags of a record that has further rows in the store."""
 NEVER_MS: Final = 0
@@ -128,7 +129,7 @@ class RecordFields(NamedTuple):
     state: int = ACTIVE_STATE
     delivery_count: int = 0
     session_id: bytes | None = None
-    """The session id of the message, which may be empty; None without a session."""
+    """The session id of the message, which may be empty; None if the entity does not use sessions."""
     annotation_count: int = 0
     annotations: bytes = b""
     """Encoded keys and values, `annotation_count` elements in all."""
@@ -170,7 +171,7 @@ def make_record(fields: RecordFields) -> bytes:
 
 
 def make_plain_record(header: MessageHeader, bare_message: bytes, enqueued_ms: int) -> bytes:
-    """Return the record of a new message without annotations or session that never expires: the most common case."""
+    """Return the record of a new message that has no annotations and no session and never expires (the usual case)."""
     return _pack_head(_VERSION, header[0], header[1], 0, 0, header[2], enqueued_ms, 0, 0, 0, 0) + bare_message
 
 
@@ -461,7 +462,7 @@ def _render_locked(record: bytes, sequence: int, token: bytes, locked_until_ms: 
 
 
 def render_unlocked(record: bytes, sequence: int) -> bytes:
-    """Return a message without a lock, as it is peeked, or received and deleted."""
+    """Return a message without a lock, as a peek returns it and as a receive-and-delete receiver gets it."""
     version, flags, priority, state, delivery_count, ttl_ms, enqueued_ms, _, count, size, extension_size = _unpack_head(
         record
     )

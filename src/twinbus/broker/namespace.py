@@ -75,7 +75,7 @@ class Namespace:
         self.entities: dict[str, Queue | Topic | Subscription] = {}
         """The entities, by the canonical keys of their paths."""
         self.on_forwarded: Callable[[str, int], None] = lambda _path, _count: None
-        """The callback for forwarded messages, called with the path of their entity and their number."""
+        """The callback for forwarded messages, called with the path of the source entity and the number of messages."""
         self.read_limiter = ReadLimiter()
         """The limit on concurrent reads by browsers in this process."""
         self.on_entity_changed: Callable[[str], None] = ignore
@@ -283,7 +283,10 @@ class Namespace:
         self.on_forwarded(path, count)
 
     def delete_entity_records(self, entity_id: int, store: int, on_done: OnDone, topic_id: int | None = None) -> None:
-        """Remove all records of a deleted entity from a store; a subscription needs the `topic_id` of its topic."""
+        """Remove all records of a deleted entity from a store.
+
+        For a subscription whose topic was not deleted, `topic_id` is the id of the topic.
+        """
         topics = [entity for entity in self.entities.values() if isinstance(entity, Topic)]
         topic = next((topic for topic in topics if topic.entity_id == topic_id), None)
         commit_log = self.commit_log(store)
@@ -299,7 +302,7 @@ class Namespace:
         return self._random.getrandbits(_FIRST_FRAGMENT_BITS) if description.enable_partitioning else 0
 
     def begin_transaction(self) -> Transaction:
-        """Begin a transaction; its first operation binds it to a part of an entity."""
+        """Begin a transaction, which its first operation binds to a part of an entity."""
         return Transaction(self.intake)
 
     def make_token(self) -> bytes:

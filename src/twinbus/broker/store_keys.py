@@ -10,7 +10,7 @@ are the records of a fragment. The area, the kind of record and the sort key for
             SESSION_MESSAGES               session, sequence number        active messages of a session
             SESSION_STATE                  session                         session states
             DUPLICATE_IDS                  generation, digest of an id     message ids for duplicate detection
-            SESSION_INACTIVE              session, sequence number        deferred and scheduled messages of a session
+            SESSION_INACTIVE               session, sequence number        deferred and scheduled messages of a session
             BODY_CHECK                     body number                     shared bodies that may be unreferenced
             FORWARDED_UP_TO                key prefix of a source          last sequence number forwarded from a source
             PURGED_UP_TO                                                   last sequence number of a purge

@@ -2,10 +2,10 @@
 
 Evaluating the rules of a topic is pure computation, and its duration depends on the clients' rules and messages. All
 topics in a process therefore share one budget per turn. Work that does not fit into the remaining budget continues in
-the next turns, after the other work of the loop.
+the next turns, after the other work of the event loop.
 
-Owns: the budget, and the tasks waiting for the next turn. Units are those of `filters.cost`, about a microsecond each:
-they are counted, not measured, so that a run can be repeated. This module must not know rules or messages.
+Owns: the budget, and the tasks waiting for the next turn. Units are those of `filters.cost`, about a microsecond each.
+Units are counted, not measured, so that a simulated run can be repeated. This module must not know rules or messages.
 """
 
 from __future__ import annotations

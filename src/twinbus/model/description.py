@@ -21,7 +21,7 @@ SIZES_MB: Final = (1024, 2048, 3072, 4096, 5120)
 FRAGMENT_COUNT: Final = 16
 """Number of fragments in a partitioned entity; each fragment has the requested size."""
 FRAGMENT_SHIFT: Final = 48
-"""Number of low bits of a sequence number below its fragment number."""
+"""Number of bits in a sequence number below the fragment number."""
 PARTITIONED_SIZES_MB: Final = tuple(FRAGMENT_COUNT * size_mb for size_mb in SIZES_MB)
 """Total sizes of partitioned entities, which are reported and also accepted in descriptions."""
 SETTABLE_RANGES: Final = {
@@ -42,7 +42,7 @@ window."""
 
 
 def fragment_size_mb(max_size_mb: int) -> int:
-    """Return the size of one fragment of an entity with the given requested or total size."""
+    """Return the size of one fragment of a partitioned entity. `max_size_mb` is the requested or the total size."""
     return max_size_mb // FRAGMENT_COUNT if max_size_mb in PARTITIONED_SIZES_MB else max_size_mb
 
 
@@ -69,7 +69,10 @@ def check_description(values: Mapping[str, object]) -> None:
 
 
 def check_duplicate_window(description: object, current: object = None) -> None:
-    """Raise ArgumentOutOfRange if a description sets a new window that only the emulator may have."""
+    """Raise ArgumentOutOfRange if a description changes the duplicate detection window to a value below the minimum.
+
+    An entity keeps a shorter window that the emulator's configuration file has set.
+    """
     name = "duplicate_window_ms"
     window_ms = getattr(description, name, None)
     if window_ms is not None and window_ms < SETTABLE_RANGES[name][0] and window_ms != getattr(current, name, None):

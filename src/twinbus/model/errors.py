@@ -43,7 +43,7 @@ class ServiceBusError(Exception):
     attribute is the default; an instance may override it."""
 
     def __init__(self, *args: object, may_have_happened: bool | None = None) -> None:
-        """Create an error; `may_have_happened` (default: that of the class) overrides the class attribute."""
+        """Create an error. `may_have_happened` overrides the class attribute unless it is None."""
         super().__init__(*args)
         if may_have_happened is not None:
             self.may_have_happened = may_have_happened
@@ -77,7 +77,7 @@ def _rebuild(cls: type[ServiceBusError], args: tuple[object, ...], state: dict[s
 
 
 class StoreUnavailable(ServiceBusError):
-    """The store that holds the entity, or the fragment concerned, does not work."""
+    """The store of the entity, or of the fragment that the operation needs, does not work."""
 
     status = 503
     may_have_happened = True
@@ -235,7 +235,7 @@ class SessionCannotBeLocked(CallerError):
 
 
 class MessageNotFound(CallerError):
-    """No deferred, scheduled or dead-lettered message has that sequence number."""
+    """No deferred, scheduled or dead-lettered message has the requested sequence number."""
 
     condition = "com.microsoft:message-not-found"
     status = 404
@@ -249,14 +249,14 @@ class EntityDisabled(CallerError):
 
 
 class EntityClaimed(CallerError):
-    """The entity has an exclusive receiver, or has other receivers while an exclusive one attaches."""
+    """The entity has an exclusive receiver, or the new receiver is exclusive and the entity has other receivers."""
 
     condition = "amqp:resource-locked"
     status = 409
 
 
 class LinkStolen(CallerError):
-    """A newer exclusive receiver displaced this one."""
+    """A newer exclusive receiver displaced the caller's receiver."""
 
     condition = "amqp:link:stolen"
     status = 410
@@ -270,7 +270,10 @@ class RangeSeen(CallerError):
 
 
 class InvalidOperation(CallerError):
-    """The operation is not allowed in a transaction or in this state, or its session id and partition key differ."""
+    """The operation is not allowed in a transaction or in the current state, or a message has two different keys.
+
+    A message that has both a session id and a partition key must have the same value for both.
+    """
 
     condition = "amqp:not-allowed"
     status = 400

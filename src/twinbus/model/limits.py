@@ -42,13 +42,13 @@ class NamespaceLimits:
     max_rules: int = 2_000
     """Maximum number of rules per subscription."""
     max_rule_cost: int = 10_000
-    """Maximum cost of one rule for the largest message, roughly in microseconds: nothing else runs while a rule is
-    evaluated."""
+    """Maximum cost of one rule for the largest message, roughly in microseconds. While a process evaluates a rule, it
+    does nothing else."""
     max_topic_rule_cost: int = 500_000
     """Maximum cost of all rules on a topic together."""
     max_topic_actions: int = 100
-    """Maximum number of rules with an action on a topic: each may create a copy of a message that is not shared."""
+    """Maximum number of rules with an action on a topic. Each action may create a separate copy of a message's body."""
     max_locks: int = 10_000
     """Maximum number of locked messages per fragment."""
     max_pending_bytes: int = 268_435_456
-    """Maximum size of pending writes to a store; above it, sends fail with ServerBusy."""
+    """Maximum size of pending writes to a store; beyond this size, sends fail with ServerBusy."""

@@ -1,7 +1,8 @@
 """Partition keys: which fragment of a partitioned entity stores a message.
 
-The key is the session id; without a session id, the partition key; without either, and only if the entity detects
-duplicates, the message id. A message without a key may go to any fragment. All code uses the rule in this module.
+The key is the session id or, without a session id, the partition key. If a message has neither and the entity detects
+duplicates, the key is the message id. A message without a key may go to any fragment. Server and clients both use this
+module.
 
     fragment = BLAKE2b(key as UTF-8, 8 bytes), read as a big-endian number, modulo 16
 
@@ -50,7 +51,10 @@ def fragment_of(key: bytes) -> int:
 
 
 def identity_of(message_id: object, key: bytes | None) -> bytes:
-    """Return the digest for duplicate detection: of the message id and, in a partitioned entity, the partition key."""
+    """Return the digest that duplicate detection compares: the message id's digest, combined with `key` if given.
+
+    `key` is the key of the message in a partitioned entity.
+    """
     digest = digest_of(message_id)
     return digest if key is None else blake2b(digest + key, digest_size=_ID_DIGEST_BYTES).digest()
 

@@ -6,8 +6,8 @@
 Owns the columns, the charges of the two billing models, the paths of files, and the frames of a journal. A server
 appends one frame per minute to the journal of the hour. At the end of the hour, `server.usage` converts the rows to a
 Parquet file, which replaces the journal. The current minute is in a second file, the partial minute, to which a frame
-is appended about once per second: a killed process loses no more than a second. docs/pipeline-metering.md says how
-operations are counted.
+is appended about once per second, so a killed process loses at most the usage of the last second.
+docs/pipeline-metering.md says how operations are counted.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ COLUMNS: Final = (*KEYS, *COUNTS)
 UNIT_BYTES: Final = 65_536
 """Billing unit: an operation on a message is charged once per started unit of this size."""
 NO_ENTITY: Final = ""
-"""Entity for operations on the namespace itself, and client for operations that no client requested."""
+"""Value of `entity` for operations on the namespace itself, and of `client` for operations that no client requested."""
 OTHER_ENTITY: Final = "(other)"
-"""Entity and client in the row that sums up all usage beyond `ROWS_MAX` rows per minute and process."""
+"""Value of `entity` and `client` in the row that sums up all usage beyond `ROWS_MAX` rows per minute and process."""
 ROWS_MAX: Final = 10_000
 
 BEGIN: Final = "begin"
@@ -63,7 +63,7 @@ END: Final = "end"
 life) has no such mark, the process is still running or was killed. A kill loses the last second, a power cut the last
 minute."""
 LOST: Final = "lost"
-"""Mark of a minute before which rows could not be written."""
+"""Mark of the first minute after a time in which rows could not be written."""
 
 
 class UsageRow(msgspec.Struct, array_like=True, frozen=True):
@@ -86,7 +86,7 @@ class UsageRow(msgspec.Struct, array_like=True, frozen=True):
     send_bytes: int = 0
     """Bytes of accepted messages as received, including pings."""
     failed_sends: int = 0
-    """Refused messages or whole batches."""
+    """Refused sends; a refused batch counts once."""
     pings: int = 0
     """Pings that the entity accepted."""
     failed_pings: int = 0
@@ -114,7 +114,7 @@ class UsageRow(msgspec.Struct, array_like=True, frozen=True):
     forwards: int = 0
     """Messages forwarded from the entity."""
     connections: int = 0
-    """Peak number of connections in the minute; the row without entity and client has the AMQP connections."""
+    """Peak number of AMQP connections in the minute, in the row without entity and client; 0 in other rows."""
 
 
 # --- charges ----------------------------------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ class UsageRow(msgspec.Struct, array_like=True, frozen=True):
 FAILED_TERMS: Final = ("failed_sends", "failed_pings")
 """Columns for failed operations; Azure does not publish whether it charges for them."""
 DOCUMENT_TERMS: Final = ("send_units", "receive_units", "empty_receives", "pings")
-"""Columns summed in the document model, which charges only sends and receives."""
+"""Columns summed in the document model, which charges only sends, receives and pings."""
 OPERATION_TERMS: Final = (
     *DOCUMENT_TERMS,
     "settlements",
@@ -280,8 +280,8 @@ def partial_minute_path(journal: Path) -> Path:
 
 def _read_rows(path: Path) -> Iterator[tuple[JournalHead, list[UsageRow]]]:
     # Read the partial minute first. If the server writes the whole minute meanwhile, the journal is longer than the
-    # partial minute says, and its rows are not counted twice. Nor are rows missed: a journal is removed before its
-    # partial minute.
+    # partial minute says, so the partial minute is ignored and its rows are not counted twice. No rows are missed
+    # either, because a journal is removed before its partial minute.
     after, partial = _read_partial_minute(partial_minute_path(path))
     frames = _read_frames(path)
     head = _read_journal_head(path, frames)

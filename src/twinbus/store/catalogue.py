@@ -211,9 +211,9 @@ class Catalogue:
             return self._get_entity(path_key)
 
     def delete(self, *path_keys: str, topic_id: int | None = None) -> list[CleanupRow]:
-        """Delete entities in one transaction and record their pending cleanup. Raises EntityNotFound.
+        """Delete entities in one transaction and record their pending cleanup, or raise EntityNotFound.
 
-        If the entities are subscriptions of a topic that is not deleted, `topic_id` is its id.
+        If the entities are subscriptions and their topic is not deleted, `topic_id` is the id of the topic.
         """
         cleanups = []
         with self._transaction() as database:
@@ -284,7 +284,7 @@ class Catalogue:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """Run a transaction: afterwards, all changes are on disk or none is."""
+        """Run a transaction, after which either all changes are on disk or none of them."""
         try:
             self._database.execute("BEGIN IMMEDIATE")
             yield self._database

@@ -7,8 +7,8 @@
         store.step()        # runs the pending calls; then syncs them; then posts the results
     disk.crash(random)      # between any two steps
 
-Only `step` makes progress, so the seed of a simulation decides where a crash falls: between a write and its sync, or
-between the sync and its result.
+Only `step` makes progress, so the seed of a simulation decides when a crash happens: for example between a write and
+its sync, or between the sync and the delivery of the result.
 
 Owns the contents of a memory disk, and the steps of a store. Must not know what the records mean.
 """
@@ -202,7 +202,7 @@ class MemoryStore:
         self._enqueue(lambda: self.disk.visible[table].scan(start, end, limit, max_bytes), on_result)
 
     def checkpoint(self, directory: Path, on_done: OnResult[None]) -> None:
-        """Copy the synced contents to the disk's `checkpoints`, under the name of the directory."""
+        """Copy the synced contents to the disk's `checkpoints`, under the key `directory`."""
         self._enqueue(partial(self._checkpoint, directory), on_done, alone=True)
 
     def close(self, on_done: OnResult[None]) -> None:

@@ -2,7 +2,7 @@
 
     batch = store.batch()
     batch.put(key, value)
-    store.commit(batch, on_done)    # on_done(None) once it is on disk; on_done(error) if it failed
+    store.commit(batch, on_done)    # on_done(None) once the batch is on disk; on_done(error) if the commit failed
 
 Calls return at once. The result arrives later through the callback, on the thread of the store's owner; results arrive
 in the order of the calls. Commits that are pending at the same time share one sync.

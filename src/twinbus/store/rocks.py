@@ -36,7 +36,7 @@ log: Final = logging.getLogger(__name__)
 GROUP_CALLS: Final = 1_000
 """Maximum number of calls that share one sync."""
 GROUP_BYTES: Final = 67_108_864
-"""Approximate limit on bytes read and written by a group; bounds its duration and the memory of its results."""
+"""Approximate limit on bytes read and written by a group of calls, which bounds its duration and use of memory."""
 STALL_FIRST_PAUSE_S: Final = 0.001
 STALL_LONGEST_PAUSE_S: Final = 0.050
 STALL_WARNING_S: Final = 1.0
@@ -66,14 +66,15 @@ class RocksStore:
         self.pending_commits = 0
         """Number of commits whose result is pending."""
         self.busy_since: float | None = None
-        """Start of the running group on the monotonic clock, or None. A time long ago means that a sync hangs."""
+        """Time on the monotonic clock when the running group of calls started, or None. If this time is long ago, a
+        sync hangs."""
         self.failure: StoreFailed | None = None
         self._post_call = post_call
         self._calls: SimpleQueue[Call] = SimpleQueue()
         self._is_closing = False
         self._late_results: Results | None = []
-        """Results of calls made after `close` and before its result; None after that result, when the thread has
-        exited."""
+        """Results of calls that were made after `close` but before the result of `close` was delivered. None once that
+        result was delivered, when the thread has exited."""
         # Only the store's thread uses the following attributes.
         self._has_unsynced = False
         self._group_bytes = 0
@@ -204,7 +205,7 @@ class RocksStore:
                 call = self._calls.get_nowait()
             self._sync(database)
         except Exception as error:  # noqa: BLE001  (RocksDB raises plain Exception)
-            # None of these writes is certain to be on disk, and a read may have seen a write that is not.
+            # None of these writes is certain to be on disk, and a read may have returned a write that is not on disk.
             results = [self._fail(str(error))] * len(callbacks)
         return list(zip(callbacks, results, strict=True)), on_closed
 
@@ -265,7 +266,7 @@ class RocksStore:
 
 
 class WriteStall:
-    """A write that waits for RocksDB's compaction: not a failure. It waits on the store's thread, without the GIL."""
+    """A write that waits for RocksDB's compaction, which is no failure. The store's thread waits without the GIL."""
 
     def __init__(self, name: str) -> None:
         """Create a stall for the store `name`; the first `wait` starts it."""
@@ -275,7 +276,7 @@ class WriteStall:
         self._pause_s = STALL_FIRST_PAUSE_S
 
     def wait(self) -> None:
-        """Sleep before the next attempt, longer each time."""
+        """Sleep before the next attempt. Each pause is twice as long as the previous one, up to a limit."""
         now = time.monotonic()
         if self._began is None:
             self._began = now

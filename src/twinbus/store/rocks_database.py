@@ -78,7 +78,7 @@ class RocksDatabase:
             raise
 
     def sync(self) -> None:
-        """Wait until all written batches are on disk. Releases the GIL meanwhile."""
+        """Wait until all written batches are on disk. The GIL is released while waiting."""
         written = self._current_mark()
         self._log.flush_wal(sync=self._is_sync_enabled)
         if self._is_sync_enabled:
@@ -121,8 +121,8 @@ class RocksDatabase:
     def release(self, limit_s: float) -> bool:
         """Release the files without writing. Return False if background work hangs, which keeps the files locked.
 
-        RocksDB is closed only when the last reference is dropped, and dropping it waits for background work with the
-        GIL held.
+        RocksDB is closed only when the last reference to it is dropped, and dropping that reference would wait for
+        background work with the GIL held.
         """
         deadline = time.monotonic() + limit_s
         self._log.cancel_all_background(wait=False)

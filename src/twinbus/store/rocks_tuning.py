@@ -26,12 +26,12 @@ class RocksTuning:
     wal_bytes: int = 64 * MIB
     """Maximum size of the write-ahead log, beyond which smaller tables are flushed to free log files.
 
-    This bounds the time to open a store after a kill, which holds the GIL: 5 to 10 ms per MiB. A limit twice as high
-    saves no CPU.
+    The limit bounds the time to open a store after a kill, during which the GIL is held: 5 to 10 ms per MiB. A limit
+    twice as high saves no CPU.
     """
     level0_slowdown_files: int = 32
     """Number of level-0 files at which writes slow down; 32 files are 1 GiB that awaits compaction. The limit is high
-    because a slowdown is a full stall here (see `make_write_options`)."""
+    because writes fail instead of slowing down (see `make_write_options`)."""
     level0_stop_files: int = 40
     table_files: int = 512
     """Maximum number of open table files. With fewer, reads often have to reopen files."""
@@ -82,7 +82,7 @@ def _set_compaction(options: Options, tuning: RocksTuning) -> None:
     options.set_level_zero_file_num_compaction_trigger(4)
     options.set_level_zero_slowdown_writes_trigger(tuning.level0_slowdown_files)
     options.set_level_zero_stop_writes_trigger(tuning.level0_stop_files)
-    options.set_compression_type(DBCompressionType.none())  # even LZ4 on the last level only costs 10% more CPU
+    options.set_compression_type(DBCompressionType.none())  # even LZ4 on just the last level costs 10% more CPU
     # Compact files that consist of at least half deletions soon: a drained queue leaves nothing but deletions.
     options.add_compact_on_deletion_collector_factory(16_384, 8_192, 0.5)
 
@@ -109,7 +109,7 @@ def _background_threads() -> Env:
     """Return the environment with RocksDB's background threads, which all databases in a process share.
 
     A store uses one thread for its flush and up to three for compactions; if its disk hangs, these threads hang. There
-    are many threads, so that other stores do not have to wait for the hanging ones. Idle threads cost nothing.
+    are many threads, so that other stores do not have to wait for hanging threads. Idle threads cost nothing.
     """
     threads = Env()
     threads.set_high_priority_background_threads(16)

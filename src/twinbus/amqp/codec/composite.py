@@ -54,7 +54,7 @@ def _write_symbolic_map(out: bytearray, value: dict[object, object]) -> None:
 
 
 def _symbolic_map(name: str, *key_types: type) -> FieldType:
-    """Return the type of a map whose keys are symbols or of `key_types`. Like other brokers, accept string keys too."""
+    """Return the type of a map whose keys are symbols, strings (as in other brokers), or instances of `key_types`."""
     allowed = (str, *key_types)
 
     def read(value: object) -> object:
@@ -120,12 +120,12 @@ def one_of(*classes: type[Composite]) -> FieldType:
 
 
 def typed_field(field_type: FieldType, **default: object) -> Any:  # noqa: ANN401  # a field of any type, as dataclasses.field is
-    """Declare a field of type `field_type`: mandatory, or with `default` as the value of an absent field."""
+    """Declare a field of type `field_type`. The field is mandatory unless a `default` is given."""
     return dataclasses.field(metadata={"kind": field_type}, **default)  # type: ignore[call-overload]  # chosen by **default
 
 
 class Composite:
-    """List with named fields. The decorator `@composite` completes the subclasses."""
+    """Base class of lists with named fields. The decorator `@composite` sets the class attributes of each subclass."""
 
     __slots__ = ()
     code: ClassVar[int]
@@ -162,7 +162,7 @@ class Composite:
 
 _NARROW: Final = 255
 _BY_DESCRIPTOR: Final[dict[object, type[Composite]]] = {}
-"""All composites by numeric and by symbolic descriptor. A ULong equals the plain int of the same value."""
+"""All composites by numeric and by symbolic descriptor. A decoded ULong finds its int key because the two are equal."""
 
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(typed_field,))

@@ -22,7 +22,7 @@ class Layout:
 
     @property
     def coefficient_bits(self) -> int:
-        """Number of coefficient bits in the usual form; the long form has two fewer, and an implied prefix 0b100."""
+        """Number of coefficient bits in the usual form. The long form has two fewer, and an implicit prefix 0b100."""
         return self.width * 8 - 1 - self.exponent_bits
 
     @property

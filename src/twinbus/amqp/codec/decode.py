@@ -259,7 +259,10 @@ def _symbol(data: bytes) -> Symbol:
 
 
 def _compound(size_width: int, fill: Callable[[_DecodeContext, int, int, int], tuple[object, int]]) -> Read:
-    """Return a reader for a size, a count, and elements read by `fill`, which must end where the size says."""
+    """Return a reader of lists, maps or arrays: a size, a count, and elements that `fill` reads.
+
+    The reader raises DecodeError if the elements do not end where the size says.
+    """
 
     def read(context: _DecodeContext, at: int, depth: int) -> tuple[object, int]:
         data = context.data
@@ -300,7 +303,8 @@ _MAX_COLLISIONS: Final = 64
 
 
 def _keys_collide(pairs: list[tuple[object, object]]) -> bool:
-    # Hashes of numbers and UUIDs are predictable: with thousands of keys of equal hash, building a dict takes minutes.
+    # Hashes of numbers and UUIDs are predictable. A peer can send thousands of keys with equal hashes, and building a
+    # dict from these keys takes minutes.
     if len(pairs) <= _MAX_COLLISIONS:
         return False
     return len(pairs) - len({hash(key) for key, _ in pairs}) > _MAX_COLLISIONS

@@ -1,8 +1,8 @@
 """Hand-written codec for transfer and disposition, the two most frequent frames.
 
 The functions here handle the encodings that real clients use; any other legal encoding goes through the declarations
-in `performatives`. The fields after the ids in these frames (settled, state and so on) are nearly always one of a few
-byte strings, so each such tail is decoded once and cached.
+in `performatives`. The tail of a frame, which is the fields after the ids (settled, state and so on), is nearly always
+one of a few byte strings. Each distinct tail is therefore decoded once and cached.
 
 Owns the bytes of these two frames. Must not know sessions or links.
 """
@@ -30,8 +30,8 @@ T = TypeVar("T")
 
 _U32: Final = struct.Struct(">I").unpack_from
 _MAX_CACHED_TAILS: Final = 512
-"""Maximum number of cached tails for all connections together. A full cache is cleared and refilled, so that a peer
-that sends many different tails cannot keep other peers' tails out of the cache."""
+"""Maximum number of tails in each of the two caches, which all connections share. A full cache is cleared and refilled,
+so that a peer that sends many different tails cannot keep other peers' tails out of the cache."""
 _MAX_TAIL_BYTES: Final = 20
 
 
@@ -54,7 +54,8 @@ class DispositionTail(NamedTuple):
     state: Any
 
 
-# Encoded tail -> number of fields in the whole list, and the decoded tail. A lookup is valid only for the same number.
+# Encoded tail -> number of fields in the whole list, and the decoded tail. The same bytes in a list with a different
+# number of fields mean something else, so a lookup must compare the number.
 _transfer_tails: Final[dict[bytes, tuple[int, TransferTail]]] = {}
 _disposition_tails: Final[dict[bytes, tuple[int, DispositionTail]]] = {}
 
@@ -153,7 +154,7 @@ def _shared_state(state: object) -> object:
 
 
 def _can_be_shared(state: object) -> bool:
-    """Return whether connections may share the state: a program may change a state that has fields."""
+    """Return whether connections may share the state, which must not have fields that a program could change."""
     return state is None or state is ACCEPTED or state is RELEASED
 
 
@@ -231,7 +232,7 @@ def is_plain_modified(state: object) -> bool:
 
 
 def _copy_state(tail: DispositionTail) -> DispositionTail:
-    """Return `tail` with a copy of a modified state, which the program may change."""
+    """Return `tail`. If the state is a `Modified`, copy the state, because the program may change it."""
     state = tail.state
     if not isinstance(state, Modified):
         return tail

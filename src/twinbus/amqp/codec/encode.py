@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _MAX_NARROW: Final = 255
 _MAX_DEPTH: Final = 64
-"""Nesting limit, above what any decoder accepts; the limit also stops values that contain themselves."""
+"""Nesting limit, higher than the limit of any known decoder. The limit also stops values that contain themselves."""
 
 _U32: Final = struct.Struct(">I").pack
 
@@ -106,7 +106,10 @@ def write_boolean(out: bytearray, value: object) -> None:
 
 
 def _shortest(*choices: tuple[int, int, int, str]) -> WriteInteger:
-    """Return a function that writes an integer with the first (low, high, constructor, layout) whose range fits."""
+    """Return a function that writes an integer in the first encoding whose range includes the integer.
+
+    Each choice is (lowest value, highest value, constructor, layout).
+    """
     plans = tuple((low, high, struct.Struct(f">B{layout}"), code) for low, high, code, layout in choices)
 
     def write_integer(out: bytearray, value: int) -> None:
@@ -233,7 +236,7 @@ def _map_constructor(count: int, body: bytearray) -> bytes:
 
 
 def _array_body(array: Array, depth: int) -> tuple[int, bytes]:
-    """Return an array's constructor and encoding: one element constructor, then the elements without constructors."""
+    """Return an array's constructor and the bytes after it: size, count, element constructor, and bare elements."""
     _check_depth(depth)
     constructor = bytearray()
     for descriptor in array.descriptors:

@@ -1,6 +1,7 @@
-"""Indexes of the fields in a message's header and properties (parts 3.2.1 and 3.2.4), for reading single fields.
+"""Indexes of the fields in a message's header and properties, for reading single fields.
 
-`sections` declares all fields with their types. mypyc inlines the constants of this module into compiled modules.
+Parts 3.2.1 and 3.2.4 of the specification define these fields. `sections` declares all fields with their types. mypyc
+inlines the constants of this module into compiled modules.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ UNLIMITED: Final = 2**32 - 1
 
 @composite(0x1D, "amqp:error:list")
 class Error(Composite):
-    """Reason why a peer refused, detached, ended or closed something."""
+    """Reason why a peer rejected a message, refused or detached a link, ended a session, or closed a connection."""
 
     condition: str = typed_field(SYMBOL)
     description: str | None = typed_field(STRING, default=None)

@@ -145,8 +145,8 @@ class ReceivableEntity(Entity):
         )
         self._exclusive_receivers = {sub_queue: ExclusiveReceiver() for sub_queue in SubQueue}
         self.page_ends: dict[tuple[SubQueue, int], int] = {}
-        """The enqueued time of the last message on each recent page, for peeks across several fragments: the next page
-        starts after that message even if the message has been removed since."""
+        """The enqueued time of the last message on each recent page, by sub-queue and sequence number, for peeks across
+        several fragments. The next page starts after that message even if the message has been removed meanwhile."""
 
     def forward_target(self, sub_queue: SubQueue) -> str | None:
         """Return the path that messages in a sub-queue are forwarded to, or None."""
@@ -175,7 +175,7 @@ class ReceivableEntity(Entity):
         return self._exclusive_receivers[sub_queue]
 
     def set_status(self, status: str) -> None:
-        """Change the status; detach the senders and receivers that it disables."""
+        """Change the status; detach the senders and receivers that the new status disables."""
         super().set_status(status)
         if status in RECEIVE_DISABLED_STATUSES:
             error = entity_disabled_error(self.path, status, "received from")
@@ -193,7 +193,7 @@ class ReceivableEntity(Entity):
                     fragment.resume()
 
     def record_page_end(self, sub_queue: SubQueue, sequence: int, enqueued_ms: int) -> None:
-        """Record that a page of a peek ends with this message."""
+        """Record that a page of a peek ends with the message that has this sequence number and enqueued time."""
         ends = self.page_ends
         ends[sub_queue, sequence] = enqueued_ms
         if len(ends) > _MAX_PAGE_ENDS:

@@ -31,7 +31,8 @@ def delete_entity_records(
 ) -> None:
     """Remove all records of a deleted entity from a store.
 
-    For a subscription whose topic still exists, `shared_bodies` are the topic's, with their fragment numbers.
+    For a subscription whose topic still exists, `shared_bodies` has the number and the shared bodies of each fragment
+    of the topic in this store. Otherwise, `shared_bodies` is empty.
     """
     commit_log.check_available()
     if shared_bodies:

@@ -60,7 +60,8 @@ if TYPE_CHECKING:
     """The rules that match a message, each with None, and the rules that failed, each with its error."""
 
 MIN_SHARED_BODY_BYTES: Final = 256
-"""The minimum size of a bare message to be shared: a reference and the list of users take space, too."""
+"""The minimum size of a bare message that is stored as a shared body. References to a shared body and the list of its
+users take space, too."""
 SIZE_REFRESH_S: Final = 0.2
 """The interval at which the size of all subscriptions is computed; published bytes are added in between."""
 MAX_STARTED_PER_TURN: Final = 50
@@ -106,7 +107,7 @@ class TopicFragment(Fragment):
         """Sends waiting for the current publication: the call, its error callback and its size in bytes."""
         self._waiting_bytes = 0
         self._is_admitted = False
-        """Whether a waiting send is being run: its bytes were counted as pending and checked before."""
+        """Whether a waiting send is being run. Its bytes were checked and counted as pending when it began to wait."""
 
     # --- subscriptions and rules --------------------------------------------------------------------------------------
 
@@ -168,7 +169,10 @@ class TopicFragment(Fragment):
 
     @property
     def activation_batch_size(self) -> int:
-        """The number of scheduled messages to activate at once: fewer if actions multiply their copies in memory."""
+        """The number of scheduled messages to activate at once.
+
+        The more rules have an action, the lower the number, because each action may copy each message in memory.
+        """
         return max(1, DUE_AT_ONCE // (1 + self._rule_index.action_count))
 
     def _publish_all(
@@ -216,7 +220,7 @@ class TopicFragment(Fragment):
         return budget
 
     def _write(self, publication: Publication) -> None:
-        """Put all copies into the batch of this turn. After an InternalFault, nothing in it is stored."""
+        """Put all copies into the batch of this turn. Raises InternalFault; then nothing in the batch is stored."""
         try:
             self._write_copies(publication)
             if publication.on_batched is not None:
@@ -228,10 +232,10 @@ class TopicFragment(Fragment):
         self.commit_log.add(self, publication.size, publication.on_applied, publication.on_done)
 
     def _fault_error(self, publication: Publication, fault: Exception, message: str) -> InternalFault:
-        """Have a fault logged, and return the error for the sender.
+        """Have a fault logged at the end of this turn, and return the error for the sender.
 
-        Scheduled messages have no sender: the store is marked as failed and reopened, which makes the messages due
-        again.
+        Scheduled messages have no sender. If they cause a fault, the store is marked as failed and reopened, which
+        makes the messages due again.
         """
         self._work_budget.call_at_turn_end(partial(_raise_fault, fault))
         if not publication.size:
@@ -397,7 +401,7 @@ class TopicFragment(Fragment):
         self._work_budget.call_at_turn_end(fail_all)
 
     def _belongs_to_other_fragment(self, subscription: SubscriptionPart, fields: RecordFields) -> bool:
-        """Return whether the session of a copy belongs to another fragment, where its receivers would look for it."""
+        """Return whether the session of a copy belongs to another fragment, where receivers would look for the copy."""
         if not subscription.validation_policy.requires_session or not subscription.entity.is_partitioned:
             return False
         session = session_id_in(fields.bare_message)
@@ -410,7 +414,7 @@ class TopicFragment(Fragment):
         subscriptions: list[SubscriptionPart],
         new_copies: dict[SubscriptionPart, list[tuple[int, bytes]]],
     ) -> None:
-        """Put copies with a shared body into the batch; they differ only in session and time to live."""
+        """Put copies with a shared body into the batch; the copies differ only in session and time to live."""
         fields = fields._replace(shared_body=body_number)
         records: dict[tuple[bool, int], bytes | None] = {}
         users = []
@@ -473,14 +477,14 @@ class TopicFragment(Fragment):
         self.shared_bodies.resume()
 
     def on_store_reopened(self) -> None:
-        """Load the fragment from the reopened store, after its subscriptions: publishing needs them."""
+        """Load the fragment from the reopened store, after the topic's subscriptions, which publishing needs."""
         self.commit_log.get([], self._load_after_reopen)
 
     def _load_after_reopen(self, _answer: list[bytes | None] | StoreError) -> None:
         super().on_store_reopened()
 
     def load(self, on_done: Callable[[ServiceBusError | None], None]) -> None:
-        """Read the counters from the store."""
+        """Read the counters from the store, and then start `shared_bodies`."""
 
         def loaded(error: ServiceBusError | None) -> None:
             if error is None:

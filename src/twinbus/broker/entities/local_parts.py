@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class Areas:
-    """The areas of a part, and the functions that the part needs to create and forward areas."""
+    """The areas of a part, and the functions that the part needs to create areas and to forward their messages."""
 
     def __init__(
         self,
@@ -164,7 +164,7 @@ class ReceivablePart(LocalPart):
     # --- forwarding ---------------------------------------------------------------------------------------------------
 
     def set_forwarding(self, target: str | None, dead_letters_target: str | None) -> None:
-        """Forward messages and dead letters to these entities from now on, or keep them (None)."""
+        """Forward messages to `target` and dead letters to `dead_letters_target`; None ends the forwarding."""
         self._set_forwarding(self._main, target, None)
         self._set_forwarding(self.dead_letters, dead_letters_target, self.entity.path)
 
@@ -228,7 +228,7 @@ class ReceivablePart(LocalPart):
         )
 
     def runtime(self) -> QueueRuntime:
-        """Return the message counts and sizes of the part; its times are 0."""
+        """Return the message counts and sizes of the part; the times in the result are 0."""
         main, dead_letters = self._main.message_table.committed, self.dead_letters.message_table.committed
         transfer_dead_letters = (
             self.transfer_dead_letters.message_table.committed
@@ -291,7 +291,7 @@ class SubscriptionPart(ReceivablePart):
         super().__init__(subscription, areas)
 
     def check_quota(self, size: int) -> None:
-        """Raise QuotaExceeded if `size` more bytes do not fit into the topic; otherwise add them to its size."""
+        """Raise QuotaExceeded if the topic has no room for `size` more bytes; otherwise count them in its size."""
         self.topic_part.check_quota(size)
         self.topic_part.main.add_stored_bytes(size)
 
@@ -399,7 +399,7 @@ class TopicPart(LocalPart):
         self._main.load(on_done)
 
     def runtime(self) -> QueueRuntime:
-        """Return the message counts and size of the part; its times are 0."""
+        """Return the message counts and size of the part; the times in the result are 0."""
         return QueueRuntime(
             active_count=0,
             dead_letter_count=0,

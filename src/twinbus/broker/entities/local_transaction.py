@@ -51,7 +51,7 @@ class PendingSettlement:
         self.properties = properties
         self.on_settled = on_settled
         self.records: dict[int, bytes] = {}
-        """The records of the messages by sequence number; read only if the disposition needs them."""
+        """The records of the messages by sequence number; empty if the disposition does not need them."""
 
 
 class PendingSchedule(NamedTuple):
@@ -110,7 +110,10 @@ class LocalTransaction(TransactionPort):
                 settlement.on_settled(False)  # noqa: FBT003
 
     def commit(self, sends: list[tuple[bytes, int, str | None]], on_done: OnDone = ignore) -> None:
-        """Apply all operations; `on_done` is called when they are on disk, or with the error if none was applied."""
+        """Send the messages in `sends`, and apply all operations.
+
+        `on_done` is called when all changes are on disk, or with an error if nothing was applied.
+        """
         self._sends = sends
         try:
             self._part.main.check_loaded()  # raises if the entity was deleted

@@ -37,7 +37,7 @@ MEGABYTE: Final = 1_048_576
 
 
 class EntityPart:
-    """One fragment of an entity, in this process or in another one."""
+    """One fragment of an entity, in this process or in another process."""
 
     def __init__(self, entity: Entity, number: int) -> None:
         """Create a part with the given fragment number; called by a `PartFactory`."""
@@ -102,7 +102,10 @@ class EntityPart:
         raise NotImplementedError
 
     def check_can_store(self, size: int) -> None:
-        """Raise the error that a send of `size` bytes would raise, as far as this process can tell."""
+        """Raise an error if the part cannot store `size` more bytes now: it is disabled, unavailable or full.
+
+        If another process owns the part, this process does not know all reasons, and a later send may still fail.
+        """
         raise NotImplementedError
 
     def resubmit(
@@ -127,7 +130,7 @@ class EntityPart:
         raise NotImplementedError
 
     def begin_transaction(self, intake: MessageIntake) -> TransactionPort:
-        """Begin a transaction on the part; the part's owner carries it out."""
+        """Begin a transaction on the part; the part's owner carries out the transaction."""
         raise NotImplementedError
 
     def runtime(self) -> QueueRuntime:
@@ -210,7 +213,7 @@ class LocalPart(EntityPart):
         self.main.forwarding_inbox.accept(source_prefix, numbered_records, self, on_done)
 
     def check_can_store(self, size: int) -> None:
-        """Raise the error that a send of `size` bytes would raise."""
+        """Raise an error if the part cannot store `size` more bytes now: it is disabled, unavailable or full."""
         self.entity.check_send_enabled()
         self.main.commit_log.check_accepts_sends()
         self.main.check_loaded()

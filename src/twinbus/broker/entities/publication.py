@@ -1,7 +1,7 @@
 """A publication: the messages of one send to a topic while the rules are evaluated for them.
 
-The evaluation changes nothing, so it can be spread over many turns of the loop; `fan_out` then puts all results into
-one batch, or none. Each message is evaluated against the rules that exist at that time.
+The evaluation changes nothing, so it can be spread over many turns of the event loop; `fan_out` then puts all results
+into one batch, or none. Each message is evaluated against the rules that exist when its evaluation begins.
 
 Owns: the progress of the evaluation and its results: the matching rules, and the copies that their actions made.
 """
@@ -98,7 +98,7 @@ class Publication:
     def evaluate(self, rules: RuleIndex[tuple[SubscriptionPart, str]], limits: NamespaceLimits, budget: int) -> int:
         """Evaluate messages until `budget` units are used up. Return the remaining units, which may be negative.
 
-        Raises QuotaExceeded if the copies that actions make of new messages are too large.
+        Raises QuotaExceeded if the copies that actions make of new messages take too much memory.
         """
         matches, records = self.matches, self.records
         while len(matches) < len(records):

@@ -75,7 +75,7 @@ class Transaction:
     def _partition_keys_of(
         self, target: Queue | Topic, payload: bytes, message_format: int, destination: str | None
     ) -> list[bytes | None]:
-        """Return the partition keys of messages, or the via-partition keys if they go on to `destination`."""
+        """Return the partition keys of messages, or the via-partition keys if the messages go on to `destination`."""
         batch = IncomingBatch()
         try:
             self._intake.add_to(
@@ -135,10 +135,11 @@ class Transaction:
         return part_transaction.schedule(records)
 
     def part_for(self, target: Queue | Topic, partition_keys: Iterable[bytes | None]) -> EntityPart:
-        """Return the part for messages with these partition keys, or fail the transaction with InvalidOperation.
+        """Return the part of `target` that stores messages with these partition keys.
 
-        Only a batch of one store is atomic: the first key binds the transaction to a fragment of a partitioned entity,
-        and all other messages must have the same key.
+        If `target` is partitioned, all messages of a transaction must have the same key, because only the changes in
+        one store can be applied atomically. A message without a key or with a different key fails the transaction, and
+        this method raises InvalidOperation.
         """
         if not target.is_partitioned:
             return target.parts[0]
@@ -187,7 +188,10 @@ class Transaction:
             raise
 
     def bind(self, part: EntityPart) -> int:
-        """Bind the transaction to a part. Return its number at the part's owner; 0 if the owner is this process."""
+        """Bind the transaction to a part. Return the transaction's number at the part's owner.
+
+        The number is 0 if the owner is this process.
+        """
         return self._begin_operation(part).number
 
     def fail(self, error: ServiceBusError) -> None:
@@ -231,7 +235,10 @@ class Transaction:
             self._part_transaction.roll_back()
 
     def commit(self, on_done: OnDone) -> None:
-        """Apply all operations; `on_done` is called when they are on disk, or with the error if none was applied."""
+        """Apply all operations; `on_done` is called when they are on disk, or with the error if none was applied.
+
+        If an earlier operation failed the transaction, roll it back; `on_done` gets TransactionRolledBack.
+        """
         if self._has_ended or self.failure is not None:
             text = f"the transaction was rolled back: {self.failure}" if self.failure else "the transaction has ended"
             self.roll_back()

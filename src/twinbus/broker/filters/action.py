@@ -188,7 +188,7 @@ def _to_storable(value: object) -> object:
 
 
 def _keep_type(new_value: object, old_value: object) -> object:
-    """Convert a number to the property's present AMQP type, if the number fits: an int stays an int."""
+    """Convert a number to the AMQP type of the property's old value if the number fits, so that an int stays an int."""
     if type(new_value) is int and isinstance(old_value, int):
         kind = type(old_value)
         lowest, highest = _INTEGER_RANGES.get(kind, (1, 0))

@@ -1,8 +1,9 @@
 """Estimated cost of evaluating a rule, computed from its syntax tree when the rule is created.
 
 One unit is about a microsecond. A cost has a part that is the same for every message (`fixed`) and a part that grows
-with the size of the message, up to the size of the largest possible property (`variable`): pattern matching and string
-concatenation. Both parts are measured for the worst message of a given size; most messages cost less.
+with the size of the message, up to the size of the largest possible property (`variable`). Operations such as pattern
+matching and string concatenation have a variable cost. Both parts are measured for the worst message of a given size;
+most messages cost less.
 
 Owns the cost of each operation. The limits that costs are compared with belong to the callers: the work done in one
 turn of the event loop, and the namespace's limits for one rule and for all rules of a topic.
@@ -85,7 +86,7 @@ def filter_cost(node: Node) -> Cost:
 
 
 def action_cost(statements: Iterable[SetStatement | RemoveStatement]) -> Cost:
-    """Return the cost of making a copy of a message with an action made of these statements."""
+    """Return the cost of copying a message and applying an action with these statements to the copy."""
     costs = [_ACTION_COST]
     for statement in statements:
         costs.append(_STATEMENT_COST)

@@ -5,7 +5,8 @@ evaluation cannot fail. `a = 1 AND b > 2` has the lookup a = 1; `a = 1 OR b IN (
 `b > 2` has none.
 
 Owns the search for lookups, and the evaluation order that lookups rely on: operands of a conjunction that have a lookup
-are evaluated first. Without this order, evaluating `1 / b = 1 AND a = 1` could fail where the index skips the rule.
+are evaluated first. Without this order, evaluating `1 / b = 1 AND a = 1` could fail for a message for which the index
+skips the rule.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ class EqualityLookup(NamedTuple):
 
 
 def find_lookups(node: Node) -> list[EqualityLookup]:
-    """Return the lookups of a filter, each of which is enough to index it; empty if it must always be evaluated."""
+    """Return the lookups of a filter, each of which is enough to index the filter.
+
+    The list is empty if the filter must always be evaluated.
+    """
     if isinstance(node, Comparison) and node.op == "=":
         return _choices_lookups(node.left, (node.right,)) or _choices_lookups(node.right, (node.left,))
     if isinstance(node, In):

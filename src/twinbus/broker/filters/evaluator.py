@@ -1,4 +1,4 @@
-"""Compiler from syntax tree nodes to functions of a message.
+"""Compiler from syntax tree nodes to functions that evaluate a message.
 
 Each node becomes a closure, so that decisions that depend only on the expression's text are made once, at compile time.
 Predicates are true, false or unknown (None), as in SQL; a filter matches a message if its predicate is true.
@@ -182,7 +182,11 @@ def _not(node: Not) -> Predicate:
 
 
 def _first_decisive(operands: list[Predicate], *, deciding: bool) -> Predicate:
-    """Return a predicate: `deciding` if any operand is, else unknown if any operand is unknown, else the opposite."""
+    """Return the predicate for AND (`deciding` is False) or OR (`deciding` is True).
+
+    The result is `deciding` if any operand has this value, else unknown if any operand is unknown, else the opposite of
+    `deciding`.
+    """
 
     def test(view: MessageView) -> bool | None:
         result: bool | None = not deciding

@@ -126,7 +126,7 @@ _TERMINAL_NAMES: Final = {
     "the end": {"$END"},
 }
 _IMPLIED_TERMINALS: Final = {"a property or a constant": {"NAME", "BRACKETED", "QUOTED", "NULL"}}
-"""Terminals that a dictionary key already covers: an error text that lists the key omits them."""
+"""Terminals that the words in the key already describe; an error message with these words does not list them again."""
 _QUOTES: Final = "'\"["
 
 

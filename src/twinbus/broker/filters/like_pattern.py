@@ -25,11 +25,11 @@ MAX_PATTERN_CHARACTERS: Final = 1024
 _ANY_TEXT: Final = "%"
 _ANY_CHARACTER: Final = "_"
 _SCAN_AHEAD: Final = 256
-"""Characters that are scanned one by one before the search switches to position integers."""
+"""Number of characters that are scanned one by one before the search switches to position integers."""
 _MAX_DISTINCT: Final = 50
 """Largest number of distinct characters in a pattern for which position integers are used."""
 _MAX_CACHED: Final = 256
-"""Largest number of position integers cached for a text."""
+"""Maximum number of position integers cached for a text."""
 _LARGEST_BYTE: Final = 0xFF
 _PLANES: Final = 4
 _ZERO, _ONE = b"01"
@@ -129,7 +129,7 @@ class Segment:
         """Distinct literal characters of a core with wildcards; empty for a core without wildcards."""
         self._characters = core
         self._wildcard_mask = 0
-        """Bits of the core's wildcard positions; `_masks` holds, per character, the positions where it fits."""
+        """Bits of the core's wildcard positions; `_masks` has, for each character, the positions where it may stand."""
         self._masks: dict[str, int] = {}
         for position, character in enumerate(core):
             if character is None:

@@ -1,4 +1,4 @@
-"""A message while an action changes it: later statements see the changes, and the record is encoded once at the end.
+"""A message that an action is changing. Later statements see the changes; the record is encoded once, at the end.
 
 Owns the changes and the encoding of the changed record; the bytes of unchanged sections and properties are copied.
 """
@@ -140,7 +140,10 @@ class MessageDraft(MessageView):
         return b"".join([*pieces, message.raw(Section.FOOTER)])
 
     def _unchanged_properties(self, message: Message, names: dict[bytes, str]) -> tuple[int, bytes]:
-        """Return the count and bytes of unchanged user properties; add original names of changed ones to `names`."""
+        """Return the map count and the bytes of all unchanged user properties.
+
+        For each changed property, put the message's spelling of the name into `names`.
+        """
         kept: list[bytes] = []
         spellings: dict[bytes, str] = {}
         for name, raw in message.pairs(Section.APPLICATION_PROPERTIES):

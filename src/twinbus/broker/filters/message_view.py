@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _ABSENT: Final = -1
 _SHORT_DESCRIPTOR: Final = 0x53
-"""Descriptor encoded as a one-byte number (smallulong), as nearly all clients write it."""
+"""Constructor of a descriptor that is a one-byte number (smallulong), which nearly all clients write."""
 _SHORT_NAMES: Final = (0xA1, 0xA3)
 """Constructors of a string and a symbol with a one-byte size."""
 _LONG_NAMES: Final = (0xB1, 0xB3)
@@ -65,7 +65,7 @@ class MessageView:
         """Create a view of a record (see `broker.message_record`); `sequence` is its sequence number, if assigned."""
         self.record = record
         self.scanned_properties = 0
-        """Number of user properties that were scanned to find one."""
+        """Number of user properties that the view has scanned. Callers add this to the cost of the evaluation."""
         self._sequence = sequence
         self._values: dict[PropertyKey, object] = {}
         """Decoded properties."""

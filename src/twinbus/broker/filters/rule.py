@@ -66,7 +66,7 @@ class CompiledRule:
         self.name = name
         self.action = action
         self.cost = filter_cost(predicate)
-        """Cost of the filter; the action has its own."""
+        """Cost of the filter, without the cost of the action."""
         self.is_always_true = predicate == ConstantPredicate(value=True)
         self.is_never_true = isinstance(predicate, ConstantPredicate) and not predicate.value
         self.lookups: list[EqualityLookup] = find_lookups(predicate)

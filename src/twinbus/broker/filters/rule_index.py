@@ -3,7 +3,7 @@
 A rule that requires a property to equal a value is indexed by property and value, and costs nothing until a message has
 this value. Rules that are always true are listed without evaluation. All other rules are evaluated one by one.
 
-Owns the search. Its result is always the same as evaluating every rule in turn.
+Owns the search. A search always has the same result as an evaluation of every rule in turn.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     RulesByOrdinal: TypeAlias = dict[int, IndexedRule[Key]]
     """Rules by ordinal."""
     Matches: TypeAlias = list[tuple[IndexedRule[Key], FilterError | None]]
-    """Rules that match, or whose evaluation failed, with the error."""
+    """Rules that match, each with None, and rules whose evaluation failed, each with its error."""
 
 
 class IncrementalMatch(Generic[Key]):
@@ -160,8 +160,9 @@ class RuleIndex(Generic[Key]):
                 del self._by_property[property_key]
 
     def match(self, view: MessageView) -> list[tuple[Key, FilterError | None]]:
-        """Return the keys of the rules that match a message, or whose evaluation failed, with the error.
+        """Return the keys of the rules that match a message, or whose evaluation failed.
 
+        The key of a matching rule comes with None, the key of a failed rule comes with the error.
         Rules that are always true come first, then all other rules, both in the order in which they were added.
         """
         matches = list(self._always_true.values())
@@ -187,7 +188,7 @@ class RuleIndex(Generic[Key]):
         return IncrementalMatch(view, self._with_unindexed(entries), list(self._always_true.values()), units)
 
     def _cost(self, view: MessageView, candidates: list[IndexedRule[Key]]) -> int:
-        """Return the cost of evaluating these candidates and all rules without a lookup."""
+        """Return the cost of evaluating the candidates and all rules without a lookup."""
         units, variable = self._fixed_cost, self._variable_cost
         for entry in candidates:
             units += entry.fixed_cost
@@ -195,7 +196,7 @@ class RuleIndex(Generic[Key]):
         return units + (variable * min(len(view.record), FULL_SIZE) >> SIZE_BITS) if variable else units
 
     def _with_unindexed(self, candidates: list[IndexedRule[Key]]) -> list[IndexedRule[Key]]:
-        """Return these candidates and all rules without a lookup, in the order in which they were added."""
+        """Return the candidates and all rules without a lookup, in the order in which they were added to the index."""
         if self._unindexed:
             candidates.extend(self._unindexed.values())
         if len(candidates) > 1:

@@ -149,7 +149,8 @@ def equal(left: object, right: object) -> bool | None:
 def index_key(value: object) -> object:
     """Return a dictionary key for a value; keys are equal if and only if the values are.
 
-    Python considers True equal to 1, and an Instant equal to a Duration with the same ticks.
+    The keys of some values contain the type, because Python considers True equal to 1, and an Instant equal to a
+    Duration with the same ticks.
     """
     kind = type(value)
     return (kind, value) if kind is bool or kind is Instant or kind is Duration else value

@@ -47,7 +47,8 @@ class Deferral:
     ) -> None:
         """Lock or delete deferred messages: all of them, or none if one does not exist (MessageNotFound).
 
-        If `session_id` is given, all messages must belong to that session, and stay locked as long as the session.
+        If `session_id` is given, all messages must belong to that session, and their locks last as long as the lock of
+        the session.
         """
         fragment = self._fragment
         fragment.commit_log.check_available()

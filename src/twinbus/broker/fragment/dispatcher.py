@@ -27,7 +27,7 @@ FAIR_SHARE: Final = 100
 """The maximum number of messages that one of several consumers gets in its turn."""
 MAX_SCAN_SPAN: Final = 20_000
 """The maximum range of sequence numbers of one scan: scanning deleted records takes as long as reading existing ones,
-and blocks the loop."""
+and blocks the event loop."""
 
 
 class LocalDispatcher(DispatcherPort):
@@ -39,15 +39,15 @@ class LocalDispatcher(DispatcherPort):
         raise NotImplementedError
 
     def add_messages(self, messages: list[tuple[int, bytes]], size: int) -> None:
-        """Make messages available that are now on disk."""
+        """Make new messages, which are now on disk, available."""
         raise NotImplementedError
 
     def requeue(self, sequence: int, record: bytes) -> None:
-        """Make a message available again that was in flight."""
+        """Make an in-flight message available again."""
         raise NotImplementedError
 
     def requeue_unread(self, sequence: int) -> None:
-        """Make a message available again that was in flight, and read it again before its delivery."""
+        """Make an in-flight message available again; the message is read again before its delivery."""
 
     def withdraw(self, sequences: set[int]) -> None:
         """Remove messages from the window, because another operation has taken them."""
@@ -102,7 +102,7 @@ class Dispatcher(LocalDispatcher):
             self.window.clear()
 
     def withhold(self, property_name: str = "", values: Sequence[str] = ()) -> None:
-        """Skip messages whose property has one of these values, until the next call replaces the values."""
+        """Skip messages whose property `property_name` has one of `values`, until the next call replaces the values."""
         if self._withheld_values is None and not values:
             return
         withheld = self._withheld_values or WithheldValues()
@@ -120,7 +120,7 @@ class Dispatcher(LocalDispatcher):
         self.dispatch()
 
     def drain(self, consumer: Consumer, on_drained: Callable[[], None]) -> None:
-        """Deliver available messages to a consumer; `on_drained` is called when there are no more, or after 0.1 s."""
+        """Deliver available messages to a consumer; call `on_drained` when no more are available, or after 0.1 s."""
         fragment = self._fragment
         self._drain_callbacks[consumer] = on_drained
         deadline_s = fragment.clock.monotonic_s() + DRAIN_TIMEOUT_S
@@ -162,12 +162,12 @@ class Dispatcher(LocalDispatcher):
         return self.window.lowest_available if skipped is None else min(skipped, self.window.lowest_available)
 
     def add_messages(self, messages: list[tuple[int, bytes]], size: int) -> None:
-        """Make messages available that are now on disk."""
+        """Make new messages, which are now on disk, available."""
         if messages and self._consumers and self._withheld_values is None:  # otherwise the messages are read later
             self.window.extend(messages, size)
 
     def requeue(self, sequence: int, record: bytes) -> None:
-        """Make a message available again that was in flight."""
+        """Make an in-flight message available again."""
         window = self.window
         if self._consumers and sequence < window.next_read:
             if self._withheld_values is None or not self._withheld_values.skips(sequence, record):
@@ -176,7 +176,7 @@ class Dispatcher(LocalDispatcher):
             window.next_read = min(window.next_read, sequence)
 
     def requeue_unread(self, sequence: int) -> None:
-        """Make a message available again that was in flight, and read it again before its delivery."""
+        """Make an in-flight message available again; the message is read again before its delivery."""
         self.window.clear()
         self.window.next_read = min(self.window.next_read, sequence)
 

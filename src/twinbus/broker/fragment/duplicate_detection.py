@@ -1,4 +1,4 @@
-"""Duplicate detection: messages whose id was sent before, within the entity's window, are accepted and dropped.
+"""Duplicate detection: a message whose id was already sent within the entity's window is accepted but not stored.
 
 Owns: the stored message ids. Ids are stored in two generations, each about as long as the window. An id is looked up in
 both generations; when all ids in a generation are older than the window, one range deletion removes the generation,
@@ -34,9 +34,9 @@ class DuplicateDetection:
         self._uncommitted_ids: dict[bytes, None] = {}
         """The ids of messages that are being written."""
         self._waiting_sends = 0
-        """The number of sends that wait for earlier sends after their ids were looked up."""
+        """The number of sends whose ids were looked up and that now wait for earlier sends."""
         self._recently_stored_ids: dict[bytes, None] = {}
-        """Ids that were stored while sends waited after their lookup."""
+        """Ids that were stored after the lookup for a send that still waits."""
 
     def reset(self) -> None:
         """Discard the state in memory."""

@@ -6,8 +6,8 @@ A *transfer* has three steps. Each step is one batch in one store, and a crash m
     destination  writes the message and "n forwarded from this source" in one batch
     source       deletes the message
 
-Messages leave the source in order, so that the destination stores one number per source. After a crash, the source
-offers messages again, and the destination ignores messages up to that number.
+Messages leave the source in order, so the destination needs to store only one number per source. After a crash, the
+source offers messages again, and the destination ignores messages up to the stored number.
 
 Owns: both ends of a transfer. A message that the destination refuses is moved to the transfer dead-letter queue of the
 source; if the destination is unavailable or busy, the forwarder tries again.
@@ -73,7 +73,7 @@ _NUMBER: Final = Struct(">Q")
 
 
 class ForwardingInbox:
-    """The receiving end of forwarding: messages that other fragments forward to this one."""
+    """The receiving end of forwarding, for messages that other fragments forward to this fragment."""
 
     def __init__(self, fragment: Fragment) -> None:
         """Create the inbox for `fragment`."""
@@ -196,10 +196,11 @@ class Forwarder:
         on_forwarded: OnForwarded,
         dead_letter_source: str | None = None,
     ) -> None:
-        """Create a forwarder to the path `target`, or to each message's destination annotation (None).
+        """Create a forwarder to the path `target`.
 
-        `transfer_dead_letters` gets messages that cannot be forwarded. `on_forwarded` is called with the number of
-        messages that arrived. `dead_letter_source` is the path of the entity if its dead letters are forwarded.
+        If `target` is None, each message goes to the path in its destination annotation. `transfer_dead_letters` gets
+        messages that cannot be forwarded. `on_forwarded` is called with the number of messages that arrived.
+        `dead_letter_source` is the path of the entity if its dead letters are forwarded.
         """
         self._on_forwarded = on_forwarded
         self.receive_and_delete = False
@@ -248,10 +249,10 @@ class Forwarder:
         self._forward_next()
 
     def reserve_credit(self, count: int) -> None:
-        """Do nothing: a forwarder does not receive and delete."""
+        """Do nothing: a forwarder does not use receive-and-delete."""
 
     def deliver(self, deliveries: list[Delivery]) -> int:
-        """Fail: a forwarder gets stored records through `forward`."""
+        """Raise AssertionError: a forwarder gets stored records through `forward`."""
         raise AssertionError(deliveries)
 
     def request_messages(self) -> None:
@@ -343,7 +344,7 @@ class Forwarder:
         incarnation = self._fragment.incarnation
 
         def on_removed(_error: ServiceBusError | None) -> None:
-            if incarnation == self._fragment.incarnation:  # even after a timeout: the deletion will be applied
+            if incarnation == self._fragment.incarnation:  # continue even after a timeout: the deletion will be applied
                 self._forward_next()
 
         self._fragment.remove(locks, on_removed)

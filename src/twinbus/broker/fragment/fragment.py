@@ -1,9 +1,9 @@
 """A fragment: one ordered part of an entity, from the arrival of a message to its removal.
 
-Owns: the consistency of its components with each other and with the disk. `message_table` is the state on disk,
-`dispatcher` chooses the consumer for the next message, `in_flight` and `locks` are the messages that receivers hold,
-`settlement` settles locked messages, and `schedule` holds scheduled messages. All components write only through the
-`commit_log`.
+Owns: the consistency of a fragment's components with each other and with the disk. `message_table` is the state on
+disk, `dispatcher` chooses the consumer for the next message, `in_flight` and `locks` are the messages that receivers
+hold, `settlement` settles locked messages, and `schedule` holds scheduled messages. All components write only through
+the `commit_log`.
 
 A message stays in flight until its change is on disk: a message that is being deleted, or rewritten with a higher
 delivery count, is neither locked nor available, and cannot be settled a second time.
@@ -169,7 +169,7 @@ class Fragment(FragmentPort):
 
     @property
     def dispatcher(self) -> LocalDispatcher:
-        """The dispatcher of messages to consumers: by session, unless the fragment has no sessions or is forwarded."""
+        """The session dispatcher, or a dispatcher without sessions if the fragment has none or is forwarded."""
         return self._dispatcher
 
     @property
@@ -228,7 +228,7 @@ class Fragment(FragmentPort):
         return self.is_loaded and self.commit_log.accepts_sends
 
     def run_in_order(self, call: Callable[[], None], on_error: OnDone, size: int) -> None:  # noqa: ARG002
-        """Run a call when all earlier sends are in a batch: at once, except for a topic that is publishing.
+        """Run a call when all earlier sends are in a batch. This is at once, unless a topic still evaluates a send.
 
         If the call cannot run, `on_error` gets the error. `size` is the number of waiting bytes.
         """
@@ -318,9 +318,9 @@ class Fragment(FragmentPort):
     def deliver_to(
         self, consumer: Consumer, messages: list[SequencedRecord], session_locked_until_ms: int | None = None
     ) -> None:
-        """Deliver messages to a consumer with enough credit, except expired messages.
+        """Deliver messages, except expired messages, to a consumer that has enough credit.
 
-        Messages of a session are locked as long as the session.
+        The locks of messages of a session last as long as the session's lock.
         """
         now_ms = self.clock.wall_ms()
         for _, record in messages:
@@ -383,7 +383,7 @@ class Fragment(FragmentPort):
         return [(sequence, as_delivered(sequence, record)) for sequence, record in messages]
 
     def _delete_and_deliver(self, consumer: Consumer, messages: list[SequencedRecord]) -> None:
-        """Delete messages, and deliver them when the deletion is on disk: each is received at most once."""
+        """Delete messages, and deliver them when the deletion is on disk, so that each is received at most once."""
         dispatcher, message_table = self._dispatcher, self.message_table
         sequences = [sequence for sequence, _ in messages]
         self.in_flight.add_deleting(sequences)
@@ -416,7 +416,7 @@ class Fragment(FragmentPort):
         self.commit_log.add(self, 0, on_applied, ignore)
 
     def restore_deleted(self, messages: list[SequencedRecord], on_done: OnDone) -> None:
-        """Store messages again that were deleted for a consumer and not delivered to it."""
+        """Store messages that were deleted for a consumer, but not delivered to the consumer, again."""
         try:
             self.check_loaded()
         except ServiceBusError as error:  # the messages are lost, as receive-and-delete allows
@@ -501,7 +501,7 @@ class Fragment(FragmentPort):
     # --- messages in flight -------------------------------------------------------------------------------------------
 
     def lock_numbers(self, tags: Iterable[bytes]) -> list[int]:
-        """Return the lock numbers in delivery tags or tokens; 0 for those from an earlier incarnation."""
+        """Return the lock numbers in delivery tags or tokens, with 0 for each one from an earlier incarnation."""
         return self.locks.lock_numbers_of(tags)
 
     def remove(self, locks: list[Lock], on_done: OnDone) -> None:
@@ -626,7 +626,7 @@ class Fragment(FragmentPort):
         self.browse_cursors.clear()
 
     def begin_forwarding(self) -> None:
-        """Dispatch messages in the order of their sequence numbers, regardless of sessions: to the forwarder only."""
+        """Dispatch messages to the forwarder, in the order of their sequence numbers and regardless of sessions."""
         if self.sessions is not None and self._dispatcher is self.sessions:
             low_watermark = self.in_flight.lowest(self.sessions.lowest_available)
             self._dispatcher = Dispatcher(self)

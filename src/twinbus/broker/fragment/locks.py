@@ -101,7 +101,7 @@ class Lock:
         """The expiry time of the message in the time index; 0 if it does not expire."""
         self.session_id: bytes | None = None
         self.session_lock: LocalSessionLock | None = None
-        """The lock of the message's session: the message lock ends with it."""
+        """The lock of the message's session, or None. When the session's lock ends, the message lock ends too."""
         self.is_deferred = False
         self.shared_body = 0
         """The number of the message's shared body, or 0."""
@@ -155,7 +155,7 @@ class Locks:
         return added
 
     def lock_numbers_of(self, tags: Iterable[bytes]) -> list[int]:
-        """Return the lock numbers in delivery tags or tokens; 0 for those from another incarnation."""
+        """Return the lock numbers in delivery tags or tokens, with 0 for each one from another incarnation."""
         prefixes = (self.tag_prefix, self.token_prefix)
         unpack = _NUMBER.unpack_from
         return [
@@ -233,7 +233,10 @@ class LocalExclusiveLocks(ExclusiveLocks):
         self._first_serial = self._end_serial = fragment.locks.next_serial
 
     def close(self) -> None:
-        """Exclude later locks; if the fragment was reloaded, include all locks since then."""
+        """Stop tracking, and exclude all later locks from the set.
+
+        If the fragment was reloaded meanwhile, the set consists of all locks since the reload.
+        """
         self._fragment.redelivery.set_tracking(is_on=False)
         self._fragment.dispatcher.withhold()
         locks = self._fragment.locks

@@ -95,7 +95,7 @@ class BrowseCursor(BrowseCursorPort):
             return  # continues when the message is deleted or restored
         limit = min(self.reader.available_credit, READ_BATCH_SIZE)
         if limit <= 0 or not self._read_limiter.acquire(self):
-            return  # the reader or the limiter calls again
+            return  # the reader or the limiter calls `advance` again
         self._is_reading = True
 
         def on_read(rows: list[Row] | StoreError) -> None:
@@ -164,7 +164,10 @@ class MessageBrowser(MessageBrowserPort):
         *,
         deferred_only: bool = False,
     ) -> None:
-        """Read messages from a sequence number on; `deferred_only` waits for deferrals that are being written."""
+        """Read messages from a sequence number on.
+
+        With `deferred_only`, first wait until pending deferrals are on disk, and then read only deferred messages.
+        """
         self._check_available()
         if not deferred_only:
             self._peek(from_sequence, count, max_bytes, on_result, deferred_only=False)
@@ -256,7 +259,10 @@ class MessageBrowser(MessageBrowserPort):
             )
 
     def find_by_enqueued_time(self, enqueued_ms: int, on_result: Callable[[int | ServiceBusError], None]) -> None:
-        """Find the first message enqueued at or after a time, or else the next sequence number."""
+        """Find the sequence number of the first message that was enqueued at or after a time.
+
+        If there is no such message, the result is the next sequence number.
+        """
         fragment = self._fragment
         fragment.commit_log.check_available()
         fragment.check_loaded()
@@ -287,7 +293,7 @@ class MessageBrowser(MessageBrowserPort):
     ) -> None:
         """Search messages of one kind by bisection: the result is in `sequence_range`, or is `best_sequence`.
 
-        This works because enqueued times never decrease.
+        Bisection works because enqueued times never decrease.
         """
         low, high = sequence_range
         if low >= high:

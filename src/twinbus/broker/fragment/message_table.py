@@ -268,7 +268,7 @@ class MessageTable:
             self._release_body(shared_body_of(record))
 
     def defer(self, lock: Lock, record: bytes) -> None:
-        """Change an active in-flight message to a deferred one with the same sequence number."""
+        """Change an active in-flight message to a deferred message with the same sequence number."""
         self.remove(lock)
         self._commit_log.batch.put(self.deferred_prefix + pack_sequence(lock.sequence), record)
         self.deferred_count += 1
@@ -293,7 +293,7 @@ class MessageTable:
             )
 
     def schedule(self, sequence: int, record: bytes) -> None:
-        """Add a scheduled message; it gets another sequence number when it is due."""
+        """Add a scheduled message; the message gets another sequence number when it is due."""
         self._commit_log.batch.put(self.scheduled_prefix + pack_sequence(sequence), record)
         self.scheduled_count += 1
         self.scheduled_bytes += len(record)

@@ -1,15 +1,15 @@
 """Redelivery: which messages may have been delivered before although their delivery count does not say so.
 
-The exclusive receiver of an entity (a claim, with an epoch) relies on the delivery count: a message with the count 0
-was never delivered, or every receiver has released it. Lock expiry and abandoning write a higher count. Two events
-leave no time for that write: a server that is killed loses its locks, and a displaced receiver's messages go to the
-next receiver at once, in order. So before a message is delivered to an exclusive receiver, its block of sequence
-numbers is noted on disk. Blocks without in-flight messages are removed lazily. After a fragment is loaded, messages in
-noted blocks are delivered with a delivery count of at least 1; the stored count, and with it dead-lettering by
-MaxDeliveryCount, does not change.
+An exclusive receiver relies on the delivery count: a message with the count 0 was never delivered, or every receiver
+has released it. Lock expiry and abandoning write a higher count. Two events leave no time for that write: a server that
+is killed loses its locks, and a displaced receiver's messages go to the next receiver at once, in order. So before a
+message is delivered to an exclusive receiver, its block of sequence numbers is noted on disk. Blocks without in-flight
+messages are removed lazily. After a fragment is loaded, messages in noted blocks are delivered with a delivery count of
+at least 1; the stored count, and with it dead-lettering by MaxDeliveryCount, does not change.
 
-This is the dirty-region log of RAID systems: one small write per block instead of one per message; after a crash it
-suspects too many messages, but never too few. An entity without an exclusive receiver writes nothing.
+RAID systems use the same technique, the dirty-region log: it needs one small write per block instead of one per
+message. After a crash, too many messages may count as possibly delivered, but never too few. An entity without an
+exclusive receiver writes nothing.
 
 Owns: the noted blocks, and the messages reclaimed from displaced receivers. This module must not know consumers.
 """
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 BLOCK_SHIFT: Final = 10
 BLOCK_SIZE: Final = 1 << BLOCK_SHIFT
-"""The number of sequence numbers in a block, which needs one write."""
+"""The number of sequence numbers in a block. One write notes a whole block."""
 CLEANUP_DELAY_S: Final = 10.0
 """The time after which an unused block is removed."""
 MAX_RANGES: Final = 64
@@ -103,7 +103,7 @@ class RedeliveryTracker:
         return reached
 
     def ensure_noted(self, sequences: list[int], on_done: OnDone) -> None:
-        """Call `on_done` when the blocks of these messages are on disk, or at once without an exclusive receiver."""
+        """Call `on_done` when the blocks of these messages are on disk, or at once if no receiver is exclusive."""
         needed_blocks = {sequence >> BLOCK_SHIFT for sequence in sequences} if self.is_tracking else set()
         self._was_used = True
         if needed_blocks <= self._synced_blocks:
@@ -117,7 +117,7 @@ class RedeliveryTracker:
         self.has_possible_redeliveries = bool(self._earlier_ranges or self._reclaimed)
 
     def add_reclaimed_if_noted(self, sequence: int) -> None:
-        """Record a returned message like `add_reclaimed`, if an exclusive receiver may have had it."""
+        """Record a returned message like `add_reclaimed`, if an exclusive receiver may have received the message."""
         if sequence >> BLOCK_SHIFT in self.noted_blocks:
             self.add_reclaimed((sequence,))
 
@@ -179,7 +179,7 @@ class RedeliveryTracker:
         self._earlier_ranges = [(first, min(last, last_sequence)) for first, last in ranges if first <= last_sequence]
         self._drop_removed()
         if self._stored_row:
-            self._schedule_cleanup()  # otherwise new messages would be suspected after the next crash
+            self._schedule_cleanup()  # otherwise new messages would count as possibly delivered after the next crash
 
     def _blocks_in_use(self) -> set[int]:
         """Return the blocks with messages that are in flight or were reclaimed."""
@@ -193,7 +193,7 @@ class RedeliveryTracker:
         fragment, blocks = self._fragment, blocks_to_note | self._blocks_in_use()
         self._drop_removed()
         self.noted_blocks = blocks
-        self._synced_blocks &= blocks  # messages of a removed block are not delivered before it is noted again
+        self._synced_blocks &= blocks  # messages of a removed block are delivered only when the block is noted again
         self._stored_row = pack_ranges(self._earlier_ranges + _ranges_of(blocks))
         if self._stored_row:
             fragment.commit_log.batch.put(self._key, self._stored_row, Table.INDEX)

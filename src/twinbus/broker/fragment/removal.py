@@ -261,7 +261,7 @@ class Removal:
     ) -> None:
         """Delete messages by sequence number, in any state; `on_result` gets the numbers of deleted messages.
 
-        All other messages do not exist, or are in flight.
+        The other messages do not exist, or are in flight.
         """
         fragment, message_table = self._fragment, self._fragment.message_table
         fragment.commit_log.check_available()

@@ -1,7 +1,8 @@
 """The session dispatcher: which receiver gets the messages of a fragment with sessions.
 
 Owns: the session locks, the free sessions with messages, and the receivers waiting for a session. One receiver at a
-time holds a session, and gets its messages in order. The class replaces `Dispatcher` in fragments with sessions.
+time holds a session, and gets the session's messages in order. In fragments with sessions, `SessionDispatcher` replaces
+`Dispatcher`.
 
 Only locked sessions and a limited number of free sessions are in memory. A waiting receiver gets the session of the
 oldest message whose session is free and in memory; if there is none, the messages on disk are searched for sessions
@@ -45,7 +46,7 @@ LOWEST_UPDATE_INTERVAL: Final = 1_000
 
 
 class SessionDispatcher(LocalDispatcher):
-    """The dispatcher of a fragment with sessions: it delivers the messages of a session to its receiver."""
+    """The dispatcher of a fragment with sessions: it delivers messages to the receiver that holds their session."""
 
     def __init__(self, fragment: Fragment) -> None:
         """Create a dispatcher without session locks and receivers."""
@@ -74,7 +75,7 @@ class SessionDispatcher(LocalDispatcher):
         self._fragment.check_loaded()
         session_lock = self.session_locks.get(session_id)
         if session_lock is not None and not session_lock.is_accepted:
-            self._revoke(session_lock)  # only being checked, for a receiver of any session
+            self._revoke(session_lock)  # the session is only being checked, for a receiver that accepts any session
         elif session_lock is not None:
             raise SessionCannotBeLocked(
                 f"The session '{session_id.decode(errors='replace')}' is locked by another receiver: accept "
@@ -96,11 +97,11 @@ class SessionDispatcher(LocalDispatcher):
         self._assign_sessions()
 
     def cancel_accept(self, consumer: Consumer) -> bool:
-        """Stop waiting for a session. Return False if the receiver already has one."""
+        """Stop waiting for a session. Return False if the receiver does not wait, for example because it has one."""
         session_lock = self._tentative.get(consumer)
         if session_lock is not None:
             self._release(session_lock)
-            if session_lock.session_id in self._free_sessions:  # it becomes the next session again
+            if session_lock.session_id in self._free_sessions:  # the session becomes the next one again
                 self._free_sessions.move_to_end(session_lock.session_id, last=False)
             self._assign_sessions()  # another receiver may get the session
             return True
@@ -138,7 +139,7 @@ class SessionDispatcher(LocalDispatcher):
             self._search_log()
 
     def _try_session(self, session_lock: LocalSessionLock) -> None:
-        """Check whether a session has messages; if not, its receiver waits again, ahead of all others."""
+        """Check whether a session has messages; if not, the receiver waits again, ahead of all other receivers."""
         self._tentative[session_lock.consumer] = session_lock
 
         def on_read() -> None:
@@ -153,7 +154,7 @@ class SessionDispatcher(LocalDispatcher):
         self._read_session(session_lock, on_read)
 
     def _revoke(self, session_lock: LocalSessionLock) -> None:
-        """Release a tentative lock; its receiver waits again, ahead of all others."""
+        """Release a tentative lock; the receiver waits again, ahead of all other receivers."""
         del self.session_locks[session_lock.session_id]
         self._tentative.pop(session_lock.consumer, None)
         session_lock.has_ended = True
@@ -276,7 +277,7 @@ class SessionDispatcher(LocalDispatcher):
         return [session_lock.consumer for session_lock in self.session_locks.values()] + list(self._waiting_consumers)
 
     def remove(self, consumer: Consumer) -> None:
-        """Remove a receiver: its session is free, and its messages are available again unchanged."""
+        """Remove a receiver. Its session becomes free, and its locked messages are available again unchanged."""
         self.cancel_accept(consumer)
         session_lock = self._by_consumer.get(consumer)
         if session_lock is None:
@@ -294,7 +295,7 @@ class SessionDispatcher(LocalDispatcher):
         self.dispatch()
 
     def drain(self, consumer: Consumer, on_drained: Callable[[], None]) -> None:
-        """Deliver available messages to a receiver; `on_drained` is called when there are no more, or after 0.1 s."""
+        """Deliver available messages to a receiver; call `on_drained` when no more are available, or after 0.1 s."""
         session_lock = self._by_consumer.get(consumer)
         if session_lock is None:
             on_drained()
@@ -340,7 +341,7 @@ class SessionDispatcher(LocalDispatcher):
         return self._lowest
 
     def add_messages(self, messages: list[tuple[int, bytes]], size: int) -> None:  # noqa: ARG002
-        """Make messages available that are now on disk."""
+        """Make new messages, which are now on disk, available."""
         for sequence, record in messages:
             self._add_message(sequence, record)
 
@@ -355,7 +356,7 @@ class SessionDispatcher(LocalDispatcher):
             self._to_serve[session_lock] = None
 
     def requeue(self, sequence: int, record: bytes) -> None:
-        """Make a message available again that was in flight."""
+        """Make an in-flight message available again."""
         session = session_id_of(record)
         assert session is not None
         self._lowest = min(self._lowest, sequence)
@@ -424,7 +425,8 @@ class SessionDispatcher(LocalDispatcher):
         while session_lock.ready and not session_lock.has_ended:
             available_locks = fragment.available_locks
             if available_locks <= 0:
-                self._blocked[session_lock] = None  # reading `available_credit` would announce messages
+                # do not read `available_credit`, which would notify a remote receiver of available messages
+                self._blocked[session_lock] = None
                 break
             count = min(consumer.available_credit, len(session_lock.ready), available_locks)
             if count <= 0:
@@ -495,7 +497,7 @@ class SessionDispatcher(LocalDispatcher):
         )
 
     def _update_lowest(self) -> None:
-        """Update the lowest active sequence number, from which a restart searches, from time to time."""
+        """From time to time, update the lowest active sequence number, from which messages are searched on restart."""
         fragment = self._fragment
         message_table = fragment.message_table
         removed_count = message_table.next_sequence - 1 - message_table.active_count

@@ -83,8 +83,8 @@ class SessionStates:
     ) -> None:
         """Set the state of a session, or delete it (None). `check` raises an error if the caller lost the session.
 
-        A change that frees space is accepted even if the entity or the disk is full; any other change is then refused:
-        `on_done` gets QuotaExceeded, StoreUnavailable or ServerBusy.
+        A change that frees space is accepted even if the entity or the disk is full. Any other change is refused in
+        that case: `on_done` gets QuotaExceeded, StoreUnavailable or ServerBusy.
         """
         self._check_available()
 
@@ -155,7 +155,7 @@ class SessionStates:
         commit_log.add(fragment, size, on_applied, on_done)
 
     def count_stored_bytes(self, on_done: Callable[[ServiceBusError | None], None]) -> None:
-        """Count the size of states written by an earlier version, and store it; called while the fragment is loaded."""
+        """Count the size of states written by an earlier version, and store the size; called by `Fragment.load`."""
         fragment, incarnation = self._fragment, self._fragment.incarnation
         total = 0
 

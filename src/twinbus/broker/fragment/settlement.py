@@ -115,7 +115,9 @@ class Settlement(SettlementPort):
         return lost
 
     def reclaim(self, lock_numbers: Iterable[int]) -> None:
-        """Requeue messages locked by a receiver that will not return; they are delivered with a count of at least 1.
+        """Requeue messages locked by a receiver that will not return.
+
+        The messages are then delivered with a delivery count of at least 1.
 
         Nothing is written: `redelivery` noted the messages on disk before they were delivered to the exclusive
         receiver. So this works while the disk does not respond, and for locks that have expired meanwhile.
@@ -275,7 +277,7 @@ class Settlement(SettlementPort):
     # --- in a transaction ---------------------------------------------------------------------------------------------
 
     def reserve_locks(self, lock_numbers: Iterable[int]) -> tuple[list[Lock], list[int]]:
-        """Reserve locks for a transaction: until it finishes, they do not expire and cannot be settled.
+        """Reserve locks for a transaction: until it finishes, the locks do not expire, and nothing else uses them.
 
         Return the reserved locks, and the numbers of lost locks.
         """
@@ -414,7 +416,7 @@ class Settlement(SettlementPort):
         max_delivery_count = fragment.policy.max_delivery_count
         returned: list[InFlightRecord] = []
         exhausted: list[InFlightRecord] = []
-        for lock, record in messages:  # change all before writing: a change may fail
+        for lock, record in messages:  # change all messages before writing any of them, because a change may fail
             count = parse_record(record).delivery_count + 1
             if max_delivery_count is not None and count >= max_delivery_count:
                 exhausted.append((lock, self._change(record, properties, delivery_count=count)))
@@ -481,7 +483,7 @@ class Settlement(SettlementPort):
     def _check_growth(self, original: list[InFlightRecord], changed: list[InFlightRecord], *, spare: int = 0) -> None:
         """Refuse added properties that do not fit; up to `spare` bytes per message are always accepted.
 
-        Raises QuotaExceeded if the entity is full, DiskFull if the disk is.
+        Raises QuotaExceeded if the entity is full, and DiskFull if the disk is full.
         """
         original_sizes = {lock: len(record) for lock, record in original}
         growths = [len(record) - original_sizes[lock] for lock, record in changed]
@@ -571,7 +573,7 @@ class Settlement(SettlementPort):
                 low_watermark, awaits_commit = entry, True
                 break
             lock = in_flight.get(sequence)
-            if lock is not None:  # its receiver may still settle the message; a requeued message expires then
+            if lock is not None:  # the receiver may still settle the message; if it is requeued, it expires then
                 later_ms = max(now_ms, when_ms) + duration_ms  # the wall clock may have been set back since the scan
                 expiry_index.remove(when_ms, sequence)
                 expiry_index.add(later_ms, sequence)
@@ -588,8 +590,8 @@ class Settlement(SettlementPort):
         def on_done(_error: ServiceBusError | None) -> None:
             expiry_index.mark_processed(low_watermark, awaits_commit=awaits_commit)
 
-        # The time index bounds this batch. If it were split, messages in other parts would look as if they were
-        # settled.
+        # The time index bounds this batch. If the batch were split, the messages of one part would be missing in the
+        # other part, and missing messages count as settled.
         self._read_batch(
             expired, on_done, lambda messages, on_batch_done: self._expire_found(expired, messages, on_batch_done)
         )
@@ -623,5 +625,5 @@ def _by_sequence(lock: Lock) -> int:
 
 
 def _lock_lost_on_failure_error() -> StoreUnavailable:
-    """Return the error for a message that was returned while the store failed."""
+    """Return the error for the settlement of messages whose locks are lost because the store failed."""
     return StoreUnavailable("the store failed before the message was settled: its lock is lost")

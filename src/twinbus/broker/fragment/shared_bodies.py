@@ -1,9 +1,10 @@
 """Shared bodies: bare messages that several subscriptions of a topic share, stored once.
 
 Owns: the stored bodies, and their deletion as soon as no message refers to them. Each body is stored with the keys of
-its original users. References to the latest bodies are counted in memory, which suffices while receivers keep up. The
-count of an older body, or of any body after a restart, is not known: then the batch that removes a message also writes
-a check row; the users of the body are looked up, and the check row is deleted, with the body if it has no users left.
+its users, which are the messages that were created with the body. References to the latest bodies are counted in
+memory, which suffices while receivers keep up. For older bodies, and for all bodies after a restart, the count is
+unknown. In that case, the batch that removes a message also writes a check row. Afterwards, the users of the body are
+looked up; the check row is deleted, and so is the body if it has no users left.
 
 A message that is deferred, dead-lettered or changed gets a body of its own.
 """
@@ -57,7 +58,7 @@ class SharedBodies:
             del self._reference_counts[next(iter(self._reference_counts))]
 
     def release(self, body_number: int) -> None:
-        """Release the body of a message that is removed in this batch; delete the body after its last reference."""
+        """Release the body of a message that is removed in this batch; delete the body if no references are left."""
         count = self._reference_counts.get(body_number)
         if count is None:
             self._commit_log.batch.put(self._check_prefix + pack_sequence(body_number), b"", Table.INDEX)

@@ -3,11 +3,11 @@
 Owns: the rows of one kind, each a wall-clock time and a sequence number, and the position of the next scan. The
 callback `on_due` processes messages whose time has come.
 
-Rows are scanned in the order of their times, a bounded number at once, and a scan never starts below `low_watermark`:
-all rows below it are deleted, and scanning deleted rows takes as long as scanning existing ones. Messages that are
-settled before their time leave such gaps above `low_watermark`, too. A sparse index, most of whose rows are deleted
-before their time (times to live), therefore does not scan for the next time. It keeps the seconds that have rows in
-memory, up to a limit; for later seconds it scans at regular intervals.
+Rows are scanned in the order of their times, a bounded number at once. A scan never starts below `low_watermark`: all
+rows below it are deleted, and scanning deleted rows takes as long as scanning existing rows. Messages that are settled
+before their time leave deleted rows above `low_watermark`, too. In the index of expiry times, this applies to most
+rows. Such a sparse index therefore does not scan to find the next due time. Instead, it remembers the seconds that have
+rows, up to a limit; for later seconds, it scans at regular intervals.
 """
 
 from __future__ import annotations
@@ -77,7 +77,10 @@ class TimeIndex:
         self._incarnation = 0
 
     def start(self, low_watermark: tuple[int, int], *, is_empty: bool) -> None:
-        """Start the index after its store was opened; rows may be anywhere from `low_watermark` on."""
+        """Start the index with the stored `low_watermark`, at or above which all rows are.
+
+        If `is_empty`, there are no rows, and no scan is scheduled.
+        """
         self.stop()
         self.low_watermark = low_watermark
         if not is_empty:
@@ -112,7 +115,7 @@ class TimeIndex:
             self._schedule_scan()
 
     def revisit(self, due_ms: int, sequence: int) -> None:
-        """Scan an existing row again, which an earlier scan may have skipped."""
+        """Make sure that an existing row, which an earlier scan may have skipped, is scanned again."""
         self.low_watermark = min(self.low_watermark, (due_ms, sequence))
         self._first_added = min(self._first_added, (due_ms, sequence))
         self._next_due_ms = min(self._next_due_ms, due_ms)

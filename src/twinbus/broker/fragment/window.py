@@ -32,7 +32,7 @@ _STRING_CONSTRUCTORS: Final = ((b"\xa1", b"\xb1"), (b"\xa3", b"\xb3"))
 
 
 class WithheldValues:
-    """The values of one property whose messages are skipped."""
+    """The values of one property; messages with one of these values are skipped."""
 
     __slots__ = ("_encoded_names", "_lowest_skipped", "_property_name", "_values_by_encoding")
 
@@ -48,7 +48,7 @@ class WithheldValues:
 
     @property
     def values(self) -> list[str]:
-        """The values whose messages are skipped."""
+        """The values; messages with one of these values are skipped."""
         return list(self._lowest_skipped)
 
     @property
@@ -94,7 +94,7 @@ class WithheldValues:
                     return self._value_at(record, at + 3)
                 at = skip(record, at + 3)
         except (DecodeError, IndexError):
-            pass  # a malformed message is delivered: its receiver reports the error
+            pass  # a malformed message is delivered, so that the receiver reports the error
         return None
 
     def _value_at(self, record: bytes, at: int) -> str | None:

@@ -71,7 +71,8 @@ SET_BY_BROKER: Final = frozenset(
         DESTINATION_ANNOTATION,
     }
 )
-"""Annotations set by the broker; removed from incoming messages, since clients resend them with received messages."""
+"""Annotations set by the broker. They are removed from incoming messages, because a client that sends a received
+message again sends them, too."""
 MAX_SCHEDULED_TIME_MS: Final = FOREVER_MS
 _DEFAULT_HEADER: Final = MessageHeader()
 _ID_NAMES: Final = {MESSAGE_ID: "message-id", GROUP_ID: "session id (group-id)"}
@@ -172,7 +173,7 @@ class MessageIntake:
         enqueued_ms: int,
         validation_policy: ValidationPolicy,
     ) -> None:
-        """Add a message by reading only a few fields and annotations; decode it fully if these are not enough."""
+        """Add a message by reading only a few fields and annotations; decode the message fully if necessary."""
         fields = field_offsets(bare_message, 0, GROUP_ID + 1)
         message_id = (
             text_at(bare_message, fields[MESSAGE_ID])
@@ -366,7 +367,7 @@ def _no_session_error() -> NotAllowed:
 def _with_effective_ttl(
     message: Message, header: MessageHeader, enqueued_ms: int, validation_policy: ValidationPolicy
 ) -> MessageHeader:
-    """Return the header with the message's own time to live, limited by the entity's.
+    """Return the header with the message's own time to live, limited by the entity's time to live.
 
     The ttl field of a header cannot exceed 49 days. For a longer time to live, clients set the message's absolute
     expiry time and creation time instead.
@@ -386,7 +387,10 @@ def _with_effective_ttl(
 def _with_ttl_until(
     header: MessageHeader, expiry_ms: int | None, created_ms: int | None, enqueued_ms: int
 ) -> MessageHeader:
-    """Return the header with the time to live from creation (or else enqueueing) to `expiry_ms`, if this is given."""
+    """Return the header with a time to live that ends at `expiry_ms`; if `expiry_ms` is None, the unchanged header.
+
+    The time to live begins at `created_ms` or, if that is None, at `enqueued_ms`.
+    """
     if expiry_ms is None:
         return header
     since_ms = created_ms if created_ms is not None else enqueued_ms

@@ -4,12 +4,13 @@ Owns the choice of a fragment for each message, the split of a batch into portio
 stored only in part.
 
 A single message, a batch with one partition key and a batch without keys each go to one fragment. If this fragment
-refuses messages without a key, they are sent to another one, so that an unavailable fragment does not block them. If
-the first fragment may have stored the messages, they are marked as possible duplicates for the second one.
+refuses messages without a key, the messages are sent to another fragment, so that an unavailable fragment does not
+block them. If the first fragment may have stored the messages, they are marked as possible duplicates before they are
+sent to the second fragment.
 
-A batch with several keys is not atomic. Before it is stored, the capacity of all its fragments is checked, including
-fragments in other processes (`send_order`). If a fragment fails after that, the error names the messages that are
-stored.
+A batch with several keys is not atomic. Before the batch is stored, the capacity of all its fragments is checked,
+including fragments in other processes (`send_order`). If a fragment fails after that, the error names the messages that
+are stored.
 
 If the fragment of a key is unavailable, the error names the fragment: sends with other keys may still work.
 """
@@ -84,7 +85,7 @@ _FRAGMENT_ERRORS: Final[dict[type[ServiceBusError], type[ServiceBusError]]] = {
     ServerBusy: ServerBusy,
     QuotaExceeded: QuotaExceeded,
 }
-"""Types of error that a sender with a key gets, by the type of its fragment's error."""
+"""Types of error that a sender with a key gets, by the type of the fragment's error."""
 
 
 def send(target: Queue | Topic, batch: IncomingBatch, on_done: OnDone, sequence_numbers: list[int]) -> None:
@@ -112,7 +113,7 @@ def _send_to_fragment(
     def on_sent(error: ServiceBusError | None) -> None:
         on_done(error if error is None else fragment_error(target, fragment_number, error))
 
-    # A batch with messages for this fragment is being checked: a later message must not overtake it (R113).
+    # If a batch with messages for this fragment is being checked, a later message must not overtake the batch.
     if target.send_order.must_wait_for(fragment_number):
         size = sum([len(record) for record in batch.records])
         send_now = partial(_send_now, target.parts[fragment_number], batch, on_sent, sequence_numbers)
@@ -132,7 +133,7 @@ def _send_now(part: EntityPart, batch: IncomingBatch, on_done: OnDone, sequence_
 
 
 def fragment_error(target: Queue | Topic, fragment_number: int, error: ServiceBusError) -> ServiceBusError:
-    """Return a fragment's error as reported to a sender whose partition key leads to this fragment.
+    """Return a fragment's error as reported to a sender whose partition key selects this fragment.
 
     If the result differs, it is a new object, because a store passes the same error object to all pending callers.
     """
@@ -166,7 +167,7 @@ def _send_to_any_fragment(
 def _or_try_other_fragment(
     target: Queue | Topic, batch: IncomingBatch, on_done: OnDone, sequence_numbers: list[int], tried: set[int]
 ) -> OnDone:
-    """Return a callback that sends the messages to another fragment if this one fails, or else calls `on_done`."""
+    """Return a callback that sends the messages to another fragment if the first one fails, or else calls `on_done`."""
 
     def on_sent(error: ServiceBusError | None) -> None:
         if not isinstance(error, _TRY_OTHER_FRAGMENT) or len(tried) == len(target.parts):
@@ -238,7 +239,7 @@ class _MultiKeyBatch:
         self._on_done = on_done
         self._sequence_numbers = sequence_numbers
         self._keyed_fragments: set[int] = set()
-        """Fragments that at least one message's key leads to; other fragments got only messages without a key."""
+        """Fragments that the key of at least one message selects; other fragments get only messages without a key."""
         self._positions = self._divide()
         self._pending_fragments = set(self._positions)
         """Fragments that have not replied yet."""
@@ -355,7 +356,7 @@ def _message_id_of(record: bytes) -> str:
 def accept_forwarded(
     target: Queue | Topic, source_prefix: bytes, numbered_records: list[tuple[int, bytes]], on_done: OnDone
 ) -> None:
-    """Store the forwarded messages that are new here; call `on_done` when all are on disk."""
+    """Store those forwarded messages that are not stored yet; call `on_done` when all messages are on disk."""
     if not target.is_partitioned:
         target.parts[0].accept_forwarded(source_prefix, numbered_records, on_done)
         return

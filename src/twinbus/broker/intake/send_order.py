@@ -1,10 +1,10 @@
 """Order of sends to one partitioned entity while a batch waits for replies from other processes.
 
-A batch with several keys is stored only after every process that owns one of its fragments has confirmed that it can
-store its portion. Later sends to the same fragments wait behind this batch, so that messages with the same key keep
-their order. Without such a batch no send waits.
+A batch with several keys is stored only after every process that owns one of the batch's fragments has confirmed that
+the fragment can store its portion. Later sends to the same fragments wait behind this batch, so that messages with the
+same key keep their order. Without such a batch, no send waits.
 
-Owns the queue of pending sends for each fragment. Knows nothing of how a send is carried out.
+Owns the queue of pending sends for each fragment. Must not know how a send is carried out.
 """
 
 from __future__ import annotations
@@ -126,8 +126,9 @@ class BatchCapacityCheck:
     ) -> None:
         """Create a check; `sizes` are the bytes to store in each fragment, by fragment number.
 
-        `on_accepted` is called, during `start` or later, if all fragments can store their portions. `on_refused` is
-        called, after `start`, with the number and the error of a fragment that cannot.
+        `on_accepted` is called, during `start` or later, if all fragments can store their portions. Otherwise,
+        `on_refused` is called, after `start`, with the number and the error of a fragment that cannot store its
+        portion.
         """
         self._target = target
         self._sizes = sizes
@@ -140,7 +141,7 @@ class BatchCapacityCheck:
         """Start the check; call `on_accepted` at once if there is no reply or earlier send to wait for. Call only once.
 
         If this process already knows a fragment that cannot store its portion, return the fragment's number and the
-        error; no callback is called then.
+        error; in that case, no callback is called.
         """
         refusal = self._local_refusal()
         if refusal is not None:
@@ -194,7 +195,10 @@ class BatchCapacityCheck:
             self._on_accepted()
 
     def _local_refusal(self) -> tuple[int, ServiceBusError] | None:
-        """Return the number and error of the first fragment known here to be unable to store its portion, or None."""
+        """Return the number and error of the first fragment that, as this process knows, cannot store its portion.
+
+        Return None if there is no such fragment.
+        """
         parts = self._target.parts
         for number, size in self._sizes.items():
             try:

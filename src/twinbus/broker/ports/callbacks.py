@@ -12,7 +12,10 @@ OnDone: TypeAlias = Callable[[ServiceBusError | None], None]
 
 
 def when_all(count: int, on_done: OnDone) -> OnDone:
-    """Return a callback for `count` operations; after the last one it calls `on_done` with the first error, if any."""
+    """Return a callback for `count` operations, which calls `on_done` once after the last operation.
+
+    `on_done` gets the first error, or None if all operations succeeded.
+    """
     remaining = count
     first_error: ServiceBusError | None = None
 

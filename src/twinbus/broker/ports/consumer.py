@@ -31,19 +31,24 @@ class Consumer(Protocol):
         """Number of messages that the consumer accepts now."""
 
     def reserve_credit(self, count: int) -> None:
-        """Reserve credit for messages that are delivered after their deletion; a negative count releases credit."""
+        """Reserve credit for `count` messages that a fragment delivers later; a negative `count` releases credit.
+
+        A fragment reserves credit while it deletes messages that it delivers afterwards, or while another process may
+        send messages. `available_credit` does not include reserved credit.
+        """
 
     def deliver(self, deliveries: list[Delivery]) -> int:
-        """Accept messages and return how many, counted from the first one.
+        """Accept messages from the first one on, and return the number of accepted messages.
 
-        The consumer may accept fewer than its reserved credit, if its credit has shrunk meanwhile.
+        If the consumer's credit has shrunk meanwhile, the consumer may accept fewer messages than it reserved credit
+        for.
         """
 
     def request_messages(self) -> None:
         """Ask all fragments for messages, because credit is available again."""
 
     def force_detach(self, error: ServiceBusError) -> None:
-        """Detach the link with an error: for example, the entity was deleted or another receiver has claimed it."""
+        """Detach the link with an error, for example because the entity was deleted or claimed by another receiver."""
 
     def on_session_lock_lost(self, error: ServiceBusError) -> None:
         """Handle the loss of the consumer's session lock."""
@@ -88,7 +93,10 @@ class BrowseReader(Protocol):
         """Number of messages that the reader accepts now."""
 
     def deliver_browsed(self, deliveries: list[Delivery]) -> int:
-        """Accept messages and return how many, counted from the first one; the credit may have shrunk meanwhile."""
+        """Accept messages from the first one on, and return the number of accepted messages.
+
+        The reader accepts fewer messages if its credit has shrunk meanwhile.
+        """
 
     def force_detach(self, error: ServiceBusError) -> None:
         """Detach the link with an error: the entity was deleted or disabled, or the whole range was delivered."""
@@ -102,4 +110,7 @@ class GatewayBrowseReader(GatewayConsumer, Protocol):
         """Whether the reader wants messages, even if it has no credit now."""
 
     def deliver_browsed(self, deliveries: list[Delivery]) -> int:
-        """Accept messages and return how many, counted from the first one; the credit may have shrunk meanwhile."""
+        """Accept messages from the first one on, and return the number of accepted messages.
+
+        The reader accepts fewer messages if its credit has shrunk meanwhile.
+        """

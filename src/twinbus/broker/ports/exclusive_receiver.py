@@ -4,10 +4,10 @@ Owns the present holder of an entity, the rules for the next holder, and the loc
 epoch: a receiver with the same or a higher epoch displaces the holder, and one with a lower epoch is refused. While an
 entity is claimed, no other receiver can attach; browsing is still possible.
 
-The next holder gets the messages that the previous one had locked, including deferred ones, even if the previous one
-closed its link itself: otherwise a host that died would keep these messages from its successor, which would skip them.
-These messages are redelivered with a delivery count of at least 1 (`redelivery`), because the previous holder may have
-processed them.
+The next holder gets the messages that the previous holder had locked, including deferred messages, even if the previous
+holder closed its link itself. Otherwise, the messages of a host that died would stay locked, and the host that takes
+over its work would skip them. These messages are redelivered with a delivery count of at least 1 (`redelivery`),
+because the previous holder may have processed them.
 """
 
 from __future__ import annotations
@@ -93,5 +93,5 @@ class ExclusiveLocks:
         raise NotImplementedError
 
     def reclaim(self) -> None:
-        """Requeue the messages that are still locked: their receiver will not come back."""
+        """Requeue the messages that are still locked, because their receiver will not return."""
         raise NotImplementedError

@@ -103,7 +103,7 @@ class SessionLock:
     """Lock of a session, as its receiver sees it."""
 
     def __init__(self, session_id: bytes, consumer: Consumer, locked_until_ms: int = 0) -> None:
-        """Create a session lock for a receiver, which expires at the wall-clock time `locked_until_ms`."""
+        """Create a receiver's lock of a session, which expires at the wall-clock time `locked_until_ms`."""
         self.session_id = session_id
         self.consumer = consumer
         self.locked_until_ms = locked_until_ms
@@ -120,7 +120,7 @@ class DispatcherPort:
         raise NotImplementedError
 
     def add(self, consumer: Consumer) -> None:
-        """Add a receiver to a fragment without sessions; `dispatch_to` must be called when it has credit."""
+        """Add a receiver to a fragment without sessions; call `dispatch_to` when the receiver has credit."""
         raise NotImplementedError
 
     def accept_session(self, consumer: Consumer, session_id: bytes, on_accepted: Callable[[SessionLock], None]) -> None:
@@ -151,11 +151,11 @@ class DispatcherPort:
         raise NotImplementedError
 
     def drain(self, consumer: Consumer, on_drained: Callable[[], None]) -> None:
-        """Deliver the available messages to a receiver, then call `on_drained`, at the latest after 0.1 s."""
+        """Deliver the available messages to a receiver, then call `on_drained`, after at most 0.1 s."""
         raise NotImplementedError
 
     def has_reserved_credit(self, consumer: Consumer) -> bool:  # noqa: ARG002
-        """Return whether the fragment holds reserved credit from a receiver while it is asked for messages."""
+        """Return whether credit of a receiver is reserved for the fragment, which was asked for messages."""
         return False
 
     def close(self, error: ServiceBusError) -> None:
@@ -167,7 +167,7 @@ class DispatcherPort:
         raise NotImplementedError
 
     def withhold(self, property_name: str = "", values: Sequence[str] = ()) -> None:
-        """Skip messages whose property has one of these values; each call replaces the previous values."""
+        """Skip messages whose property `property_name` has one of `values`; each call replaces the previous values."""
 
 
 class SettlementPort:
@@ -186,13 +186,13 @@ class SettlementPort:
         raise NotImplementedError
 
     def reclaim(self, lock_numbers: Iterable[int]) -> None:
-        """Requeue messages locked by a receiver that will not come back, with a delivery count of at least 1."""
+        """Requeue messages locked by a receiver that will not return, with a delivery count of at least 1."""
         raise NotImplementedError
 
     def abandon(
         self, lock_numbers: Iterable[int], on_done: OnDone, properties: Mapping[str, object] | None = None
     ) -> list[int]:
-        """Requeue messages with an incremented delivery count, and change these properties."""
+        """Requeue messages with an incremented delivery count, and set `properties` in the messages."""
         raise NotImplementedError
 
     def defer(
@@ -268,7 +268,7 @@ class BrowseCursorPort:
 
     @property
     def has_reserved_credit(self) -> bool:
-        """Whether the fragment holds reserved credit from the reader while it is asked for messages."""
+        """Whether credit of the reader is reserved for the fragment, which was asked for messages."""
         return False
 
 
@@ -286,7 +286,7 @@ class MessageBrowserPort:
     ) -> None:
         """Read up to `count` messages in any state, starting at a sequence number.
 
-        `deferred_only` reads deferred messages only, including those whose deferral is not on disk yet.
+        `deferred_only` reads only deferred messages, after waiting for deferrals that are not on disk yet.
         """
         raise NotImplementedError
 
@@ -298,7 +298,7 @@ class MessageBrowserPort:
         raise NotImplementedError
 
     def find_sequence_range(self, on_result: Callable[[tuple[int, int] | ServiceBusError], None]) -> None:
-        """Find the lowest sequence number that may still exist, and the next one to be assigned."""
+        """Find the lowest sequence number that may still exist, and the next sequence number to be assigned."""
         raise NotImplementedError
 
     @property
@@ -315,10 +315,10 @@ class MessageBrowserPort:
         ends_at_last: bool,
         read_limiter: ReadLimiter,
     ) -> BrowseCursorPort:
-        """Deliver active messages in a range of sequence numbers (both included) to a reader, including future ones.
+        """Deliver active messages in a range of sequence numbers (both included) to a reader.
 
-        With `ends_at_last`, the reader is detached after the last message in the range. `read_limiter` is shared by all
-        browsers in the process.
+        Messages that arrive later are delivered, too. With `ends_at_last`, the reader is detached after the last
+        message in the range. `read_limiter` is shared by all browsers in the process.
         """
         raise NotImplementedError
 
@@ -328,7 +328,7 @@ class OwnerPort:
 
     @property
     def is_responsive(self) -> bool:
-        """Whether the process is connected and replies, so that it is worth waiting for its confirmation."""
+        """Whether the process is connected and replies, so that callers wait for its confirmation."""
         return False
 
     def barrier(self, on_reached: Callable[[object], None]) -> None:
@@ -343,13 +343,13 @@ class OwnerPort:
     def check_capacity(self, entity_id: int, sizes: dict[int, int], on_checked: OnCapacityChecked) -> None:
         """Check whether fragments of an entity can store `sizes` bytes, by fragment number, without reserving space.
 
-        `on_checked` gets the errors of the fragments that cannot, by fragment number. Raises StoreUnavailable if the
-        owner is not connected.
+        `on_checked` gets the errors of the fragments that cannot store the bytes, by fragment number. Raises
+        StoreUnavailable if the owner is not connected.
         """
         raise NotImplementedError
 
     def mark_suspect(self) -> None:
-        """Note that the owner did not reply in time; do not wait for it until it is heard from again."""
+        """Note that the owner did not reply in time; callers do not wait for the owner until it sends something."""
 
 
 LOCAL_OWNER: Final = OwnerPort()
@@ -454,7 +454,7 @@ class FragmentPort:
     # --- receivers ----------------------------------------------------------------------------------------------------
 
     def lock_numbers(self, tags: Iterable[bytes]) -> list[int]:
-        """Return the lock numbers of delivery tags or lock tokens; 0 for a tag from before the store was opened."""
+        """Return the lock numbers of delivery tags or lock tokens, with 0 for each one from an earlier incarnation."""
         raise NotImplementedError
 
     @property

@@ -24,7 +24,10 @@ class ValidationPolicy:
         detects_duplicates: bool = False,
         is_partitioned: bool = False,
     ) -> None:
-        """Create a policy; `max_ttl_ms` limits the time to live, `is_partitioned` demands partition keys."""
+        """Create a policy; `max_ttl_ms` limits the time to live.
+
+        If `is_partitioned`, batches have the partition key of each message.
+        """
         self.max_ttl_ms = max_ttl_ms
         self.requires_session = requires_session
         self.detects_duplicates = detects_duplicates

@@ -38,9 +38,10 @@ class MultiFragmentReceiver:
         return {owner for owner in owners if owner.is_responsive}
 
     def begin_rotation(self) -> list[FragmentPort]:
-        """Return all fragments, starting with the next one for each new receiver.
+        """Return all fragments, starting with a different fragment for each new receiver.
 
-        Many receivers take one message or one session and detach; with a fixed order, the last fragments would starve.
+        Many receivers take one message or one session and detach. If all of them started with the first fragment, the
+        last fragments would starve.
         """
         first = self.fragments[0]
         self._next_index, first.attach_count = first.attach_count % len(self.fragments), first.attach_count + 1
@@ -50,7 +51,7 @@ class MultiFragmentReceiver:
         return self.fragments[self._next_index :] + self.fragments[: self._next_index]
 
     def add(self, consumer: Consumer) -> None:
-        """Attach a receiver to all fragments; it calls `dispatch_to` when it has credit."""
+        """Attach a receiver to all fragments. The receiver calls `dispatch_to` when it has credit."""
         for fragment in self.begin_rotation():
             fragment.dispatcher.add(consumer)
 
@@ -73,7 +74,7 @@ class MultiFragmentReceiver:
                 return
 
     def drain(self, consumer: Consumer, on_drained: Callable[[], None]) -> None:
-        """Deliver the available messages to a receiver, then call `on_drained`, at the latest after 0.1 s."""
+        """Deliver the available messages to a receiver, then call `on_drained`, after at most 0.1 s."""
         if self.count_asynchronous_admissions():
             self._drain_sequentially(consumer, on_drained)
             return
@@ -92,7 +93,7 @@ class MultiFragmentReceiver:
                 self._next_index = (self.fragments.index(fragment) + 1) % len(self.fragments)
 
     def _drain_sequentially(self, consumer: Consumer, on_drained: Callable[[], None]) -> None:
-        """Drain one fragment after another, because credit reserved for one cannot be offered to the next.
+        """Drain one fragment after another, because credit reserved for a fragment cannot be offered to the next.
 
         Fragments that hold reserved credit come first: the other fragments need this credit.
         """

@@ -34,7 +34,7 @@ class Outage:
     """A rehearsed outage of one entity or of the whole namespace."""
 
     def __init__(self, path: str, kind: OutageKind, *, since_ms: int, until_ms: int) -> None:
-        """Create an outage; `path` is an entity's or ALL_ENTITIES, and the times are wall-clock times."""
+        """Create an outage; `path` is the path of an entity or ALL_ENTITIES, and the times are wall-clock times."""
         self.path = path
         self.kind = kind
         self.since_ms = since_ms
@@ -140,7 +140,7 @@ class Outages:
         return ended
 
     def apply_to(self, entity: OutageTarget) -> None:
-        """Set an entity's outage: the one on its own path, on its topic or on the whole namespace, in this order."""
+        """Set an entity's outage: the outage on its own path, or else on its topic, or else on the whole namespace."""
         if self._by_key:
             entity.set_outage(self._find(paths.canonical_key(entity.path)))
 

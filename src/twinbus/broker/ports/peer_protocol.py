@@ -90,7 +90,7 @@ class FindByEnqueuedTime(_Message):
 
 
 class GetLogRange(_Message):
-    """Get the range of sequence numbers. Reply: `Numbers` with the lowest and the next one to be assigned."""
+    """Get the range of sequence numbers. Reply: `Numbers` with the lowest number and the next one to be assigned."""
 
     address: FragmentAddress
 
@@ -244,14 +244,14 @@ class GrantCredit(_Message):
 
 
 class Detach(_Message):
-    """Detach a receiver or reader; requeue its deliveries after the first `received_count` since its last credit."""
+    """Detach a receiver or reader; requeue its deliveries, except the first `received_count` since its last grant."""
 
     consumer_id: int
     received_count: int
 
 
 class ReturnMessages(_Message):
-    """Restore messages that were deleted for a receiver and that it did not accept. Reply: `Done`."""
+    """Restore messages that were deleted for a receiver, but that the receiver did not accept. Reply: `Done`."""
 
     consumer_id: int
     sequence_numbers: list[int]
@@ -443,7 +443,11 @@ class ConsumerDetached(_Message):
 
 
 class StoreHealth(_Message):
-    """Health of the owner's stores: why each is unavailable, and why it accepts no messages (None: it works)."""
+    """Health of the owner's stores, by store number.
+
+    The first text is the reason why a store is unavailable, the second text is the reason why it accepts no messages
+    (its disk is full). None means that there is no such reason.
+    """
 
     stores: dict[int, tuple[str | None, str | None]]
 

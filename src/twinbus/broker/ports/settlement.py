@@ -16,7 +16,7 @@ class Disposition(Enum):
     DEAD_LETTER = "dead-letter"
     RELEASE = "release"
     RECLAIM = "free"
-    """Requeue the messages locked by a receiver that will not come back."""
+    """Requeue the messages locked by a receiver that will not return."""
 
 
 class SomeLocksLost(MessageLockLost):

@@ -35,7 +35,7 @@ OWNER_TIMEOUT_S."""
 
 
 class CreditReservation:
-    """A receiver attached to one fragment in another process, where a `RemoteConsumer` represents it."""
+    """A receiver attached to one fragment in another process, where a `RemoteConsumer` represents the receiver."""
 
     def __init__(
         self,
@@ -46,7 +46,10 @@ class CreditReservation:
         session_id: bytes | None = None,
         on_granted: Callable[[SessionLock], None] | None = None,
     ) -> None:
-        """Attach a receiver; `on_closed` is called when the owner detaches it, `on_granted` when it holds a session."""
+        """Attach a receiver.
+
+        `on_closed` is called when the owner detaches the receiver, `on_granted` when the receiver holds a session.
+        """
         self.consumer = consumer
         self.session_lock: SessionLock | None = None
         self.is_credit_granted = False
@@ -138,7 +141,7 @@ class CreditReservation:
         return self._is_attached and not self.is_credit_granted and not self._pending_returns
 
     def drain(self, on_drained: Callable[[], None]) -> None:
-        """Ask for the available messages, then call `on_drained`, at the latest after 0.1 s."""
+        """Ask for the available messages, then call `on_drained`, after at most 0.1 s."""
         if not self._peer.is_connected or self._peer.is_suspect:
             on_drained()
             return
@@ -290,5 +293,5 @@ class CreditReservation:
         self.consumer.request_messages()
 
     def on_peer_connected(self) -> None:
-        """Attach the receiver again, since the owner has lost its state."""
+        """Attach the receiver again, because the owner has lost the receiver's state."""
         self._attach()

@@ -94,7 +94,7 @@ class RemoteTransaction(TransactionPort):
         self._end(is_committed=False)
 
     def commit(self, sends: list[TransactionSend], on_done: OnDone = ignore) -> None:
-        """Commit the transaction; `on_done` is called when it is on disk, or with the error after a rollback."""
+        """Commit the transaction; `on_done` is called when all changes are on disk, or with the error of a rollback."""
 
         def handle_reply(outcome: Reply | ServiceBusError) -> None:
             error = outcome if isinstance(outcome, ServiceBusError) else None
@@ -113,7 +113,7 @@ class RemoteTransaction(TransactionPort):
             on_done(error)
 
     def _check_same_connection(self) -> None:
-        """Raise StoreUnavailable if the owner was disconnected since the transaction began, and so rolled it back."""
+        """Raise StoreUnavailable if the owner was disconnected meanwhile, and so has rolled back the transaction."""
         if self._peer.connection_number != self._connection_number:
             raise StoreUnavailable(f"{self._peer.name} was disconnected since the transaction began: it is rolled back")
 
@@ -191,7 +191,10 @@ class RemotePart(EntityPart):
         self._send_to_owner(request, sum([len(record) for _, record in numbered_records]), on_done)
 
     def check_can_store(self, size: int) -> None:  # noqa: ARG002
-        """Raise the error that a send would raise, as far as this process knows; only the owner can check the size."""
+        """Raise an error if, as far as this process knows, sending is disabled or the store accepts no messages.
+
+        Only the owner can check the size.
+        """
         self.entity.check_send_enabled()
         self._main.check_accepts_sends()
 

@@ -100,7 +100,8 @@ class PeerClient(OwnerPort):
         self.name = name
         self.notice_handlers: dict[int, NoticeHandler] = {}
         self.connection_number = 0
-        """Number that increases with each connection; the peer forgets receivers and transactions from earlier ones."""
+        """Number that increases with each connection. The peer forgets the receivers and transactions of earlier
+        connections."""
         self.stores: dict[int, RemoteStore] = {}
         """The peer's stores, by number."""
         self._clock = clock
@@ -117,7 +118,7 @@ class PeerClient(OwnerPort):
         self._received_s = 0.0
         """Lower bound on the time when the peer last sent anything: updated once per check, not with each reply."""
         self.is_suspect = False
-        """Whether the peer was late; it gets no more credit until it sends anything."""
+        """Whether the peer was late. A suspect peer gets no more credit until it sends something."""
 
     @property
     def is_connected(self) -> bool:
@@ -171,7 +172,10 @@ class PeerClient(OwnerPort):
             self._schedule_check()
 
     def send_notice(self, notice: Request) -> None:
-        """Send a notice, which has no reply; do nothing if the peer is not connected, since it has lost its state."""
+        """Send a notice, which has no reply.
+
+        Do nothing if the peer is not connected: it has forgotten the receivers and transactions of this process.
+        """
         if self._transmit is not None:
             self._transmit(0, notice)
 
@@ -234,7 +238,7 @@ class PeerClient(OwnerPort):
             self._timers.call_at(self._clock.monotonic_s() + CHECK_INTERVAL_S, self._check_timeouts)
 
     def _check_timeouts(self) -> None:
-        """Fail requests that have timed out, or send a barrier to the peer if one has waited for half the timeout.
+        """Fail requests that have timed out, or send a barrier if a request has waited for half the timeout.
 
         A peer that replies to the barrier is responsive, even if other replies are missing because one of its disks
         hangs. Requests without a timeout of their own fail only if the peer does not reply to the barrier either.

@@ -1,7 +1,7 @@
 """Receivers and browse readers in other processes that use fragments in this process.
 
-Owns the credit granted by these receivers and readers, and notifies those without credit of available messages. A
-fragment treats them like local consumers and readers.
+Owns the credit granted by these receivers and readers, and notifies receivers and readers without credit of available
+messages. A fragment treats remote receivers and readers like local ones.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class RemoteConsumer:
         receive_and_delete: bool,
         notify: Callable[[Reply], None],
     ) -> None:
-        """Create a consumer; the ids are those of its process, which gets notices through `notify`."""
+        """Create a consumer; the receiver's process has assigned the ids, and gets notices through `notify`."""
         self.consumer_id = consumer_id
         self.fragment = fragment
         self.client_id = client_id
@@ -78,7 +78,7 @@ class RemoteConsumer:
         self.fragment.dispatcher.drain(self, self._on_drained)
 
     def return_messages(self, sequence_numbers: list[int], on_done: OnDone) -> None:
-        """Restore messages that were deleted for the receiver but that it did not accept."""
+        """Restore messages that were deleted for the receiver, but that the receiver did not accept."""
         returnable = self._returnable_messages()
         items = [(number, returnable.pop(number)) for number in sequence_numbers if number in returnable]
         if items:
@@ -107,7 +107,8 @@ class RemoteConsumer:
         """Detach the receiver, and requeue the messages after the first `received_count` (None: requeue none)."""
         self.is_closed, self._credit, fragment = True, 0, self.fragment
         tags = self._delivered_tags[received_count:] if received_count is not None else []
-        if self.receive_and_delete:  # the session is released after the restore, so its next receiver gets them first
+        if self.receive_and_delete:
+            # release the session after the restore, so that its next receiver gets the restored messages first
             self.return_messages([int.from_bytes(tag) for tag in tags], lambda _error: fragment.dispatcher.remove(self))
             fragment.returnable.pop(self, None)
             fragment.advance_browsers()
@@ -143,7 +144,7 @@ class RemoteConsumer:
         return self._credit
 
     def reserve_credit(self, count: int) -> None:
-        """Reserve credit for messages that are delivered after their deletion; a negative count releases credit."""
+        """Reserve credit for `count` messages that are delivered after their deletion; a negative count releases it."""
         self._credit -= count
         self._deleting += count
         self._finish_if_drained()
@@ -160,7 +161,7 @@ class RemoteConsumer:
         return len(deliveries)
 
     def request_messages(self) -> None:
-        """Do nothing: the credit was granted to this fragment only, which knows it."""
+        """Do nothing: the credit was granted only to this fragment, which knows the credit already."""
 
     def force_detach(self, error: ServiceBusError) -> None:
         """Detach the receiver and notify its process of the error."""
@@ -177,7 +178,7 @@ class RemoteBrowseReader:
     """A browse reader in another process that uses one local fragment."""
 
     def __init__(self, consumer_id: int, notify: Callable[[Reply], None]) -> None:
-        """Create a reader; its process knows it by `consumer_id` and gets notices through `notify`."""
+        """Create a reader; its process has assigned `consumer_id`, and gets notices through `notify`."""
         self.consumer_id = consumer_id
         self._notify = notify
         self._credit = 0
@@ -227,14 +228,14 @@ class RemoteConsumerGroup:
     receive_and_delete = False
 
     def __init__(self, link_id: int, client_id: int, exclusive_receiver: ExclusiveReceiver) -> None:
-        """Create a group without consumers; the ids are those of the receiver's process."""
+        """Create a group without consumers; the receiver's process has assigned the ids."""
         self.link_id = link_id
         self.client_id = client_id
         self.consumers: set[RemoteConsumer] = set()
         self._exclusive_receiver = exclusive_receiver
 
     def attach(self, path: str, epoch: int | None, fragments: Sequence[Fragment], *, if_free: bool = False) -> None:
-        """Attach the receiver, and claim the entity if it has an epoch; raise EntityClaimed if it cannot."""
+        """Attach the receiver and, if `epoch` is given, claim the entity for it. Raises EntityClaimed."""
         if epoch is None:
             self._exclusive_receiver.check_free(path)
             return

@@ -52,7 +52,7 @@ class RemoteSettlement(SettlementPort):
         return self._settle(Disposition.RELEASE, lock_numbers, on_done, None)
 
     def reclaim(self, lock_numbers: Iterable[int]) -> None:
-        """Ask the owner to requeue messages locked by a receiver that will not come back."""
+        """Ask the owner to requeue messages locked by a receiver that will not return."""
         self._settle(Disposition.RECLAIM, lock_numbers, ignore, None)
 
     def abandon(
@@ -89,7 +89,7 @@ class RemoteSettlement(SettlementPort):
         lock_number: int,  # noqa: ARG002
         session_holder_of: Callable[[bytes], Consumer | None] | None = None,  # noqa: ARG002
     ) -> bool:
-        """Return True, because only the owner can check a lock; it reports a lost lock when it settles."""
+        """Return True, because only the owner can check a lock; the owner reports a lost lock when it settles."""
         return True
 
     def renew_lock(self, lock_number: int, on_result: Callable[[int | ServiceBusError], None]) -> None:

@@ -2,5 +2,5 @@
 
 Owns the envelopes, the elements of every description, and their text formats, in both directions. Each description is
 defined by a table, so that one side reads exactly what the other writes. Must not know sockets, requests or tokens.
-Documents with a document type or entities are refused.
+XML documents with a document type or with XML entities are refused.
 """

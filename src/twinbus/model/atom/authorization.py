@@ -1,7 +1,7 @@
 """Conversion of the authorization rules of queues and topics to and from XML.
 
-Owns the elements of a rule. A client may omit times and secrets; omitted secrets are generated here or keep their
-value. The model validates rules. Errors never contain a secret.
+Owns the elements of a rule. A client may omit times and secrets. An omitted secret keeps its current value or, in a new
+rule, is generated. The model validates rules. Errors never contain a secret.
 """
 
 from __future__ import annotations

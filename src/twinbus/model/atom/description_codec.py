@@ -36,11 +36,11 @@ KEPT_ON_UPDATE: Final = (
     "enable_partitioning",
     "authorization_rules",
 )
-"""Fields that keep their value when an update omits them. Some are fixed at creation, and a client whose api-version
-does not know partitioning cannot send back a setting that it was never shown. Authorization rules would be lost for
-good."""
+"""Fields that keep their value when an update omits them. Some are fixed at creation. A client with an api-version from
+before partitioning never receives that setting, so it cannot send the setting back. Omitted authorization rules would
+be deleted."""
 _RELATED_FIELDS: Final = ("enable_partitioning",)
-"""Fields that the validity of other fields depends on: partitioned entities may be described by their total size."""
+"""Fields that the validity of other fields depends on: the size of a partitioned entity may be its total size."""
 
 
 @dataclass(frozen=True, slots=True)

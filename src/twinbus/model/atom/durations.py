@@ -1,4 +1,4 @@
-"""Durations in XML notation: PT1M is one minute, P14D are fourteen days.
+"""Durations in XML notation: PT1M is one minute, P14D is fourteen days.
 
 Owns the conversion between ISO 8601 and milliseconds. The model validates the durations of properties.
 """
@@ -36,7 +36,7 @@ _UNITS_MS: Final = {
 
 
 def parse_duration(text: str) -> int:
-    """Return a positive duration in milliseconds; within a day of .NET's largest time span it becomes `FOREVER_MS`."""
+    """Return a positive duration in milliseconds. Durations of 10,675,199 days or more become `FOREVER_MS`."""
     match = _DURATION.fullmatch(text)
     if match is None:
         raise InvalidArgument("it has to be an ISO 8601 duration, such as PT1M or P14D, and not negative")

@@ -141,7 +141,8 @@ class CountDetailsElement:
     def write(self, root: Element, name: str, info: Any, _context: WriteContext) -> None:  # noqa: ANN401  # info of any entity
         """Add the counts.
 
-        The element must have only one attribute, because the JavaScript SDK takes the children's prefix from it.
+        The element must have only one attribute, because the JavaScript SDK takes the prefix of the children from the
+        name of that attribute.
         """
         counts = envelope.add_element(root, name, **{"xmlns:d2p1": envelope.COUNTS_NAMESPACE})
         for kind, field in self.fields.items():

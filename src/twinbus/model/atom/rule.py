@@ -1,7 +1,7 @@
 """Conversion of rule descriptions to and from XML.
 
 Owns the elements of filters and actions and the format of their values. Must not know what expressions mean or whether
-they are valid: the namespace decides.
+they are valid; the namespace checks expressions.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _CORRELATION_FIELDS: Final = {
     "ContentType": "content_type",
 }
 _TYPES: Final = {"binary": "base64Binary"}
-"""XML type names of `model.rule.VALUE_KINDS` that differ from the kind."""
+"""XML type names of those `model.rule.VALUE_KINDS` that have a different name in XML."""
 _KINDS: Final = {name: kind for kind, name in _TYPES.items()}
 _EQUIVALENT_EXPRESSIONS: Final = {TrueFilter: "1=1", FalseFilter: "1=0"}
 """Equivalent SQL expression of each filter: the JavaScript SDK recognizes a filter by its expression."""
@@ -177,7 +177,10 @@ def _write_sql(root: Element, name: str, kind: str, expression: str, parameters:
 
 
 def _write_values(parent: Element, name: str, values: Mapping[str, Value]) -> None:
-    """Write typed values. The JavaScript SDK strips five characters from the type, so the prefix has four."""
+    """Write typed values.
+
+    The type's prefix has four characters, because the JavaScript SDK strips five characters (prefix and colon).
+    """
     if not values:
         return
     element = envelope.add_element(parent, name)

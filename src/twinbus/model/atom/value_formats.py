@@ -1,7 +1,7 @@
 """Text formats of values in descriptions.
 
 Owns the formats, and the api-versions that introduced elements. The model validates values. Values in a client's
-request are parsed strictly; values in a service's response are accepted even if a request could not set them here.
+request are parsed strictly; values in a service's response are accepted even if a request could not set them.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _AVAILABLE_TEXT: Final = "Available"
 
 @dataclass(frozen=True, slots=True)
 class WriteContext:
-    """Host and api-version of the reader for whom a description is written."""
+    """Host name and api-version that the text of a description depends on."""
 
     host: str
-    """Host name of the service, as the reader knows it."""
+    """Host name of the service, as the client that reads the description knows it."""
     api_version: str
-    """Api-version of the reader."""
+    """Api-version of the client that reads the description."""
 
 
 @dataclass(frozen=True, slots=True)
