@@ -102,7 +102,7 @@ class EntityPart:
         raise NotImplementedError
 
     def check_can_store(self, size: int) -> None:
-        """Raise an error if the part cannot store `size` more bytes now: it is disabled, unavailable or full.
+        """Raise an error if the part cannot store `size` more bytes now, because it is disabled, unavailable or full.
 
         If another process owns the part, this process does not know all reasons, and a later send may still fail.
         """
@@ -136,7 +136,7 @@ class EntityPart:
         """Remove a rule, if this is a part of a subscription."""
 
     def detach_from_topic(self) -> None:
-        """Stop getting copies of published messages: the subscription was deleted."""
+        """Stop getting copies of published messages, because the subscription was deleted."""
 
     def load(self, on_done: Callable[[ServiceBusError | None], None]) -> None:
         """Load the state of the part from its store."""
@@ -148,7 +148,7 @@ class EntityPart:
             fragment.resume()
 
     def close(self, error: ServiceBusError) -> None:
-        """Detach all receivers: the entity was deleted."""
+        """Detach all receivers, because the entity was deleted."""
         for fragment in self.fragments:
             fragment.close(error)
 
@@ -202,7 +202,7 @@ class LocalPart(EntityPart):
         self.main.forwarding_inbox.accept(source_prefix, numbered_records, self, on_done)
 
     def check_can_store(self, size: int) -> None:
-        """Raise an error if the part cannot store `size` more bytes now: it is disabled, unavailable or full."""
+        """Raise an error if the part cannot store `size` more bytes now, because it is disabled, unavailable or full."""
         self.entity.check_send_enabled()
         self.main.commit_log.check_accepts_sends()
         self.main.check_loaded()
