@@ -202,7 +202,7 @@ class LocalPart(EntityPart):
         self.main.forwarding_inbox.accept(source_prefix, numbered_records, self, on_done)
 
     def check_can_store(self, size: int) -> None:
-        """Raise an error if the part cannot store `size` more bytes now, because it is disabled, unavailable or full."""
+        """Raise an error if the part is disabled or unavailable, or has no room for `size` more bytes."""
         self.entity.check_send_enabled()
         self.main.commit_log.check_accepts_sends()
         self.main.check_loaded()

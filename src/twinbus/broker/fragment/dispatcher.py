@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 FAIR_SHARE: Final = 100
 """The maximum number of messages that a consumer gets per turn while other consumers wait."""
 MAX_SCAN_SPAN: Final = 20_000
-"""The maximum range of sequence numbers of one scan. Scanning deleted records takes as long as reading existing records,
-and blocks the event loop."""
+"""The maximum range of sequence numbers of one scan. Scanning deleted records takes as long as reading existing
+records, and blocks the event loop."""
 
 
 class LocalDispatcher(DispatcherPort):

@@ -491,7 +491,7 @@ class Fragment(FragmentPort):
     # --- messages in flight -------------------------------------------------------------------------------------------
 
     def lock_numbers(self, tags: Iterable[bytes]) -> list[int]:
-        """Return the lock numbers in delivery tags or tokens, with 0 for each one from an earlier incarnation."""
+        """Return the lock numbers in delivery tags or tokens, with 0 for tags or tokens of an earlier incarnation."""
         return self.locks.lock_numbers_of(tags)
 
     def remove(self, locks: list[Lock], on_done: OnDone) -> None:
