@@ -334,7 +334,7 @@ class _MultiKeyBatch:
             "stored twice, unless the entity detects duplicates."
         )
         result.stored, result.unsure = sorted(positions), self._uncertain_positions()
-        if isinstance(reason, FragmentUnavailable):  # name a fragment that is down, but not one that is full
+        if isinstance(reason, FragmentUnavailable):  # the fragment that is down, not a fragment that is full
             result.fragment = reason.fragment
         self._on_done(result)
 

@@ -324,7 +324,7 @@ class MessageBrowserPort:
 
 
 class OwnerPort:
-    """The process that owns a fragment. This base class stands for the local process, for which nobody has to wait."""
+    """The process that owns a fragment. This base class stands for the local process, for which callers never wait."""
 
     @property
     def is_responsive(self) -> bool:
