@@ -712,7 +712,7 @@ class Connection:
 
 
 def _without_properties(performative: Open) -> Open:
-    """Return the part of an open that a server keeps while the connection exists, without strings of any length."""
+    """Return the part of an open that a server keeps while the connection exists: numbers and a short container id."""
     return Open(
         container_id=performative.container_id[:_MAX_CONTAINER_ID],
         max_frame_size=performative.max_frame_size,

@@ -4,7 +4,7 @@ Each event is a record. Most events have a session or link as a field, and the p
 of this session or link. The engine itself responds to open, begin, end, detach and close. Only SASL exchanges (on a
 server) and AttachRequested need a response from the program.
 
-Every link that was announced to the program is followed by exactly one LinkDetached, whether the link ends by its own
+For every link that was announced to the program, exactly one LinkDetached follows, whether the link ends by its own
 detach, with its session, with the connection or with the socket. So the program needs only one place for cleanup.
 """
 

@@ -147,7 +147,7 @@ class ReceivablePart(LocalPart):
         intake: MessageIntake,
         on_result: Callable[[list[int] | ServiceBusError], None],
     ) -> None:
-        """Make dead letters active again, like `Resubmission.resubmit`."""
+        """Make dead letters active again. See `Resubmission.resubmit`."""
         self._resubmission.resubmit(sequences, edited, intake, on_result)
 
     # --- forwarding ---------------------------------------------------------------------------------------------------

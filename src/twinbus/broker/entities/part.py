@@ -98,7 +98,7 @@ class EntityPart:
     def accept_forwarded(
         self, source_prefix: bytes, numbered_records: list[tuple[int, bytes]], on_done: OnDone
     ) -> None:
-        """Store messages forwarded from the key prefix `source_prefix`, like `ForwardingInbox.accept`."""
+        """Store messages that a fragment with the key prefix `source_prefix` forwards. See `ForwardingInbox.accept`."""
         raise NotImplementedError
 
     def check_can_store(self, size: int) -> None:
@@ -115,7 +115,7 @@ class EntityPart:
         intake: MessageIntake,
         on_result: Callable[[list[int] | ServiceBusError], None],
     ) -> None:
-        """Make dead letters active again, like `Resubmission.resubmit`."""
+        """Make dead letters active again. See `Resubmission.resubmit`."""
         raise NotImplementedError
 
     def begin_transaction(self, intake: MessageIntake) -> TransactionPort:

@@ -65,7 +65,7 @@ class ExclusiveReceiver:
                 locks.reclaim()
 
     def assign(self, consumer: Consumer, epoch: int, fragments: Sequence[FragmentPort]) -> None:
-        """Make a consumer the holder; locks in these fragments are recorded as the holder's from now on."""
+        """Make a consumer the holder, and record the locks that these fragments give to the holder from now on."""
         self.holder, self.epoch = consumer, epoch
         self._locks = {}
         for fragment in fragments:
