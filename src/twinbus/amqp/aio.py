@@ -52,7 +52,7 @@ class Handler(Protocol):
         """
 
     def on_writable(self) -> None:
-        """Resume sending: the socket accepts data again after `peer.is_writable` was False."""
+        """Resume sending: the socket accepts data again, or the output that waited for a session window has shrunk."""
 
 
 HandlerT = TypeVar("HandlerT", bound=Handler)
@@ -146,7 +146,7 @@ class Peer(asyncio.Protocol):
         return self._input.time_slice_s
 
     def authenticated(self) -> None:
-        """Note that the client has authenticated: its connection is no longer dropped to make room for new ones."""
+        """Note that the client has authenticated, so its connection is not dropped to make room for new connections."""
         if self._slot is not None:
             self._slot.authenticated()
 

@@ -116,9 +116,9 @@ class Connection:
         """Sessions by local channel."""
         self.link_count = 0
         self.attach_count = 0
-        """Number of links that the peer has attached so far, including detached ones."""
+        """Number of links that the peer has attached so far, including links that are detached again."""
         self.unanswered_bytes = 0
-        """Size of the messages that the program has not answered; a server uses it for back-pressure."""
+        """Size of the messages that the program has not answered; a server uses this size for back-pressure."""
         self.is_finished = False
         """True if no more input or output follows: close the socket once `data_to_send` is empty."""
         self.on_output: Callable[[], None] | None = None
@@ -227,7 +227,7 @@ class Connection:
         except FrameTooLarge as error:  # raised by one of our own responses
             self._fail(Violation(FRAME_SIZE_TOO_SMALL, str(error)), events)
         else:
-            if not self._is_work_limit_reached:  # announce once per read: this visits all links of a session
+            if not self._is_work_limit_reached:  # only once per read, because it visits all links of a session
                 self._announce_reopened(events)
             self._hold_rest(data, at, events)
         if self._unauthenticated_input is not None:
@@ -421,7 +421,7 @@ class Connection:
             session.receive_transfer(body, 0, len(body), None, events)
 
     def receive_header(self) -> None:
-        """Process the peer's protocol header; a client has already sent its own."""
+        """Process the peer's protocol header. A server responds with its own header; a client has sent one already."""
         self.remote_state = ConnectionState.HEADER_EXCHANGED
         if not self.is_client:
             self.send_header()
@@ -636,7 +636,7 @@ class Connection:
         self._leave_unauthenticated_input()
 
     def count_assembling(self, change: int) -> None:
-        """Add `change` to the size of incomplete messages, and enforce its limit."""
+        """Add `change` to the size of all incomplete messages, and enforce the limit on this size."""
         if change > 0 and self._assembling_bytes + change > self.limits.max_assembling_bytes:
             raise Violation(
                 RESOURCE_LIMIT_EXCEEDED, f"more than {self.limits.max_assembling_bytes} bytes of incomplete messages"
@@ -712,7 +712,7 @@ class Connection:
 
 
 def _without_properties(performative: Open) -> Open:
-    """Return the part of an open that a server keeps for the life of a connection: no strings of unbounded length."""
+    """Return the part of an open that a server keeps while the connection exists: numbers and a short container id."""
     return Open(
         container_id=performative.container_id[:_MAX_CONTAINER_ID],
         max_frame_size=performative.max_frame_size,

@@ -53,7 +53,7 @@ class FrameTooLarge(LocalError):
 
 
 class EncodeError(AmqpError):
-    """A value has no AMQP encoding: its type is unknown, or it is out of its type's range."""
+    """A value has no AMQP encoding: its type is unknown, or the value is out of the range of its type."""
 
 
 class Violation(AmqpError):

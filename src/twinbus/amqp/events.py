@@ -1,10 +1,10 @@
 """Events that the engine reports to the program, in the order in which they happened.
 
-Each event is a record. Most events have a session or link as a field; its methods send the program's response. The
-engine itself responds to open, begin, end, detach and close. Only SASL exchanges (on a server) and AttachRequested need
-a response from the program.
+Each event is a record. Most events have a session or link as a field, and the program responds by calling the methods
+of this session or link. The engine itself responds to open, begin, end, detach and close. Only SASL exchanges (on a
+server) and AttachRequested need a response from the program.
 
-Every link that was announced to the program is followed by exactly one LinkDetached, whether the link ends by its own
+For every link that was announced to the program, exactly one LinkDetached follows, whether the link ends by its own
 detach, with its session, with the connection or with the socket. So the program needs only one place for cleanup.
 """
 
@@ -120,7 +120,10 @@ class LinkDetached(Event):
 
 @dataclass(slots=True, kw_only=True)
 class CreditGranted(Event):
-    """The link's credit, the session's window, or the peer's drain request changed (`link.sendable` and so on)."""
+    """The link's credit, the session's window or the peer's drain request changed.
+
+    Check `link.sendable` and `link.drain_requested`.
+    """
 
     link: Sender
 

@@ -1,17 +1,17 @@
 """Heartbeats: when a connection sends an empty frame, and when its peer counts as silent.
 
 `Heartbeat` implements the idle timeouts of AMQP: each end says in its `open` how long it waits for frames from the
-other.
+other end.
 
-`SilenceLimit` is an extension for clients that hold something exclusively: a limit, shorter than the idle timeout, on
-which both ends agree. While a limit is agreed, the client sends an empty frame every third of the limit, and the server
-replies to each empty frame with another. A reply proves that the server is alive and that it received the client's
-frame. So the server cannot give up on the connection before the limit has passed since the client sent that frame
+`SilenceLimit` is an extension for clients with an exclusive link: a limit, shorter than the idle timeout, on which both
+ends agree. While a limit is agreed, the client sends three empty frames within the limit, and the server replies to
+each of them with an empty frame. A reply proves that the server is alive and that it received the client's frame. So
+the server cannot give up on the connection before the limit has passed since the client sent that frame
 (`confirmed_s`). The programs agree on a limit when they attach a link, and the agreement ends with the link. While a
 limit is agreed, the server replies to every empty frame from the client and sends no other empty frames, so the n-th
 reply belongs to the n-th frame.
 
-Sends nothing: the connection sends the frames.
+This module sends nothing; the connection sends the frames.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class SilenceLimit:
         self.limit_s = 0.0
         """Agreed limit, or 0 if there is none and the ordinary idle timeout applies."""
         self.confirmed_s = now
-        """On a client: latest time at which the server is known to have heard us. Only updated while a limit is
+        """On a client: send time of the latest heartbeat that the server has answered. Updated only while a limit is
         agreed."""
         self._is_client = is_client
         self._progress_s = now
@@ -118,7 +118,7 @@ class SilenceLimit:
         return now - self._suspected_s >= RECHECK_S * _ALMOST
 
     def take_heartbeat_due(self, now: float) -> bool:
-        """Return whether the client must send an empty frame now: one is due, or the server seems to be silent."""
+        """Return whether the client must send a heartbeat now: a heartbeat is due, or the server seems to be silent."""
         if not self._is_client:
             return False
         if self._suspected_s != now and now - self._heartbeat_s < self.limit_s / _HEARTBEATS_PER_LIMIT * _ALMOST:

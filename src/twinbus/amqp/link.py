@@ -212,7 +212,7 @@ class Link:
 
 
 def _addresses_only(attach: Attach) -> Attach:
-    """Return the part of `attach` that is kept while the link exists: a peer may attach thousands of links."""
+    """Return the part of `attach` that is kept while the link exists; it is small, as there may be many links."""
     return Attach(
         name=attach.name,
         handle=attach.handle,

@@ -53,7 +53,7 @@ class ConnectionSlot(Protocol):
         """Note that bytes of a handshake or request have arrived."""
 
     def idle(self) -> None:
-        """Note that a request was answered and the next one has not arrived."""
+        """Note that a request was answered and the next request has not arrived."""
 
     def release(self) -> None:
         """Free the slot: the socket is closed."""
@@ -91,7 +91,7 @@ class AcceptedPeers:
         return True
 
     async def close(self, *, grace_s: float = 5.0) -> None:
-        """Admit no more peers, close every connection cleanly, and abort those that do not respond within `grace_s`."""
+        """Admit no more peers and close all connections; abort connections whose peer does not respond in `grace_s`."""
         self.is_closed = True
         for peer in list(self.peers):
             peer.close(Error(condition=CONNECTION_FORCED, description="the server is stopping"))
@@ -112,7 +112,7 @@ class Listener(AcceptedPeers):
         return int(self._server.sockets[0].getsockname()[1])
 
     async def close(self, *, grace_s: float = 5.0) -> None:
-        """Stop accepting, close every connection cleanly, and abort those that do not respond within `grace_s`."""
+        """Stop accepting and close all connections; abort connections whose peer does not respond within `grace_s`."""
         self._server.close()
         await super().close(grace_s=grace_s)
         await self._server.wait_closed()

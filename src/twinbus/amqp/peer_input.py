@@ -115,7 +115,7 @@ class HeldInputQueue:
 WORK_PER_SLICE: Final = 1_024
 """Work that a server does for one peer before it checks the clock: 1,024 transfers, or 32 attaches."""
 CHECKS_PER_SILENCE_LIMIT: Final = 5
-"""Number of checks per silence limit of whether the peer reads our output, while the socket accepts no more output."""
+"""Number of times per silence limit that a server checks whether the peer reads. Only done while the socket is full."""
 _held_input_queues: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, HeldInputQueue]] = WeakKeyDictionary()
 
 
@@ -203,8 +203,8 @@ class PeerInput:
     def excuse_paused_peer(self, now: float) -> None:
         """If we have paused reading, do not count the peer's silence, as long as the peer reads our output.
 
-        A peer whose socket is full but who reads some output is excused only from an agreed silence limit, not from the
-        idle timeout.
+        If the socket's write buffer is full but shrinks, the peer is excused only from an agreed silence limit, not
+        from the idle timeout.
         """
         if not self.is_paused:
             return

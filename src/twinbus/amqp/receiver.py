@@ -39,7 +39,7 @@ class _Partial:
         self.message_format = message_format
         self.data = bytearray()
         self.size = 0
-        """Number of bytes received so far, including discarded ones."""
+        """Number of bytes received so far, including discarded bytes."""
         self.settled = False
         self.state: object = None
 

@@ -1,7 +1,7 @@
 """Outgoing transfers in a session, within the window that the peer has opened.
 
 Owns the outgoing window and the messages that wait for the window. A message gets its delivery id only when its first
-frame is sent, so that a message that is withdrawn before, or lost with its link, leaves no gap in the delivery ids.
+frame is sent. A message that is withdrawn earlier, or lost with its link, therefore leaves no gap in the delivery ids.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class SendQueue:
                 queued.link.on_queued_sent()
 
     def _send_next_frame(self, queued: _QueuedTransfer) -> bool:
-        """Send the next frame of a message; return True if it was the last one."""
+        """Send the next frame of a message; return True if it was the message's last frame."""
         session, delivery, is_first = self._session, queued.delivery, queued.sent_bytes == 0
         # Only the first frame has a delivery id and tag: pyamqp treats any frame that has them as a first frame.
         transfer = Transfer(

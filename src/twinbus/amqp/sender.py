@@ -48,7 +48,8 @@ class Sender(Link):
     def sendable(self) -> int:
         """Number of single-frame messages that can be sent now, within credit, the session's window and our limits.
 
-        Larger messages may be sent as well: frames beyond the window wait, and this number is 0 until they are sent.
+        Larger messages may be sent as well. Frames beyond the window wait, and `sendable` is 0 until these frames are
+        sent.
         """
         session = self.session
         if not self.is_attached or not session.send_queue.is_open:

@@ -430,7 +430,7 @@ class Session:
 
     @staticmethod
     def _refuse_or_detach(link: Link, error: Error) -> None:
-        """Refuse a link that the program has not responded to yet, or detach one that it has accepted."""
+        """Refuse a link that the program has not responded to yet, or detach a link that the program has accepted."""
         if link.local_state is LinkState.UNATTACHED:
             link.refuse(error)
         else:

@@ -69,7 +69,7 @@ class Limits:
     max_unsettled: int = 50_000
     """Maximum number of unsettled deliveries in a session, in each direction.
 
-    If the peer exceeds the limit, its session ends; when we reach the limit, `sendable` is 0.
+    If the peer exceeds the limit, the session ends; when we reach the limit, `sendable` is 0.
     """
     max_message_size: int = 1_048_576
     """Maximum size of a message over all its frames, advertised in attach; larger messages are rejected."""
@@ -133,7 +133,7 @@ class Settings:
     handshake_timeout_ms: int = 20_000
     """Time limit for the handshake, up to open; also the time limit for the response to a close."""
     min_idle_timeout_ms: int = 0
-    """Shortest idle timeout that a peer may request; a peer that requests a shorter one is refused (0: no minimum)."""
+    """Shortest idle timeout that a peer may request; a shorter timeout violates the protocol (0: no minimum)."""
     first_delivery_id: int = 0
     """Delivery id of the first message that we send in a session."""
     limits: Limits = field(default_factory=Limits)

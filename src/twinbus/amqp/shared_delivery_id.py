@@ -2,10 +2,10 @@
 
 AMQP forbids shared ids, yet the Azure SDK for Python produces them when threads or tasks share a sender or a receiver:
 pyamqp reads its next delivery id, writes the transfer, and only then increments the id. Azure Service Bus accepts such
-deliveries. One disposition for the id settles all its deliveries in the SDK, so the outcome must be true of each
-delivery: `accepted` is sent only after all deliveries with the id were accepted. If any delivery was rejected, all are
-rejected. The sender of an accepted message may then send that message again, but no sender believes that a lost message
-was stored.
+deliveries. In the SDK, one disposition for the id settles all deliveries with the id, so the outcome must be correct
+for each delivery: `accepted` is sent only after all deliveries with the id were accepted. If any delivery was rejected,
+all are rejected. The sender of an accepted message may then send that message again, but no sender believes that a lost
+message was stored.
 
 Owns the deliveries with one id, and the outcome that is sent for all of them.
 """

@@ -45,7 +45,7 @@ class UnsettledDeliveries:
         self.outgoing: dict[int, OutgoingDelivery] = {}
         """Messages we sent, by delivery id."""
         self.incoming: dict[int, IncomingDelivery] = {}
-        """Messages we received, by delivery id; if several share an id, the first of them."""
+        """Messages we received, by delivery id; if several messages share an id, the first of them."""
         self._shared: dict[int, SharedDeliveryId] = {}
         """Delivery ids that several unsettled messages share. Empty unless the peer breaks AMQP's rules."""
         self._session = session
@@ -60,7 +60,7 @@ class UnsettledDeliveries:
 
     @property
     def room(self) -> int:
-        """Number of messages that may be sent before some are settled."""
+        """Number of messages that may be sent before some messages must be settled."""
         return self._limit - len(self.outgoing)
 
     def next_delivery_id(self) -> int:
@@ -71,7 +71,7 @@ class UnsettledDeliveries:
         return delivery_id
 
     def add_outgoing(self, delivery_id: int, delivery: OutgoingDelivery) -> None:
-        """Track a message that we send until it is settled."""
+        """Track an outgoing message until it is settled."""
         self.outgoing[delivery_id] = delivery
         delivery.link.unsettled_ids.add(delivery_id)
 

@@ -49,7 +49,7 @@ class Timers:
     """Calls scheduled on the monotonic clock."""
 
     def __init__(self, clock: Clock) -> None:
-        """Create an empty set of timers; a broker has one."""
+        """Create an empty set of timers; a broker has one instance."""
         self.on_earlier_deadline: Callable[[], None] | None = None
         """The callback for a new timer that is due before all others, or None."""
         self._clock = clock

@@ -4,7 +4,7 @@ Owns: the batch of the current turn, the callbacks of pending commits, and the s
 change belong to the fragments.
 
     commit_log.batch.put(...)
-    commit_log.add(fragment, size, on_applied, on_done)      # all changes of a turn become one commit at its end
+    commit_log.add(fragment, size, on_applied, on_done)      # at the end of a turn, all its changes become one commit
 
 `on_applied` is called when the changes are on disk, and updates the visible state of the fragment. `on_done` notifies
 the caller: without an error after `on_applied`, or with an error. There are two callbacks because a store may take too
@@ -147,7 +147,7 @@ class StoreState:
         return DiskFull(f"store {self.name} {state}: {self.disk_full_reason}")
 
     def _not_started_error(self) -> StoreUnavailable:
-        """Return the error for an operation that never reached the store, and so definitely did not happen."""
+        """Return the error for an operation that never reached the store, and therefore cannot have happened."""
         error = self._unavailable_error(self.unavailable_reason)
         error.may_have_happened = False
         return error

@@ -52,7 +52,7 @@ _MAX_HEADER_TTL_MS: Final = 0xFFFF_FFFF
 _HEAD: Final = Struct(">BBBBIQQQHIH")
 """Version, flags, priority, state, delivery count, time to live, enqueued time, due time, elements and bytes of the
 annotations, bytes of the extension (session id, delivery annotations, reference to a shared body). The due time of a
-scheduled message is when it becomes active; that of any other message is when it expires."""
+scheduled message is when it becomes active; the due time of any other message is when it expires."""
 HEAD_BYTES: Final = _HEAD.size
 _pack_head: Final = _HEAD.pack
 _unpack_head: Final = _HEAD.unpack_from
@@ -285,7 +285,7 @@ def full_size_of(record: bytes) -> int:
 
 
 def with_own_body(record: bytes) -> bytes:
-    """Return the record with its own body instead of a shared one."""
+    """Return the record with its own body instead of a shared body."""
     return make_record(parse_record(record)._replace(shared_body=0)) if record[1] & HAS_SHARED_BODY else record
 
 
@@ -406,7 +406,7 @@ def _encode_symbol(name: str) -> bytes:
 _LOCK_TOKEN_NAME: Final = _encode_symbol(LOCK_TOKEN) + b"\x98"
 _LOCK_TOKEN: Final = b"\x00\x53\x71\xc1\x24\x02" + _LOCK_TOKEN_NAME
 _NO_LOCK_TOKEN: Final = b"\x00\x53\x71\xc1\x01\x00"
-"""An empty section of delivery annotations: some clients expect the section."""
+"""An empty section of delivery annotations, because some clients expect the section."""
 _DELIVERY_HEAD: Final = Struct(">4sII")
 _ANNOTATIONS: Final = b"\x00\x53\x72\xd1"
 _ENQUEUED_TIME: Final = _encode_symbol(ENQUEUED_TIME) + b"\x83"
@@ -501,7 +501,7 @@ def _sender_delivery_annotations(record: bytes, lock_annotation: bytes) -> bytes
 
 
 def as_deferred(record: bytes) -> bytes:
-    """Return the record of a deferred message, with its own body instead of a shared one."""
+    """Return the record of a deferred message, with its own body instead of a shared body."""
     if record[1] & HAS_SHARED_BODY:
         return make_record(parse_record(record)._replace(state=DEFERRED_STATE, shared_body=0))
     return record[:_STATE_AT] + _DEFERRED_BYTE + record[_DELIVERY_COUNT_AT:]

@@ -298,7 +298,7 @@ class Namespace:
         delete_entity_records(commit_log, entity_id, shared_bodies, on_done)
 
     def _first_fragment_of(self, description: QueueDescription | TopicDescription) -> int:
-        """Return the fragment that gets the first message without a key: a random one in a partitioned entity."""
+        """Return the fragment that gets the first message without a key (in a partitioned entity, any fragment)."""
         return self._random.getrandbits(_FIRST_FRAGMENT_BITS) if description.enable_partitioning else 0
 
     def begin_transaction(self) -> Transaction:

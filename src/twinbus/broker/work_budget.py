@@ -58,7 +58,7 @@ class WorkBudget:
         self._call_at_turn_end(self._begin_turn)
 
     def _begin_turn(self) -> None:
-        """Give each waiting task the same share of the budget, so that long tasks do not hold up short ones."""
+        """Give each waiting task the same share of the budget, so that long tasks do not hold up short tasks."""
         self._turn_is_scheduled = False
         self.remaining = self._units
         count = len(self._waiting_tasks)

@@ -92,7 +92,7 @@ class DiskFull(StoreUnavailable):
 
 
 class InternalFault(ServiceBusError):
-    """The server has an internal error; see its log."""
+    """The server has an internal error, which is in the server's log."""
 
     may_have_happened = True
 
@@ -287,7 +287,7 @@ class TransactionTooLarge(CallerError):
 
 
 class TransactionUnknown(CallerError):
-    """The connection has no open transaction with that id."""
+    """The connection has no open transaction with the given id."""
 
     condition = "amqp:transaction:unknown-id"
     status = 404

@@ -118,7 +118,7 @@ class BrokeredMessage:
     ) -> None:
         """Create a message, with a random id if `message_id` is None.
 
-        A `body` of type bytes or str is sent as a data section, any other as an AMQP value.
+        A `body` of type bytes or str is sent as a data section, any other body is sent as an AMQP value.
         """
         self._body = body
         self._amqp_message: Message | None = None
@@ -294,7 +294,7 @@ class BrokeredMessage:
 
     @property
     def _sections(self) -> Message | None:
-        """Sections of a message that was received or cloned from a received one, or None."""
+        """Sections of a message that was received or cloned from a received message, or None."""
         if self._amqp_message is None and self._received is not None:
             self._amqp_message = self._received.sections
         return self._amqp_message

@@ -1,4 +1,4 @@
-"""Injected outages, for testing how clients handle failures: their kinds and their duration limits.
+"""Rehearsed outages, for testing how clients handle failures: the kinds of outages and the limits on their duration.
 
 Owns the names and the limits. The server starts and stops outages; the broker applies them to entities.
 """

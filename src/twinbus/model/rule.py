@@ -66,7 +66,7 @@ class CorrelationFilter(msgspec.Struct, frozen=True, kw_only=True, tag="correlat
 
 
 class SqlAction(msgspec.Struct, frozen=True, kw_only=True):
-    """Changes to make in a message that the filter matches."""
+    """SQL statements that change the messages that the filter matches."""
 
     expression: str
     parameters: dict[str, Value] = {}

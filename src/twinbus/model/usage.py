@@ -60,8 +60,8 @@ BEGIN: Final = "begin"
 """Mark of the minute in which a process started."""
 END: Final = "end"
 """Mark of the minute in which a process stopped cleanly, with all usage counted. If the last row of a process run (its
-life) has no such mark, the process is still running or was killed. A kill loses the last second, a power cut the last
-minute."""
+life) has no such mark, the process is still running or was killed. A kill loses the usage of the last second; a power
+cut loses the usage of the last minute."""
 LOST: Final = "lost"
 """Mark of the first minute after a time in which rows could not be written."""
 
@@ -181,7 +181,7 @@ class JournalHead(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     namespace: str
     process: int
     life: str
-    """Identifier of one run of a process; a restarted process gets a new one."""
+    """Identifier of one run of a process; a restarted process gets a new identifier."""
     hour: int
     """Start of the hour that contains all rows, in seconds since 1970."""
 
@@ -192,7 +192,10 @@ class JournalHead(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
 
     @property
     def parquet_path(self) -> Path:
-        """Path, in the same folder, of the Parquet file that replaces the journal; if it exists, ignore the journal."""
+        """Path, in the same folder, of the Parquet file that replaces the journal.
+
+        If the Parquet file exists, ignore the journal.
+        """
         when = _datetime_at(self.hour)
         name = f"{when:%H}-{self.process}-{self.life}{PARQUET_SUFFIX}"
         return Path(f"namespace={self.namespace}", f"date={when:%Y-%m-%d}", name)

@@ -1,9 +1,9 @@
 """Catalogue of a namespace: its entities, their descriptions, and the store of each fragment.
 
 Owns `catalogue.db`, an SQLite database. A change is on disk when its call returns; if the call raises, nothing changed.
-The catalogue keeps no copy in memory; callers that keep one must update it after the call. Calls block until the disk
-operation finishes, and must not overlap; they may come from any thread. Must not know messages: for a deleted entity,
-the catalogue only records that its messages must be removed.
+The catalogue keeps no copy in memory; callers that keep a copy must update it after the call. Calls block until the
+disk operation finishes, and must not overlap; they may come from any thread. Must not know messages: for a deleted
+entity, the catalogue only records that the entity's messages must be removed.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     store = MemoryStore(disk, name="store 0", post_call=simulation.post)
     store.commit(batch, on_done)
     while store.has_work:
-        store.step()        # runs the pending calls; then syncs them; then posts the results
+        store.step()        # in turn: runs the pending calls, syncs written batches, posts the results
     disk.crash(random)      # between any two steps
 
 Only `step` makes progress, so the seed of a simulation decides when a crash happens: for example between a write and
@@ -115,7 +115,7 @@ class MemoryDisk:
         self.crashes += 1
 
     def lose_unsynced(self, random: Random) -> None:
-        """Drop the unsynced batches, except for a random number of the oldest.
+        """Drop the unsynced batches, except for a random number of the oldest batches.
 
         Only whole batches survive: in RocksDB's log, a torn batch fails its checksum and is dropped with all later
         batches.

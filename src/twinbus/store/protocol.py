@@ -92,9 +92,9 @@ class Store(Protocol):
     ) -> None:
         """Read up to `limit` records from `start` to `end` (exclusive), in key order.
 
-        The scan stops early once the values exceed `max_bytes` in total, so fewer than `limit` rows do not mean that
-        there are no more. The scan also reads committed records that are not synced yet; a caller that must not show
-        these records has to limit the range.
+        The scan stops early once the values exceed `max_bytes` in total, so a result with fewer than `limit` records
+        does not mean that no more records exist. The scan also reads committed records that are not synced yet; a
+        caller that must not show these records has to limit the range.
         """
 
     def checkpoint(self, directory: Path, on_done: OnResult[None]) -> None:

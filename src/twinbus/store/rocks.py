@@ -91,7 +91,7 @@ class RocksStore:
         on_result: OnResult[RocksStore],
         tuning: RocksTuning = DEFAULT_TUNING,
     ) -> None:
-        """Open or create a database; `on_result` gets the store, or StoreFailed if it cannot be opened."""
+        """Open or create a database; `on_result` gets the store, or StoreFailed if the database cannot be opened."""
         store = cls(directory, name=name, post_call=post_call)
         threading.Thread(target=store._run, args=(on_result, tuning), name=name, daemon=True).start()
 

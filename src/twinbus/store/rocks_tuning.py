@@ -34,7 +34,7 @@ class RocksTuning:
     because writes fail instead of slowing down (see `make_write_options`)."""
     level0_stop_files: int = 40
     table_files: int = 512
-    """Maximum number of open table files. With fewer, reads often have to reopen files."""
+    """Maximum number of open table files. With fewer open files, reads often have to reopen files."""
     sync: bool = True
     """Sync before confirming commits. False is only for tests and measurements: a power cut may then undo confirmed
     commits."""
@@ -83,7 +83,7 @@ def _set_compaction(options: Options, tuning: RocksTuning) -> None:
     options.set_level_zero_slowdown_writes_trigger(tuning.level0_slowdown_files)
     options.set_level_zero_stop_writes_trigger(tuning.level0_stop_files)
     options.set_compression_type(DBCompressionType.none())  # even LZ4 on just the last level costs 10% more CPU
-    # Compact files that consist of at least half deletions soon: a drained queue leaves nothing but deletions.
+    # Compact files early if at least half of their records are deletions, since a drained queue leaves only deletions.
     options.add_compact_on_deletion_collector_factory(16_384, 8_192, 0.5)
 
 
@@ -100,7 +100,7 @@ def _make_block_options(*, has_bloom_filter: bool) -> BlockBasedOptions:
 
 @cache
 def _shared_cache() -> Cache:
-    """Return the block cache that all stores in the process share, so that its size is independent of their number."""
+    """Return the block cache that all stores share, so that memory use does not depend on the number of stores."""
     return Cache(64 * MIB)
 
 

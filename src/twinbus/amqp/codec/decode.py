@@ -43,7 +43,8 @@ _U32: Final = struct.Struct(">I").unpack_from
 _EMPTY_CATEGORY: Final = 0x4
 """Category of constructors that are followed by no bytes."""
 _MAX_EMPTY_ELEMENTS: Final = 256
-"""Limit on zero-width array elements in one value: ten bytes can claim any number of them, and each takes memory."""
+"""Limit on zero-width array elements in one value. Ten bytes of input can declare any number of such elements, and each
+element takes memory."""
 
 
 class _DecodeContext:
@@ -64,7 +65,7 @@ class _DecodeContext:
             raise DecodeError(f"more than {self.max_items} elements in one value", RESOURCE_LIMIT_EXCEEDED)
 
     def take_description(self) -> None:
-        # A descriptor is not an element but takes as much memory, and two input bytes are enough for one.
+        # A descriptor is not an element but takes as much memory, and two input bytes are enough for a descriptor.
         self.described_left -= 1
         if self.described_left < 0:
             raise DecodeError(f"more than {self.max_items} descriptors in one value", RESOURCE_LIMIT_EXCEEDED)

@@ -174,7 +174,7 @@ def read_disposition(data: bytes, at: int, end: int, limits: Limits) -> tuple[bo
     body_end = at + 5 + data[at + 4]
     role = data[at + 6]
     at += 7
-    if role == 0x56 and data[at] < 2:  # as the Azure SDK for Python writes a boolean
+    if role == 0x56 and data[at] < 2:  # a boolean as the Azure SDK for Python writes it
         role = 0x41 if data[at] else 0x42
         at += 1
     if role == 0x41 or role == 0x42:  # noqa: PLR1714  # a tuple costs more here

@@ -64,7 +64,7 @@ class Entity:
 
     @property
     def is_in_use(self) -> bool:
-        """Whether a receiver or browser is attached: then the entity is not idle."""
+        """Whether a receiver or browser is attached, in which case the entity is not idle."""
         return any(part.is_in_use for part in self.parts)
 
     def check_send_enabled(self) -> None:
@@ -153,7 +153,7 @@ class ReceivableEntity(Entity):
         raise NotImplementedError
 
     def fragments_of(self, sub_queue: SubQueue) -> list[FragmentPort]:
-        """Return the fragments of a sub-queue, which receivers get messages from."""
+        """Return the fragments of a sub-queue, from which receivers get messages."""
         return [part.fragment_of(sub_queue) for part in self.parts]
 
     def check_receive_enabled(self) -> None:

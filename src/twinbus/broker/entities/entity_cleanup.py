@@ -47,7 +47,7 @@ def delete_entity_records(
 def _delete_subscription_messages(
     commit_log: CommitLog, entity_id: int, all_shared_bodies: Sequence[tuple[int, SharedBodies]], on_done: OnDone
 ) -> None:
-    """Remove the messages of a subscription's fragment batch by batch, and release their shared bodies."""
+    """Remove the messages of a subscription's fragment, batch by batch, and release their shared bodies."""
     number, shared_bodies = all_shared_bodies[0]
     prefix = area_prefix(entity_id, number, Area.MAIN)
 

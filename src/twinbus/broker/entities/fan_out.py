@@ -1,8 +1,8 @@
-"""The fan-out: copying a message that was sent to a topic into its subscriptions.
+"""The fan-out: copying the messages that are sent to a topic into the topic's subscriptions.
 
 Owns: which subscriptions get a copy, and the contents of each copy. All copies from one send are written in one batch;
 a body that several subscriptions share is stored once (`shared_bodies`). Scheduled messages stay in the topic, and are
-copied when they are due, under the rules that exist then.
+copied when they are due, according to the rules that exist at that time.
 
 Messages enter batches in the order of their sends. If evaluating the rules for a send exceeds the remaining work budget
 of the turn (`work_budget`), the evaluation continues in the next turns, and later sends to the topic wait in memory. A
@@ -63,7 +63,7 @@ MIN_SHARED_BODY_BYTES: Final = 256
 """The minimum size of a bare message that is stored as a shared body. References to a shared body and the list of its
 users take space, too."""
 SIZE_REFRESH_S: Final = 0.2
-"""The interval at which the size of all subscriptions is computed; published bytes are added in between."""
+"""The interval at which the size of all subscriptions is computed. In between, the size of new copies is added."""
 MAX_STARTED_PER_TURN: Final = 50
 """The maximum number of waiting sends that start in one turn."""
 
@@ -72,7 +72,7 @@ class Rule:
     """A rule of a subscription."""
 
     def __init__(self, description: RuleDescription) -> None:
-        """Compile a rule. Raises InvalidArgument if its filter or action is not valid."""
+        """Compile a rule. Raises InvalidArgument if the filter or the action is not valid."""
         self.description = description
         self.compiled = compile_rule(description)
 
@@ -104,7 +104,7 @@ class TopicFragment(Fragment):
         self._current_publication: Publication | None = None
         """The publication whose evaluation takes more than one turn, or None."""
         self._waiting_sends: deque[tuple[Callable[[], None], OnDone, int]] = deque()
-        """Sends waiting for the current publication: the call, its error callback and its size in bytes."""
+        """Sends waiting for the current publication: the call, the error callback and the size in bytes."""
         self._waiting_bytes = 0
         self._is_admitted = False
         """Whether a waiting send is being run. Its bytes were checked and counted as pending when it began to wait."""
@@ -112,7 +112,7 @@ class TopicFragment(Fragment):
     # --- subscriptions and rules --------------------------------------------------------------------------------------
 
     def put_rule(self, subscription: SubscriptionPart, rule_name: str, rule: Rule) -> None:
-        """Add a rule to a subscription, or replace its rule of the same name."""
+        """Add a rule to a subscription, or replace the subscription's rule of the same name."""
         self._rule_index.put((subscription, rule_name), rule.compiled)
 
     def remove_rule(self, subscription: SubscriptionPart, rule_name: str) -> None:
@@ -120,7 +120,7 @@ class TopicFragment(Fragment):
         self._rule_index.remove((subscription, rule_name))
 
     def remove_subscription(self, subscription: SubscriptionPart) -> None:
-        """Remove a subscription and its rules: it gets no more copies."""
+        """Remove a subscription and its rules, so that the subscription gets no more copies."""
         for name in subscription.subscription.rules:
             self.remove_rule(subscription, name)
         self.subscriptions = {key: part for key, part in self.subscriptions.items() if part is not subscription}
@@ -220,7 +220,7 @@ class TopicFragment(Fragment):
         return budget
 
     def _write(self, publication: Publication) -> None:
-        """Put all copies into the batch of this turn. Raises InternalFault; then nothing in the batch is stored."""
+        """Put all copies into the batch of this turn. Raises InternalFault, in which case the batch is not stored."""
         try:
             self._write_copies(publication)
             if publication.on_batched is not None:

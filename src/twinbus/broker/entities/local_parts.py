@@ -147,7 +147,7 @@ class ReceivablePart(LocalPart):
         intake: MessageIntake,
         on_result: Callable[[list[int] | ServiceBusError], None],
     ) -> None:
-        """Make dead letters active again, like `Resubmission.resubmit`."""
+        """Make dead letters active again. See `Resubmission.resubmit`."""
         self._resubmission.resubmit(sequences, edited, intake, on_result)
 
     def move(
@@ -291,13 +291,13 @@ class SubscriptionPart(ReceivablePart):
         super().__init__(subscription, areas)
 
     def check_quota(self, size: int) -> None:
-        """Raise QuotaExceeded if the topic has no room for `size` more bytes; otherwise count them in its size."""
+        """Raise QuotaExceeded if `size` more bytes do not fit into the topic; otherwise update the topic's size."""
         self.topic_part.check_quota(size)
         self.topic_part.main.add_stored_bytes(size)
 
     @property
     def accepts_copies(self) -> bool:
-        """Whether the status of the subscription lets it get published messages."""
+        """Whether the status of the subscription allows copies of published messages."""
         return self.entity.status not in SEND_DISABLED_STATUSES
 
     def apply_description(self, limits: NamespaceLimits) -> None:

@@ -177,7 +177,7 @@ class LocalTransaction(TransactionPort):
             self._part.main.commit_log.add_without_participant(done)
 
     def _send(self, batch: IncomingBatch, settle: Callable[[], None], on_done: OnDone) -> None:
-        """Send messages, and run `settle` when they are put into a batch, to have all changes in the same batch."""
+        """Send messages, and run `settle` when they are put into a batch, so that all changes are in the same batch."""
         is_stored = False
 
         def on_batched() -> None:
@@ -201,7 +201,7 @@ class LocalTransaction(TransactionPort):
         on_done(error)
 
     def _make_batches(self) -> dict[str | None, IncomingBatch]:
-        """Return the sent messages by destination; their enqueued time is now."""
+        """Return the sent messages by destination, with the current time as the enqueued time."""
         batches: dict[str | None, IncomingBatch] = {}
         for payload, message_format, destination in self._sends:
             now_ms = self._part.main.clock.wall_ms()

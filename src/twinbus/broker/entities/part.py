@@ -98,11 +98,11 @@ class EntityPart:
     def accept_forwarded(
         self, source_prefix: bytes, numbered_records: list[tuple[int, bytes]], on_done: OnDone
     ) -> None:
-        """Store messages forwarded from the key prefix `source_prefix`, like `ForwardingInbox.accept`."""
+        """Store messages that a fragment with the key prefix `source_prefix` forwards. See `ForwardingInbox.accept`."""
         raise NotImplementedError
 
     def check_can_store(self, size: int) -> None:
-        """Raise an error if the part cannot store `size` more bytes now: it is disabled, unavailable or full.
+        """Raise an error if the part cannot store `size` more bytes now, because it is disabled, unavailable or full.
 
         If another process owns the part, this process does not know all reasons, and a later send may still fail.
         """
@@ -115,7 +115,7 @@ class EntityPart:
         intake: MessageIntake,
         on_result: Callable[[list[int] | ServiceBusError], None],
     ) -> None:
-        """Make dead letters active again, like `Resubmission.resubmit`."""
+        """Make dead letters active again. See `Resubmission.resubmit`."""
         raise NotImplementedError
 
     def move(
@@ -147,7 +147,7 @@ class EntityPart:
         """Remove a rule, if this is a part of a subscription."""
 
     def detach_from_topic(self) -> None:
-        """Stop getting copies of published messages: the subscription was deleted."""
+        """Stop getting copies of published messages, because the subscription was deleted."""
 
     def load(self, on_done: Callable[[ServiceBusError | None], None]) -> None:
         """Load the state of the part from its store."""
@@ -159,7 +159,7 @@ class EntityPart:
             fragment.resume()
 
     def close(self, error: ServiceBusError) -> None:
-        """Detach all receivers: the entity was deleted."""
+        """Detach all receivers, because the entity was deleted."""
         for fragment in self.fragments:
             fragment.close(error)
 
@@ -213,7 +213,7 @@ class LocalPart(EntityPart):
         self.main.forwarding_inbox.accept(source_prefix, numbered_records, self, on_done)
 
     def check_can_store(self, size: int) -> None:
-        """Raise an error if the part cannot store `size` more bytes now: it is disabled, unavailable or full."""
+        """Raise an error if the part is disabled or unavailable, or has no room for `size` more bytes."""
         self.entity.check_send_enabled()
         self.main.commit_log.check_accepts_sends()
         self.main.check_loaded()

@@ -80,7 +80,7 @@ class Publication:
     def evaluate_without_actions(self, rules: RuleIndex[tuple[SubscriptionPart, str]], budget: int) -> int:
         """Evaluate whole messages, as many as `budget` units allow. Return the remaining units.
 
-        Most topics take this fast path: it requires that no rule has an action. If messages remain, call `evaluate`.
+        Most topics take this fast path, which requires that no rule has an action. If messages remain, call `evaluate`.
         """
         sequence = self.first_sequence
         for record in self.records:
@@ -151,7 +151,10 @@ class Publication:
         return budget
 
     def _check_copied_bytes(self, limits: NamespaceLimits) -> None:
-        """Raise QuotaExceeded if the copies of a send use too much memory; scheduled messages were accepted before."""
+        """Raise QuotaExceeded if the copies of a send use too much memory.
+
+        Scheduled messages are exempt, because they were accepted earlier.
+        """
         if self.size and self.copied_bytes > limits.max_pending_bytes:
             raise QuotaExceeded(
                 f"the actions of the topic's rules make {self.copied_bytes:,} bytes or more of copies of the "

@@ -96,7 +96,10 @@ class Queue(ReceivableEntity):
 
 
 def via_partition_key_of(record: bytes) -> bytes | None:
-    """Return the via-partition key of a message, which chooses a part of the queue it is sent via, or None."""
+    """Return the via-partition key of a message, which selects a part of the queue that the message is sent via.
+
+    Return None if the message has no such key.
+    """
     pairs = annotation_pairs_of(parse_record(record))
     key = next((value for name, value, _ in pairs if name == VIA_PARTITION_KEY), None)
     return key.encode() if isinstance(key, str) else None

@@ -34,7 +34,7 @@ class Subscription(ReceivableEntity):
         created_ms: int,
         updated_ms: int,
     ) -> None:
-        """Create a subscription without parts and rules; it is partitioned if its topic is."""
+        """Create a subscription without parts and rules. A subscription of a partitioned topic is partitioned."""
         super().__init__(
             entity_id,
             path,
@@ -77,7 +77,7 @@ class Subscription(ReceivableEntity):
             part.remove_rule(canonical_key(name))
 
     def detach_from_topic(self) -> None:
-        """Remove the subscription from its topic: the subscription was deleted."""
+        """Remove the subscription from its topic, because the subscription was deleted."""
         for part in self.parts:
             part.detach_from_topic()
         subscriptions = self.topic.subscriptions

@@ -112,7 +112,7 @@ class Transaction:
         self.size += len(payload)
 
     def schedule(self, part: EntityPart, records: list[bytes]) -> list[int]:
-        """Schedule messages. Return the sequence numbers by which they can be cancelled after the commit.
+        """Schedule messages. Return the sequence numbers by which the messages can be cancelled after the commit.
 
         An invalid message raises its error now, and fails the transaction.
         """

@@ -1,4 +1,4 @@
-"""Evaluation of subscription rules: which messages a rule matches, and how its action changes their copies.
+"""Evaluation of subscription rules: which messages a rule matches, and how the rule's action changes their copies.
 
 Owns the language of filters and actions, and the index that finds the matching rules among thousands.
 `rule.compile_rule` compiles a rule from its description, `message_view.MessageView` is a message as rules see it, and

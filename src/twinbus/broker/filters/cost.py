@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 SIZE_BITS: Final = 15
 FULL_SIZE: Final = 1 << SIZE_BITS
-"""Message size in bytes at which a rule costs all of `Cost.variable`: no property is larger."""
+"""Message size in bytes at which a rule costs all of `Cost.variable`, because no property is larger."""
 
 
 class Cost(NamedTuple):

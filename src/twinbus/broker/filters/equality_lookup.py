@@ -2,7 +2,7 @@
 
 A lookup is a set of terms `property = value`. If a message satisfies none of the terms, the filter is not true and its
 evaluation cannot fail. `a = 1 AND b > 2` has the lookup a = 1; `a = 1 OR b IN (2, 3)` has one lookup with three terms;
-`b > 2` has none.
+`b > 2` has no lookup.
 
 Owns the search for lookups, and the evaluation order that lookups rely on: operands of a conjunction that have a lookup
 are evaluated first. Without this order, evaluating `1 / b = 1 AND a = 1` could fail for a message for which the index

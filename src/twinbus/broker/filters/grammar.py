@@ -1,7 +1,7 @@
 """The grammar of filters and actions, and the errors for text that does not match it.
 
 The parser is LALR and never backtracks, so parsing takes linear time. Chains (a AND b AND c, 1 + 2 + 3) become one flat
-node and parentheses produce none, so a tree is no deeper than the nesting of its text.
+node and parentheses produce no node, so a tree is no deeper than the nesting of its text.
 
 Owns the syntax of expressions. `parser` turns the trees into `syntax_tree` nodes.
 """

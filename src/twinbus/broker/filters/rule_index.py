@@ -233,7 +233,7 @@ def _evaluate(entries: list[IndexedRule[Key]], view: MessageView, matches: Match
     """Add to `matches` the rules that match, or whose evaluation fails."""
     last = -1
     for entry in entries:
-        if entry.ordinal == last:  # a duplicate, found by another of its terms
+        if entry.ordinal == last:  # a duplicate, found by another term of the same rule
             continue
         last = entry.ordinal
         if entry.is_exact:

@@ -147,7 +147,7 @@ def equal(left: object, right: object) -> bool | None:
 
 
 def index_key(value: object) -> object:
-    """Return a dictionary key for a value; keys are equal if and only if the values are.
+    """Return a dictionary key for a value; two keys are equal if and only if the two values are equal.
 
     The keys of some values contain the type, because Python considers True equal to 1, and an Instant equal to a
     Duration with the same ticks.

@@ -47,12 +47,12 @@ _UNITS: Final = {
 
 
 def parse_values(values: Mapping[str, Value], label: str) -> dict[str, object]:
-    """Parse all values; raise InvalidArgument for the first invalid one, named by `label` and its name."""
+    """Parse all values; raise InvalidArgument, with `label` and the name, for the first invalid value."""
     return {name: parse_value(value, f"{label} {name!r:.60}") for name, value in values.items()}
 
 
 def parse_value(value: Value, label: str) -> object:
-    """Parse one value; raise InvalidArgument, which starts with `label`, if its text does not match its type."""
+    """Parse one value; raise InvalidArgument, with a text that starts with `label`, if the value is invalid."""
     try:
         return _PARSERS[value.kind](value.text)
     except (ValueError, KeyError, OverflowError):

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from twinbus.store.protocol import Row
 
 FAIR_SHARE: Final = 100
-"""The maximum number of messages that one of several consumers gets in its turn."""
+"""The maximum number of messages that a consumer gets per turn while other consumers wait."""
 MAX_SCAN_SPAN: Final = 20_000
-"""The maximum range of sequence numbers of one scan: scanning deleted records takes as long as reading existing ones,
-and blocks the event loop."""
+"""The maximum range of sequence numbers of one scan. Scanning deleted records takes as long as reading existing
+records, and blocks the event loop."""
 
 
 class LocalDispatcher(DispatcherPort):
@@ -93,7 +93,7 @@ class Dispatcher(LocalDispatcher):
         self._consumers.add(consumer)
 
     def remove(self, consumer: Consumer) -> None:
-        """Remove a consumer; if it was the last one, clear the window."""
+        """Remove a consumer; if no consumers are left, clear the window."""
         self._consumers.discard(consumer)
         self._drain_callbacks.pop(consumer, None)
         self._waiting_consumers.pop(consumer, None)

@@ -2,7 +2,7 @@
 
 Owns: the stored message ids. Ids are stored in two generations, each about as long as the window. An id is looked up in
 both generations; when all ids in a generation are older than the window, one range deletion removes the generation,
-however many ids it has. The time of each id is stored as its value.
+however many ids it has. The value stored for an id is the time when its message was sent.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ class DuplicateDetection:
         return bool(now_ms - _NUMBER.unpack(value)[0] < self._fragment.policy.duplicate_window_ms)
 
     def _rotate_generation(self) -> None:
-        """Begin a new generation if the current one is older than the window, and delete the previous generation."""
+        """If the current generation is older than the window, begin a new one and delete the previous generation."""
         message_table, now_ms = self._fragment.message_table, self._fragment.clock.wall_ms()
         if (
             message_table.id_generation

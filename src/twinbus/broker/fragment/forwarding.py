@@ -259,7 +259,7 @@ class Forwarder:
         """Do nothing: a forwarder reserves no credit."""
 
     def force_detach(self, error: ServiceBusError) -> None:  # noqa: ARG002
-        """Stop forwarding: the entity was deleted or disabled. Messages not forwarded stay in the fragment."""
+        """Stop forwarding, because the entity was deleted or disabled. Remaining messages stay in the fragment."""
         self.stop()
 
     def on_session_lock_lost(self, error: ServiceBusError) -> None:

@@ -169,7 +169,7 @@ class Fragment(FragmentPort):
 
     @property
     def dispatcher(self) -> LocalDispatcher:
-        """The session dispatcher, or a dispatcher without sessions if the fragment has none or is forwarded."""
+        """The session dispatcher, or a plain dispatcher if the fragment has no sessions or is forwarded."""
         return self._dispatcher
 
     @property
@@ -228,7 +228,7 @@ class Fragment(FragmentPort):
         return self.is_loaded and self.commit_log.accepts_sends
 
     def run_in_order(self, call: Callable[[], None], on_error: OnDone, size: int) -> None:  # noqa: ARG002
-        """Run a call when all earlier sends are in a batch. This is at once, unless a topic still evaluates a send.
+        """Run a call when all earlier sends are in a batch: at once, unless a topic is still evaluating a send.
 
         If the call cannot run, `on_error` gets the error. `size` is the number of waiting bytes.
         """
@@ -416,7 +416,7 @@ class Fragment(FragmentPort):
         self.commit_log.add(self, 0, on_applied, ignore)
 
     def restore_deleted(self, messages: list[SequencedRecord], on_done: OnDone) -> None:
-        """Store messages that were deleted for a consumer, but not delivered to the consumer, again."""
+        """Restore messages that were deleted for a consumer but not delivered to the consumer."""
         try:
             self.check_loaded()
         except ServiceBusError as error:  # the messages are lost, as receive-and-delete allows
@@ -501,7 +501,7 @@ class Fragment(FragmentPort):
     # --- messages in flight -------------------------------------------------------------------------------------------
 
     def lock_numbers(self, tags: Iterable[bytes]) -> list[int]:
-        """Return the lock numbers in delivery tags or tokens, with 0 for each one from an earlier incarnation."""
+        """Return the lock numbers in delivery tags or tokens, with 0 for tags or tokens of an earlier incarnation."""
         return self.locks.lock_numbers_of(tags)
 
     def remove(self, locks: list[Lock], on_done: OnDone) -> None:
@@ -669,4 +669,4 @@ class Fragment(FragmentPort):
 
 
 def _no_quota(_size: int) -> None:
-    """Accept any size: the default for a fragment without an entity."""
+    """Accept any size. This is the default check for a fragment without an entity."""

@@ -1,7 +1,7 @@
-"""Messages of a fragment that are in flight: not available to any other receiver.
+"""Messages of a fragment that are in flight, and therefore not available to any other receiver.
 
-Owns: the set of in-flight messages, from being locked or taken by an operation until they are deleted from disk or
-available again. This module must not know why a message is in flight.
+Owns: the set of in-flight messages. A message is in flight from the time when it is locked, or taken by an operation,
+until it is deleted from disk or available again. This module must not know why a message is in flight.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ Locks are not stored: after a restart, locked messages are available again. The 
 
 A token has 16 bytes: the incarnation of the fragment (8), the fragment number (1), and random bits (7). A token from an
 earlier incarnation therefore matches no lock, and every token names its fragment. All receivers of the entity see the
-first nine bytes. The random bits are drawn for each lock, because a request or HTTP call can settle a message by its
-token alone: a client that could guess tokens could settle other clients' messages.
+first nine bytes. The random bits are drawn for each lock, because a management request or an HTTP call can settle a
+message by its token alone. A client that could guess tokens could settle other clients' messages.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _INCARNATION_BYTES: Final = 8
 _FRAGMENT_SHIFT: Final = 56
 _INCARNATION_BITS: Final = 64
 _POOL_SIZE: Final = 1_024
-"""The number of random numbers drawn at once: one system call per lock would be slow."""
+"""The number of random numbers drawn at once, because one system call per lock would be slow."""
 _POOL_STRUCT: Final = Struct(f">{_POOL_SIZE}Q")
 _ZERO_BYTES: Final = bytes(_POOL_SIZE)
 """Zeros for the first byte of each drawn number, which is reserved for the fragment number."""
@@ -155,7 +155,7 @@ class Locks:
         return added
 
     def lock_numbers_of(self, tags: Iterable[bytes]) -> list[int]:
-        """Return the lock numbers in delivery tags or tokens, with 0 for each one from another incarnation."""
+        """Return the lock numbers in delivery tags or tokens, with 0 for tags or tokens of another incarnation."""
         prefixes = (self.tag_prefix, self.token_prefix)
         unpack = _NUMBER.unpack_from
         return [

@@ -64,7 +64,7 @@ class BrowseCursor(BrowseCursorPort):
         self._read_limiter.release(self)
 
     def drain(self, on_drained: Callable[[], None]) -> None:
-        """Deliver all existing messages; `on_drained` is called after the last one."""
+        """Deliver all existing messages; `on_drained` is called after the last message."""
         self._on_drained = on_drained
         self.advance()
 

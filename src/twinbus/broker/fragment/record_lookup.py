@@ -1,7 +1,7 @@
 """Looking up many records in a fragment by their keys, a bounded number per turn.
 
-Owns: calling the caller back exactly once, even if the store fails or does not respond. Records are passed to the
-caller one by one, and not kept.
+Owns: the guarantee that the caller gets exactly one final callback, even if the store fails or does not respond.
+Records are passed to the caller one by one, and not kept.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ def look_up_records(
 ) -> None:
     """Call `on_record` with the index of each key and its record, or None; then call `on_done`.
 
-    If the store fails, `on_done` gets StoreUnavailable: not all records were read, and locks on them are lost.
+    If the store fails, `on_done` gets StoreUnavailable. In that case, not all records were read, and locks on the
+    messages are lost.
     """
     if start >= len(keys):
         on_done(None)

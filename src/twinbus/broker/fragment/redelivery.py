@@ -50,9 +50,9 @@ class RedeliveryTracker:
     def __init__(self, fragment: Fragment) -> None:
         """Create a tracker without noted blocks."""
         self.is_tracking = False
-        """Whether there is an exclusive receiver: then only messages in noted blocks are delivered."""
+        """Whether there is an exclusive receiver, in which case only messages in noted blocks are delivered."""
         self.has_possible_redeliveries = False
-        """Whether some messages may have been delivered before, so that each must be checked."""
+        """Whether some messages may have been delivered before, so that each message must be checked."""
         self.noted_blocks: set[int] = set()
         """The blocks in the last write, on disk or not."""
         self._fragment = fragment
@@ -80,7 +80,7 @@ class RedeliveryTracker:
         """Return how many of the first `count` messages may be delivered to an exclusive receiver now.
 
         Missing blocks are noted, and the fragment dispatches again when they are on disk. The next block is noted when
-        half of the current one is used, so that the receiver does not wait.
+        half of the current block is used, so that the receiver does not wait.
         """
         if self._pending_returns:
             return 0
@@ -264,7 +264,7 @@ def _ranges_of(blocks: set[int]) -> list[tuple[int, int]]:
 
 
 def _merge_ranges(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Merge overlapping and adjacent ranges, and the closest ones if there are more than MAX_RANGES."""
+    """Merge overlapping and adjacent ranges, and also the closest ranges if there are more than MAX_RANGES."""
     merged: list[tuple[int, int]] = []
     for first, last in sorted(ranges):
         if merged and first <= merged[-1][1] + 1:

@@ -160,8 +160,8 @@ class Removal:
     def purge(self, criteria: RemovalCriteria, on_result: OnRemoved) -> None:
         """Delete active messages like `remove_active`, and store the last purged sequence number.
 
-        This number tells a reader of the fragment's log that messages it has not read were purged. Missing sequence
-        numbers alone do not show a purge, because their messages may have been received.
+        This number tells a reader of the fragment's log whether messages that the reader has not read were purged.
+        Missing sequence numbers alone do not show a purge, because their messages may have been received.
         """
         self._fragment.check_available()
         self._fragment.check_loaded()

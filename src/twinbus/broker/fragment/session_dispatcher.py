@@ -97,7 +97,7 @@ class SessionDispatcher(LocalDispatcher):
         self._assign_sessions()
 
     def cancel_accept(self, consumer: Consumer) -> bool:
-        """Stop waiting for a session. Return False if the receiver does not wait, for example because it has one."""
+        """Stop waiting for a session. Return False if the receiver was not waiting (it may hold a session already)."""
         session_lock = self._tentative.get(consumer)
         if session_lock is not None:
             self._release(session_lock)

@@ -80,7 +80,7 @@ class LocalSessionLock(SessionLock):
             self.has_unread_arrivals = True
 
     def requeue(self, sequence: int, record: bytes) -> None:
-        """Insert a message that was in flight, in order."""
+        """Insert a message that was in flight, at its position in the order of sequence numbers."""
         if sequence >= self.next_read:
             self.is_caught_up = False
             self.return_count += 1

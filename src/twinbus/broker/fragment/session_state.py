@@ -2,9 +2,9 @@
 
 Owns: the stored states, their size, and the listing of sessions. Callers check who may read or write a state.
 
-States count against the quota of the entity, each with its key: a million sessions with empty states take space. The
-size of all states is one of the fragment's counters. Replacing a state changes that size by the difference, so the
-present state is read first.
+States count against the quota of the entity, each with its key, because a million sessions with empty states take
+space, too. The size of all states is one of the fragment's counters. Replacing a state changes that size by the
+difference, so the present state is read first.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class SessionStates:
         """Changes that wait for the size of the present state, by session id."""
 
     def get(self, session_id: bytes, on_result: Callable[[bytes | ServiceBusError | None], None]) -> None:
-        """Read the state of a session; `on_result` gets None if there is none."""
+        """Read the state of a session; `on_result` gets None if the session has no state."""
         self._check_available()
         states: list[bytes] = []
         watched_read = self._fragment.commit_log.watch_read(

@@ -2,7 +2,7 @@
 
 Owns: completing, releasing, abandoning, deferring and dead-lettering locked messages, lock expiry, and the expiry of
 messages by their time to live. The records of in-flight messages are not kept in memory, since most messages are
-completed without being read again: operations that change a message read its record first.
+completed without being read again. Operations that change a message read its record first.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Settlement(SettlementPort):
     # --- called by receivers ------------------------------------------------------------------------------------------
 
     def complete(self, lock_numbers: Iterable[int], on_done: OnDone) -> list[int]:
-        """Delete locked messages; `on_done` is called when this is on disk. Return the numbers of lost locks."""
+        """Delete locked messages; call `on_done` when the deletion is on disk. Return the numbers of lost locks."""
         locks, lost = self._end_valid_locks(lock_numbers)
         if locks:
             self._fragment.remove(locks, on_done)
@@ -99,8 +99,8 @@ class Settlement(SettlementPort):
     def release(self, lock_numbers: Iterable[int], on_done: OnDone) -> list[int]:
         """Requeue locked messages unchanged, because no receiver has seen them. Return the numbers of lost locks.
 
-        A release writes nothing. While the disk does not respond, a release is postponed instead of refused: otherwise
-        the locks of messages that no receiver has seen would expire, and count a delivery.
+        A release writes nothing. While the disk does not respond, a release is postponed instead of refused. Otherwise,
+        the locks of messages that no receiver has seen would expire, which increments the delivery count.
         """
         fragment = self._fragment
         if not fragment.is_loaded:
@@ -120,7 +120,7 @@ class Settlement(SettlementPort):
         The messages are then delivered with a delivery count of at least 1.
 
         Nothing is written: `redelivery` noted the messages on disk before they were delivered to the exclusive
-        receiver. So this works while the disk does not respond, and for locks that have expired meanwhile.
+        receiver. So messages can be reclaimed while the disk does not respond, and after their locks have expired.
         """
         locks = self._end_locks(lock_numbers, LONG_AGO_S)[0]
         self._fragment.redelivery.add_reclaimed([lock.sequence for lock in locks])
@@ -175,9 +175,9 @@ class Settlement(SettlementPort):
     def after_deferrals(self, call: Callable[[], None]) -> None:
         """Run a call when all pending deferrals are on disk; at once if there are none.
 
-        A receiver that replaces another one looks for deferred messages before it receives. If the new receiver missed
-        a message whose deferral is still being written, it would process that message after later messages of the
-        session.
+        A receiver that replaces another receiver looks for deferred messages before it receives. If the new receiver
+        missed a message whose deferral is still being written, it would process that message after later messages of
+        the session.
         """
         if self._pending_deferrals:
             self._waiting_for_deferrals.append((self._last_deferral, call))
@@ -308,8 +308,8 @@ class Settlement(SettlementPort):
     ) -> Callable[[], None]:
         """Return a call that settles reserved messages in the batch of the turn in which it runs.
 
-        `records` are the records by sequence number; completing needs none. Raises MessageTooLarge, QuotaExceeded or
-        StoreUnavailable if the changed messages cannot be stored.
+        `records` are the records by sequence number; completing needs no records. Raises MessageTooLarge, QuotaExceeded
+        or StoreUnavailable if the changed messages cannot be stored.
         """
         if disposition is Disposition.COMPLETE:
             return lambda: self._fragment.remove(locks, ignore)

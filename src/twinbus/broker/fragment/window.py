@@ -179,7 +179,7 @@ class Window:
             self.ready_bytes = sum([len(record) for _, record in kept])
 
     def requeue(self, sequence: int, record: bytes) -> None:
-        """Insert a message that was in flight, in order."""
+        """Insert a message that was in flight, at its position in the order of sequence numbers."""
         self.ready_bytes += len(record)
         if self.ready and self.ready[0][0] < sequence:
             insort(self.ready, (sequence, record))

@@ -100,7 +100,7 @@ class MessageIntake:
         enqueued_ms: int,
         validation_policy: ValidationPolicy,
     ) -> None:
-        """Add one message, or all messages of a batch; if any is invalid, raise its error and add none."""
+        """Add one message, or all messages of a batch; if a message is invalid, raise an error and add no message."""
         try:
             if message_format == BATCH_FORMAT:
                 self._add_batch(batch, payload, enqueued_ms, validation_policy)
@@ -142,7 +142,7 @@ class MessageIntake:
             or annotations_end - annotations_at > self._limits.max_id_characters
         ):
             self._check_limits(Message(payload))
-        if (annotations_at or properties_at) > header_end:  # delivery annotations
+        if (annotations_at or properties_at) > header_end:  # the message has delivery annotations
             self._add_decoded(batch, payload, enqueued_ms, validation_policy)
             return
         header = _read_header(payload[:header_end]) if header_end else _DEFAULT_HEADER
@@ -308,7 +308,10 @@ class MessageIntake:
                 raise ArgumentOutOfRange(f"the {name} has {len(value)} characters; the limit is {limit}")
 
     def _with_message_id(self, message: Message) -> bytes:
-        """Return the bare message with a new message id: some clients set none but require one on received messages."""
+        """Return the bare message with a new message id.
+
+        Some clients set no message id, but require a message id on received messages.
+        """
         properties = message.properties or Properties()
         properties.message_id = self._make_message_id()
         body = message.body_section

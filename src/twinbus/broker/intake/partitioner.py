@@ -167,7 +167,7 @@ def _send_to_any_fragment(
 def _or_try_other_fragment(
     target: Queue | Topic, batch: IncomingBatch, on_done: OnDone, sequence_numbers: list[int], tried: set[int]
 ) -> OnDone:
-    """Return a callback that sends the messages to another fragment if the first one fails, or else calls `on_done`."""
+    """Return a callback that sends the messages to another fragment after a failure, or else calls `on_done`."""
 
     def on_sent(error: ServiceBusError | None) -> None:
         if not isinstance(error, _TRY_OTHER_FRAGMENT) or len(tried) == len(target.parts):
@@ -334,7 +334,7 @@ class _MultiKeyBatch:
             "stored twice, unless the entity detects duplicates."
         )
         result.stored, result.unsure = sorted(positions), self._uncertain_positions()
-        if isinstance(reason, FragmentUnavailable):  # the fragment that is down, not one that is full or busy
+        if isinstance(reason, FragmentUnavailable):  # the fragment that is down, not a fragment that is full
             result.fragment = reason.fragment
         self._on_done(result)
 

@@ -31,8 +31,8 @@ class QueuedSend:
     def __init__(self, fragment_numbers: Sequence[int], size: int, run: Callable[[], None], *, is_ready: bool) -> None:
         """Create a send of `size` bytes to these fragments.
 
-        `run` is called when the send is ready and first in all its queues. It must report a ServiceBusError to the
-        sender instead of raising it.
+        `run` is called when the send is ready and first in all its queues. `run` must report a ServiceBusError to the
+        sender instead of raising the error.
         """
         self.fragment_numbers = fragment_numbers
         self.size = size
@@ -47,7 +47,7 @@ class SendOrder:
         """Create an order without pending sends; `path` names the entity in errors."""
         self.max_bytes = 0
         self.queues: dict[int, deque[QueuedSend]] = {}
-        """Queues by fragment number; a fragment without pending sends has none."""
+        """Queues by fragment number; a fragment without pending sends has no queue."""
         self._path = path
         self._queued_bytes = 0
         self._running: QueuedSend | None = None
@@ -167,7 +167,7 @@ class BatchCapacityCheck:
     def _sizes_by_owner(self) -> dict[OwnerPort, dict[int, int]]:
         """Return the sizes that other processes must check, by owner.
 
-        A batch with a single fragment needs no check: its owner stores all of it or nothing.
+        A batch with a single fragment needs no check, because the owner stores the whole batch or nothing.
         """
         questions: dict[OwnerPort, dict[int, int]] = {}
         if len(self._sizes) == 1:

@@ -1,8 +1,8 @@
-"""Exclusive receivers: a receiver that claims an entity for itself.
+"""Exclusive receivers: receivers that claim an entity for themselves.
 
 Owns the present holder of an entity, the rules for the next holder, and the locks given to each holder. A claim has an
-epoch: a receiver with the same or a higher epoch displaces the holder, and one with a lower epoch is refused. While an
-entity is claimed, no other receiver can attach; browsing is still possible.
+epoch: a receiver with the same or a higher epoch displaces the holder, and a receiver with a lower epoch is refused.
+While an entity is claimed, no other receiver can attach; browsing is still possible.
 
 The next holder gets the messages that the previous holder had locked, including deferred messages, even if the previous
 holder closed its link itself. Otherwise, the messages of a host that died would stay locked, and the host that takes
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class ExclusiveReceiver:
-    """Exclusive receiver of one entity, if it has one."""
+    """The claim of an exclusive receiver on one entity, if there is such a claim."""
 
     def __init__(self) -> None:
         """Create the state of an entity without an exclusive receiver."""
@@ -65,7 +65,7 @@ class ExclusiveReceiver:
                 locks.reclaim()
 
     def assign(self, consumer: Consumer, epoch: int, fragments: Sequence[FragmentPort]) -> None:
-        """Make a consumer the holder; locks in these fragments are recorded as the holder's from now on."""
+        """Make a consumer the holder, and record the locks that these fragments give to the holder from now on."""
         self.holder, self.epoch = consumer, epoch
         self._locks = {}
         for fragment in fragments:

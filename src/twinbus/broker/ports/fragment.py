@@ -116,7 +116,7 @@ class DispatcherPort:
 
     @property
     def consumers(self) -> Collection[Consumer]:
-        """All receivers; for a fragment with sessions, those that hold a session or wait for one."""
+        """All receivers; for a fragment with sessions, the receivers that hold a session or wait for a session."""
         raise NotImplementedError
 
     def add(self, consumer: Consumer) -> None:
@@ -135,7 +135,7 @@ class DispatcherPort:
         raise NotImplementedError
 
     def cancel_accept(self, consumer: Consumer) -> bool:
-        """Stop waiting for a session; return False if the receiver already holds one."""
+        """Stop waiting for a session; return False if the receiver already holds a session."""
         raise NotImplementedError
 
     def owns_session_lock(self, session_lock: SessionLock) -> bool:
@@ -233,7 +233,7 @@ class SettlementPort:
     def is_lock_valid(
         self, lock_number: int, session_holder_of: Callable[[bytes], Consumer | None] | None = None
     ) -> bool:
-        """Return whether a lock exists, has not expired and may be settled by the caller, as far as this process knows.
+        """Return whether a lock exists, has not expired and may be used by the caller, as far as this process knows.
 
         Only the receiver that holds a session may settle its messages: `session_holder_of` returns the caller's
         receiver that holds a given session, or None.
@@ -324,7 +324,7 @@ class MessageBrowserPort:
 
 
 class OwnerPort:
-    """The process that owns a fragment; this base class stands for the local process, which never has to be awaited."""
+    """The process that owns a fragment. This base class stands for the local process, for which callers never wait."""
 
     @property
     def is_responsive(self) -> bool:
@@ -418,7 +418,7 @@ class FragmentPort:
         """The local fragment, for operations that run in the owning process (`manage`)."""
         raise NotImplementedError
 
-    # --- its state ----------------------------------------------------------------------------------------------------
+    # --- state --------------------------------------------------------------------------------------------------------
 
     @property
     def is_available(self) -> bool:
@@ -454,7 +454,7 @@ class FragmentPort:
     # --- receivers ----------------------------------------------------------------------------------------------------
 
     def lock_numbers(self, tags: Iterable[bytes]) -> list[int]:
-        """Return the lock numbers of delivery tags or lock tokens, with 0 for each one from an earlier incarnation."""
+        """Return the lock numbers of delivery tags or tokens, with 0 for tags or tokens of an earlier incarnation."""
         raise NotImplementedError
 
     @property

@@ -1,8 +1,10 @@
 """Incoming messages that are stored together, and the policy by which an entity validates them.
 
-batch = IncomingBatch()
-namespace.intake.add_to(batch, payload, message_format, now_ms, queue.validation_policy)
-queue.send(batch, on_done)
+    batch = IncomingBatch()
+    namespace.intake.add_to(batch, payload, message_format, now_ms, queue.validation_policy)
+    queue.send(batch, on_done)
+
+The intake validates each message by the entity's policy, and encodes the message as a record.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ class MultiFragmentReceiver:
             if consumer.is_closed:
                 return
             if is_over:
-                consumer.request_messages()  # offers credit that is released after the drain to all fragments
+                consumer.request_messages()  # offers all fragments the credit that is released after the drain
                 return
             for fragment in local_fragments:  # local messages do not wait for a slow process
                 fragment.dispatcher.dispatch_to(consumer)

@@ -55,7 +55,7 @@ class SendVia(_Message):
 
 
 class AcceptForwarded(_Message):
-    """Store messages forwarded by another entity, each with its sequence number there. Reply: `Done`."""
+    """Store messages forwarded by another entity, each with its sequence number in that entity. Reply: `Done`."""
 
     entity_id: int
     fragment: int
@@ -210,7 +210,8 @@ class GetRuntimes(_Message):
 class AttachConsumer(_Message):
     """Attach a receiver to a fragment; `link_id` is the same for all fragments of the receiver. Reply: `Done`.
 
-    A session receiver names a session or accepts any (None), and gets `SessionGranted` when it holds one.
+    A session receiver names a session, or accepts any session (None). When the receiver holds a session, it gets
+    `SessionGranted`.
     """
 
     consumer_id: int

@@ -65,7 +65,7 @@ class RemoteDispatcher(DispatcherPort):
         )
 
     def cancel_accept(self, consumer: Consumer) -> bool:
-        """Stop waiting for a session; return False if the receiver already holds one."""
+        """Stop waiting for a session; return False if the receiver already holds a session."""
         reservation = self.reservations.get(consumer)
         if reservation is None or reservation.session_lock is not None:
             return False

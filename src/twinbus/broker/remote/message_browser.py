@@ -142,7 +142,7 @@ class _BrowseReservation(CreditReservation):
         *,
         is_bounded: bool = False,
     ) -> None:
-        """Attach a reader to a range (both ends included); if `is_bounded`, it is detached at the end of the range."""
+        """Attach a reader to a range (both ends included). If `is_bounded`, the reader is detached at the end."""
         self._next_sequence = first_sequence
         self._last_sequence = last_sequence
         self._is_bounded = is_bounded

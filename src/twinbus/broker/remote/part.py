@@ -85,7 +85,7 @@ class RemoteTransaction(TransactionPort):
         return []
 
     def schedule(self, records: list[bytes]) -> list[int]:
-        """Never called: scheduled messages are sent to the owner as a request to `$management`."""
+        """Raise AssertionError: scheduled messages are sent to the owner as a request to `$management`."""
         raise AssertionError(records)
 
     def roll_back(self) -> None:
@@ -94,7 +94,7 @@ class RemoteTransaction(TransactionPort):
         self._end(is_committed=False)
 
     def commit(self, sends: list[TransactionSend], on_done: OnDone = ignore) -> None:
-        """Commit the transaction; `on_done` is called when all changes are on disk, or with the error of a rollback."""
+        """Commit the transaction; `on_done` is called when all changes are on disk, or with an error after rollback."""
 
         def handle_reply(outcome: Reply | ServiceBusError) -> None:
             error = outcome if isinstance(outcome, ServiceBusError) else None
@@ -201,7 +201,7 @@ class RemotePart(EntityPart):
     def _send_to_owner(
         self, request: Request, size: int, on_done: OnDone, sequence_numbers: list[int] | None = None
     ) -> None:
-        """Send a request of `size` bytes to the owner; `on_done` is called when its messages are on disk."""
+        """Send a request of `size` bytes to the owner; `on_done` is called when the messages are on disk."""
         store = self._main.store
         store.check_accepts_sends()
 

@@ -144,7 +144,7 @@ class RemoteConsumer:
         return self._credit
 
     def reserve_credit(self, count: int) -> None:
-        """Reserve credit for `count` messages that are delivered after their deletion; a negative count releases it."""
+        """Reserve credit for `count` messages that are delivered after their deletion (negative: release credit)."""
         self._credit -= count
         self._deleting += count
         self._finish_if_drained()

@@ -37,10 +37,10 @@ KEPT_ON_UPDATE: Final = (
     "authorization_rules",
 )
 """Fields that keep their value when an update omits them. Some are fixed at creation. A client with an api-version from
-before partitioning never receives that setting, so it cannot send the setting back. Omitted authorization rules would
-be deleted."""
+before partitioning never receives that setting, so it cannot send the setting back. Authorization rules that an update
+omits would be deleted."""
 _RELATED_FIELDS: Final = ("enable_partitioning",)
-"""Fields that the validity of other fields depends on: the size of a partitioned entity may be its total size."""
+"""Fields that the validity of other fields depends on. Partitioning allows more sizes, for example."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,7 +89,7 @@ SUBSCRIPTION_CODEC: Final = DescriptionCodec(
 
 
 def read_default_rule(root: Element) -> RuleDescription | None:
-    """Return the rule that a new subscription gets instead of the rule that matches all messages, or None."""
+    """Return the first rule of a new subscription, or None if the subscription starts with a rule for all messages."""
     element = envelope.children_by_name(root).get(DEFAULT_RULE_TAG)
     return rule.read(element) if element is not None else None
 

@@ -1,8 +1,8 @@
-"""ATOM envelopes for descriptions, and XML that both families of Azure SDKs can read.
+"""ATOM envelopes for descriptions, and XML that all Azure SDKs can read.
 
 Owns entries, feeds and XML namespaces. Must not know the content of descriptions. The Python SDK reads elements by XML
 namespace. The JavaScript SDK reads elements by tag name as written. So elements are written without prefixes, and
-namespaces as plain attributes, because ElementTree would otherwise generate prefixes.
+namespaces are written as plain attributes, because ElementTree would otherwise generate prefixes.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def _read_entity_path(text: str) -> str | None:
 
 
 def _read_response_duration(text: str) -> int:
-    # A request cannot set a zero duration, but one in a response must not make a whole list unreadable.
+    # A request cannot set a zero duration, but a zero duration in a response must not make a whole list unreadable.
     return durations.parse_duration(text) if text.strip("PTDHMS0.") else 0
 
 
