@@ -192,7 +192,7 @@ class FactoryJournal:
             case SendFailed():
                 self._write_failed(event)
             case ReceiverOpened():
-                # The row is written at once, so that the audit knows which entity lost rows may have been about.
+                # Written at once: if later rows are lost, an audit knows that they may have been about this entity.
                 self._write_row("receiver", event.path, "opened")
                 self._flush_soon()
             case SettledInBulk():

@@ -76,7 +76,7 @@ class MessageSession(MessageReceiver):
     ) -> MessageSession:
         """Accept a session, or the next free one if `session_id` is None.
 
-        Raise OperationTimeout if no session was free within the timeout, SessionCannotBeLocked if another receiver
+        Raise OperationTimeout if no session was free within the timeout, or SessionCannotBeLocked if another receiver
         holds the requested session. With `epoch`, no other receiver gets messages from any session of the entity until
         the namespace has heard nothing from this client for `silence_limit`.
         """

@@ -81,10 +81,10 @@ class Backoff:
         return pause_s if pause_s < left_s else self._short_pause_s(left_s)
 
     def _short_pause_s(self, left_s: float) -> float | None:
-        """Return half of the time left, at most MAX_SHORT_PAUSES times, for a server that asks for a longer delay.
+        """Return half of the remaining time as the pause, because the server asks for a longer pause than that time.
 
-        The last attempt is then made in the last eighth of the time, and a caller that sends in a loop is slowed down
-        for most of its timeout instead of failing at once.
+        Return None after MAX_SHORT_PAUSES such pauses. The last attempt is then made in the last eighth of the time,
+        and a caller that sends in a loop is slowed down for most of its timeout instead of failing at once.
         """
         short_s = left_s / 2
         if self._short_pauses >= MAX_SHORT_PAUSES or short_s < MIN_BUSY_PAUSE_S:

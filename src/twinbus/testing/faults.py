@@ -105,7 +105,7 @@ class Faults:
         if not self._faults:
             return NO_FAULTS
         address, port = server
-        faults: list[tuple[Fault, bool]] = []  # faults, each with whether the server has it
+        faults: list[tuple[Fault, bool]] = []  # faults; True for a fault of the server, False for the client
         for peer in (None, client):
             # A fault of a port replaces the fault of its host.
             fault = self._faults.get(FaultKey(address, port, peer)) or self._faults.get(FaultKey(address, None, peer))

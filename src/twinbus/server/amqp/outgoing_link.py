@@ -104,7 +104,7 @@ class OutgoingLink:
             self._accept()
             receiver.add(self)
             return
-        receiver.add(self)  # another process may know of a claim, so the link is accepted only after its response
+        receiver.add(self)  # accepted after the responses of the other owners, which may know of a claim
         fragment = receiver.fragments[0]
         fragment.timers.call_at(self._clock.monotonic_s() + OWNER_TIMEOUT_S, self._accept)
 

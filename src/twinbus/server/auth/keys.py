@@ -86,9 +86,8 @@ class KeyRing:
     def load(cls, file: Path, *, create_missing: bool = True) -> KeyRing:
         """Return the keys in `file`.
 
-        If `file` is missing and `create_missing` is True, create `file` with a new root key.
-
-        Raise StartError if the file cannot be trusted.
+        If `file` is missing and `create_missing` is True, create `file` with a new root key. Raise StartError if the
+        file cannot be trusted.
         """
         if create_missing and not file.exists() and not file.is_symlink():
             rule = key_file.new_rule(ROOT_KEY_NAME, ("Manage", "Send", "Listen"), dt.datetime.now(dt.UTC))

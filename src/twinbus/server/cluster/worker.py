@@ -192,7 +192,7 @@ class Worker:
             return await self._serve(start)
         except StartError as error:
             self._connection.notify(Failed(str(error)))
-            await asyncio.sleep(0.1)  # time to write the notice
+            await asyncio.sleep(0.1)  # until the notice is written to the socket
             return 1
 
     async def _serve(self, start: Start) -> int:

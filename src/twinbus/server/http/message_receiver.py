@@ -59,13 +59,13 @@ class PendingDeletion:
 
     async def commit(self) -> None:
         """Delete the message after the response was written. A caller that has disconnected since may have read it."""
-        with suppress(ServiceBusError):  # its store is down, so the message is delivered again when the store is back
+        with suppress(ServiceBusError):  # the store is down; when it is back, the message is delivered again
             await wait_until_done(self._transaction.commit)
 
     def roll_back(self) -> None:
         """Release the message, which the caller has not seen."""
         self._transaction.roll_back()
-        with suppress(ServiceBusError):  # its store is down, and the lock is lost with it
+        with suppress(ServiceBusError):  # the store is down, and has lost the lock
             self._fragment.settlement.release(self._lock_numbers, ignore)
 
 
@@ -141,7 +141,7 @@ class HttpReceiver:
         if self._outcome.done() and not self._outcome.cancelled() and self._outcome.exception() is None:
             delivery = self._outcome.result()
             if delivery is not None:
-                with suppress(ServiceBusError):  # its store is down, and the lock is lost with it
+                with suppress(ServiceBusError):  # the store is down, and has lost the lock
                     fragment = self._multi_receiver.fragment_of_tag(delivery[1])
                     fragment.settlement.release(fragment.lock_numbers([delivery[1]]), ignore)
 
@@ -166,9 +166,9 @@ class HttpReceiver:
         self._reserved_credit += count
 
     def deliver(self, deliveries: list[Delivery]) -> int:
-        """Take the first message and return 1.
+        """Take the first message and return 1, or return 0 if this receiver is closed.
 
-        Return 0 if closed, because another process may still be sending messages.
+        A message can arrive after `close`, because another process may have sent it before.
         """
         if self.is_closed:
             return 0

@@ -56,7 +56,7 @@ class ReportPage(NamedTuple):
 
 
 class ReportStore:
-    """The reports of a namespace, in memory."""
+    """The reports that paired clients sent to this namespace, in memory."""
 
     def __init__(self, clock: Clock, timers: Timers) -> None:
         """Create an empty store."""

@@ -64,9 +64,9 @@ class StoreManager:
         min_free_bytes: int,
         owner_of: Callable[[int], PeerClient | None] = lambda _: None,
     ) -> None:
-        """Create a manager without opening a store. `owner_of` returns the client for the process that owns a store.
+        """Create a manager without opening a store.
 
-        `owner_of` returns None for this process's own stores.
+        `owner_of` returns the client for the process that owns a store, or None for this process's own stores.
         """
         self._namespace = namespace
         self._backend = backend

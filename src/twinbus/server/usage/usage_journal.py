@@ -44,9 +44,9 @@ class UsageJournal:
         self._partial_file.rewind()
 
     def append_partial(self, rows: list[UsageRow], minute: int) -> None:
-        """Write changes within a minute; they survive if the process is killed.
+        """Append the changes of an unfinished minute, so that they survive if the process is killed.
 
-        If an OSError is raised, the partial minute is discarded.
+        If the write fails, discard the partial minute and raise OSError.
         """
         self._open_hour(minute)
         frame = write_frame(rows)

@@ -195,8 +195,8 @@ class FragmentOutages:
     def take_turn(self, fragment_numbers: set[int], *, is_split: bool) -> ParkingTurn | None:
         """Return a turn to park messages for some fragments, or None if they can be parked at once.
 
-        `is_split`: other messages of the batch go to the primary first. Other sends need no turn to stay in order,
-        unless such a batch is ahead of them.
+        `is_split` is True for a batch of which some messages go to the primary first. All other sends need a turn only
+        if such a batch is ahead of them.
         """
         if not is_split and not any(turn.fragment_numbers & fragment_numbers for turn in self.turns):
             return None

@@ -144,7 +144,7 @@ class Reports(ClientEntity):
 
     async def _report(self) -> None:
         queues = self._pairing.rotation.queues
-        if not queues:  # unprotected: the right to send to a backlog queue is what authorizes a report
+        if not queues:  # without a backlog queue to send to, the report would not be authorised
             return
         try:
             async with asyncio.timeout(REPORT_TIMEOUT_S):

@@ -314,8 +314,8 @@ class BacklogConsumer:
     def has_exclusive_access(self) -> bool:
         """Return whether the lease on the queue is definitely valid (`client.amqp.lease`).
 
-        After a silence, another host may drain the queue and hold the same messages. Therefore no message is sent,
-        deferred or dead-lettered until the lease is valid again.
+        If the lease may have expired, another host may be draining the queue and holding the same messages. Therefore
+        no message is sent, deferred or dead-lettered until the lease is valid again.
         """
         link = self._link
         if link.failure is not None:

@@ -222,9 +222,9 @@ def parse_disposition(arguments: Arguments) -> tuple[Disposition, dict[str, obje
 
 
 def held_lock_numbers(context: RequestContext, arguments: Arguments) -> list[int]:
-    """Return the numbers of the named locks.
+    """Return the sequence numbers of the messages whose locks the request names.
 
-    Raise MessageLockLost or SessionLockLost if the caller does not hold a lock.
+    Raise MessageLockLost or SessionLockLost if the caller does not hold one of the locks.
 
     A token is enough to settle a message, from any connection. A message in a session can only be settled by the
     connection that holds the session; the request need not name the session, but a wrong name is refused.
