@@ -43,7 +43,7 @@ _PYTHON_ERROR_LINE: Final = re.compile(r"^(?:[\w.]+\.)?([A-Z]\w+(?:Error|Excepti
 
 
 class RoundFailed(Exception):
-    """A round that Spark gave up on. The text is the reason without the stack trace."""
+    """The failure of a round whose job Spark gave up. The text is the reason without the stack trace."""
 
 
 class Round:
