@@ -90,7 +90,7 @@ class JournalFilter:
     """Namespaces whose rows count (default: all)."""
     has_transactions: bool = True
     has_cancellations: bool = True
-    """`has_transactions` and `has_cancellations`: whether the journals contain any. If not, fewer rows are read."""
+    """`has_transactions` and `has_cancellations`: whether journals contain such rows. If not, fewer rows are read."""
 
 
 class Evidence:

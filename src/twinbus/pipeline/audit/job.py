@@ -57,7 +57,7 @@ class AuditSettings:
     """Journal folders written by senders, receivers and syphons."""
     captures: Sequence[str] = ()
     capture_names: Sequence[str] = ()
-    """Names of the primary in captures (default: the name that captures use by default)."""
+    """Names of the primary in captures (default: derived from the host name, as in a capture)."""
     primary: NamespaceAccess | None = None
     """Access to the primary. Without this access, entities are not inspected."""
     primary_admin: NamespaceAccess | None = None

@@ -269,7 +269,7 @@ class SparkSyphon:
             return round_end or RoundEnd(RoundEndKind.ROUTINE, "all tasks have ended")
 
     async def _add_round_to_report(self, parked: Mapping[str, int] | None, round_end: RoundEnd) -> None:
-        """Add a round to the report, and write its rows if the user gave a location."""
+        """Add a round to the report, and write the rows of this round if the user gave a location."""
         assert self._round is not None
         rows = self._round.counts.rows(parked, round_end.reason)
         self._round = None
