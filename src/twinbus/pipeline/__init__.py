@@ -26,7 +26,7 @@ def register(spark: SparkSession) -> None:
     from twinbus.pipeline.data_source import ServiceBusDataSource  # noqa: PLC0415  # needs PySpark, as the caller does
     from twinbus.pipeline.spark import register_data_source  # noqa: PLC0415
 
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")  # Spark refuses pushdown otherwise
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")  # otherwise Spark rejects `pushFilters`
     register_data_source(spark, ServiceBusDataSource)
 
 

@@ -48,7 +48,7 @@ class ColumnBuffers:
     def __init__(self, *, with_properties: bool = True) -> None:
         """Create empty buffers.
 
-        If `with_properties` is False, application properties are read for dead-letter reasons only, and not kept.
+        If `with_properties` is False, only the dead-letter reason and description are read from application properties.
         """
         self.row_count = 0
         self.body_bytes = 0
@@ -57,7 +57,7 @@ class ColumnBuffers:
         self.body: list[bytes | None] = []
         self.body_type: list[str | None] = []
         self.has_other_body_types = False
-        """Whether any body is something other than AMQP data sections."""
+        """Whether any message has no body, or a body that does not consist of AMQP data sections."""
         self.message_id: list[str | None] = []
         self.enqueued_time_us: list[int | None] = []
         self.sequence_number: list[int] = []

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 BODY: Final = "body"
 PROPERTIES: Final = "properties"
 SOURCE_ID: Final = "sourceId"
-"""Column that identifies the message a row was read from; see `source_ids`."""
+"""Column that identifies the message from which a row was read; see `source_ids`."""
 PROPERTY_DDL: Final = (
     "struct<type: string, string: string, long: bigint, double: double, boolean: boolean, "
     "timestamp: timestamp, binary: binary>"
@@ -92,7 +92,10 @@ SCHEMA: Final = pa.schema([(name, _ARROW_TYPES.get(kind, _PROPERTIES_TYPE)) for 
 
 
 def record_batch(payloads: Iterable[bytes], fragment: int, *, with_properties: bool = True) -> pa.RecordBatch:
-    """Convert encoded messages from one fragment to a record batch. Without properties, their column is null."""
+    """Convert encoded messages from one fragment to a record batch.
+
+    If `with_properties` is False, the column `properties` is null.
+    """
     rows = ColumnBuffers(with_properties=with_properties)
     for payload in payloads:
         rows.add(payload)

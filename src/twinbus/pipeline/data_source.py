@@ -2,8 +2,9 @@
 
     spark.read.format("servicebus").option("connectionString", text).option("entity", "orders").load()
 
-Owns the interface that Spark calls; `source` and `sink` do the work. Spark recreates the data source, its readers and
-its writers in several processes and pickles these objects in between, so the objects hold only options.
+Owns the interface that Spark calls; `source` implements reading, and `sink` implements writing. Spark recreates the
+data source, its readers and its writers in several processes and pickles these objects in between, so the objects hold
+only options.
 """
 
 from __future__ import annotations

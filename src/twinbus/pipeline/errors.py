@@ -1,7 +1,7 @@
 """The error that a job reports to its user.
 
-Owns `PipelineError`. Commands show its text without a traceback, so the text says what failed, with which value, and
-what to do.
+Owns `PipelineError`. Commands print the text of a PipelineError without a traceback, so the text says what failed, with
+which value, and what to do.
 """
 
 from __future__ import annotations

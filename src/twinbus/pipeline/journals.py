@@ -34,7 +34,7 @@ PARTITION_BYTES: Final = 64 * 1024 * 1024
 """Size of a partition: smaller files share a partition, and a larger file has its own partition."""
 _SPARK_TYPES: Final = {pa.string(): "string", pa.int64(): "bigint"}
 _TIMESTAMP_TYPE: Final = pa.timestamp("us", tz="UTC")
-"""Spark's timestamp type; a journal has milliseconds."""
+"""Spark's timestamp type, in microseconds. Times in journals are in milliseconds, and are converted to this type."""
 ROW_SCHEMA: Final = pa.schema(
     [pa.field(field.name, _TIMESTAMP_TYPE if pa.types.is_timestamp(field.type) else field.type) for field in SCHEMA]
     + [pa.field("file", pa.string())]
@@ -47,7 +47,7 @@ class JournalFile:
 
     path: Path
     run_id: str
-    """The process, and the journal within that process, that wrote the file."""
+    """Id of the process that wrote the file, and of the journal within this process."""
     file_number: int
     """Number of the file in its run, starting at 1."""
     size: int

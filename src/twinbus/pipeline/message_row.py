@@ -1,8 +1,8 @@
 """One message from a browse link, split into the values of its columns.
 
-Owns the mapping from a message's bytes to columns. Layouts that twinbus and common clients write are read in one pass
-by offsets, and all other layouts with `Message`. This code runs 100,000 times a second, so it creates no
-BrokeredMessage. Knows nothing of Arrow: `columns` builds record batches from rows.
+Owns the mapping from a message's bytes to columns. Messages in the layouts that twinbus and common clients write are
+decoded in one pass over the bytes; all other messages are decoded with `Message`. This code runs 100,000 times a
+second, so it creates no BrokeredMessage. Knows nothing of Arrow: `columns` builds record batches from rows.
 """
 # ruff: noqa: PLR2004  # 0x70 is an AMQP uint, and 10 the index of the session id in the properties
 
@@ -291,7 +291,7 @@ def _value_or_absent(value: int | None) -> int:
 
 
 def _to_microseconds(milliseconds: int) -> int | None:
-    """Convert to microseconds. Return None if the time is missing (-1) or outside the years 1 to 9999."""
+    """Convert a time to microseconds. Return None if the time is missing (-1) or outside the years 1 to 9999."""
     if milliseconds == _ABSENT or not MIN_TIMESTAMP_MS <= milliseconds <= MAX_TIMESTAMP_MS:
         return None
     return milliseconds * 1000

@@ -55,11 +55,14 @@ if TYPE_CHECKING:
 
 FIELDS: Final = ("type", "string", "long", "double", "boolean", "timestamp", "binary")
 PropertyEntry: TypeAlias = "tuple[str, str | None, int | None, float | None, bool | None, int | None, bytes | None]"
-"""The values of `FIELDS`, in that order; the timestamp is in microseconds since 1970."""
+"""The values of the fields in `FIELDS`, in the same order; the timestamp is in microseconds since 1970."""
 
 MIN_TIMESTAMP_MS: Final = -62_135_596_800_000
 MAX_TIMESTAMP_MS: Final = 253_402_300_799_999
-"""Range of Python's datetime, to which collected rows are converted: the years 1 to 9999."""
+"""`MIN_TIMESTAMP_MS` and `MAX_TIMESTAMP_MS` limit times to the years 1 to 9999.
+
+Spark converts the times in collected rows to Python's datetime, which has this range.
+"""
 _LONG_END: Final = 2**63
 _INTEGER_TYPES: Final[dict[type, str]] = {
     int: "long",

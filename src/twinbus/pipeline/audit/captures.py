@@ -3,10 +3,10 @@
 Owns the choice of files that count, and the gaps in a capture. `capture` owns the files and manifests. Another
 namespace may have an entity with the same name, so only captures under the names of the audited namespace count.
 
-| finding | unknown |
+| finding | messages whose outcome may be unknown |
 |---|---|
-| a manifest whose file is missing or has another size | the file's messages, enqueued no later than its last message |
-| a gap between two manifests of a fragment | the missing messages, enqueued before the next file's last message |
+| a manifest whose file is missing or has another size | messages enqueued no later than the file's last message |
+| a gap between two manifests of a fragment | messages enqueued no later than the last message of the next file |
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class CapturedFiles:
 
 
 def find_captured_files(folders: Sequence[str], namespaces: Collection[str]) -> CapturedFiles:
-    """Find the captures of a namespace by its names. Raise PipelineError if a folder contains no such captures."""
+    """Find the captures of the namespace with these names. Raise PipelineError if a folder contains none."""
     captured = CapturedFiles()
     for uri in folders:
         folder = Folder(uri)

@@ -88,7 +88,7 @@ def empty_contents(spark: SparkSession) -> DataFrame:
 
 
 def read_contents(spark: SparkSession, access: NamespaceAccess, locations: Sequence[str]) -> DataFrame:
-    """Read the messages at these locations now. The result is checkpointed, so they are read only once."""
+    """Read the messages at these locations now. The result is checkpointed, so that messages are read only once."""
     if not locations:
         return empty_contents(spark)
     register_data_source(spark, ContentsDataSource)

@@ -5,18 +5,18 @@ the destination.
 
 | what | from | meaning |
 |---|---|---|
-| sent | journals | a successful send: sent, scheduled, parked or spooled; or committed |
-| perhaps | journals | a send, or the commit of its transaction, without a response |
-| outside | journals | a send as in the two rows above, outside the audited period |
+| sent | journals | a successful send (sent, scheduled, parked or spooled), or a send in a committed transaction |
+| perhaps | journals | a send without a response, or a send in a transaction whose commit had no response |
+| outside | journals | a send of one of these two kinds, outside the audited period |
 | not sent | journals | a send that failed or was rolled back |
 | from spool | journals | a spooled message was sent from the spool; the application sent it once |
 | moved | journals | a syphon moved the message to the primary |
 | completed | journals | a receiver completed the message, or received and deleted it |
 | tried | journals | a receiver tried to complete the message, with unknown outcome |
-| seen | journals | a receiver had the message and did something else |
+| seen | journals | a receiver received the message, but neither tried to complete it nor dead-lettered it |
 | dead-lettered | journals | a receiver dead-lettered the message; `number` is its original number |
 | dead letter | journals, captures | the message was in a dead-letter queue; `number` is its number there |
-| refused | journals | a syphon dead-lettered the message, or a spool set it aside |
+| refused | journals | a syphon dead-lettered the message, or a spool refused it |
 | cancelled | journals | the message was scheduled and then cancelled |
 | captured | captures | the message was at the destination |
 | here | inspection | the message is at the destination, or in transit to it |
@@ -85,12 +85,12 @@ class JournalFilter:
 
     since: dt.datetime | None
     until: dt.datetime
-    """Period of the audited sends."""
+    """`since` and `until` limit the period of the audited sends."""
     namespaces: Collection[str] = ()
     """Namespaces whose rows count (default: all)."""
     has_transactions: bool = True
     has_cancellations: bool = True
-    """Whether journals contain transactions and cancellations; if not, fewer rows are read."""
+    """`has_transactions` and `has_cancellations`: whether journals contain such rows. If not, fewer rows are read."""
 
 
 class Evidence:
@@ -105,7 +105,7 @@ class Evidence:
         routes = [(_SENT_TO, entity, destination, None, at) for at, (entity, destination) in enumerate(topology.routes)]
         columns = "means string, key string, destination string, role string, route int"
         self._routes = f.broadcast(spark.createDataFrame([*locations, *routes], columns))
-        """Map from paths to destinations, for entities that were sent to and for locations where messages are found."""
+        """Map from paths to destinations: paths of entities to which messages were sent, and paths of locations."""
 
     def from_journals(self, rows: DataFrame, journal_filter: JournalFilter) -> DataFrame:
         """Return evidence from client journals."""
@@ -205,7 +205,10 @@ def _cancellations(rows: DataFrame, routed_rows: DataFrame) -> DataFrame:
 
 
 def _with_transaction_outcome(rows: DataFrame, *, has_transactions: bool) -> DataFrame:
-    """Add the outcome of each row's transaction: `committed` without a transaction, `unknown` if not recorded."""
+    """Add the outcome of each row's transaction.
+
+    The outcome is `committed` for rows without a transaction, and `unknown` if no outcome was recorded.
+    """
     in_transaction = f.coalesce(f.col("reason"), f.lit("")).like(_TRANSACTION_PATTERN)
     is_over = f.col("kind") == "transaction"
     if not has_transactions:

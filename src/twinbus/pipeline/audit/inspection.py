@@ -1,8 +1,8 @@
-"""Inspection of the namespaces: entities, and the messages that are now in entities and in the backlog.
+"""Inspection of the namespaces: their entities, and the messages that are now in entities and in backlog queues.
 
 Owns the order of inspection: first the backlog, then entities, then dead-letter queues. Messages move in the same
-direction, so a message that moves during the inspection is seen before or after its move. Finally, the inspection waits
-until live journals contain everything that was settled before the inspection.
+direction, so a message that moves during the inspection is found before or after its move. Finally, the inspection
+waits until live journals contain all settlements that were made before the inspection.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class JournalScope:
     """Entities and backlog queues that appear in journals."""
 
     entities: frozenset[str]
-    """Entities that messages were sent to."""
+    """Entities to which messages were sent."""
     settled_entities: frozenset[str]
-    """Entities that messages were received from."""
+    """Entities from which messages were received."""
     backlog_queues: frozenset[str]
     """Backlog queues that were used."""
 
@@ -94,7 +94,7 @@ class Inspection:
 
 
 async def check_access(settings: AuditSettings) -> None:
-    """Connect to each given namespace. Raise ServiceBusError if one is unreachable or rejects the key."""
+    """Connect to each given namespace. Raise ServiceBusError if a namespace is unreachable or rejects the key."""
     for access in (settings.primary, settings.secondary):
         if access is not None:
             async with access.create_factory() as factory:

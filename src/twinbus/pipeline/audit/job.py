@@ -4,7 +4,7 @@
         result = run_audit(spark, AuditSettings(journals=["audit"], primary=..., covered_entities=["*"]))
 
 Owns the order of steps: the inspection comes first. Journals and captures are read after the inspection, so that they
-contain everything settled before the inspection. Sends made after the inspection began are not audited.
+contain all settlements that were made before the inspection. Sends made after the inspection began are not audited.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class AuditSettings:
     """Journal folders written by senders, receivers and syphons."""
     captures: Sequence[str] = ()
     capture_names: Sequence[str] = ()
-    """Names of the primary in captures (default: the name that captures use by default)."""
+    """Names of the primary in captures (default: derived from the host name, as in a capture)."""
     primary: NamespaceAccess | None = None
     """Access to the primary. Without this access, entities are not inspected."""
     primary_admin: NamespaceAccess | None = None
@@ -70,7 +70,7 @@ class AuditSettings:
     """Addresses of the primary in journals; rows from other namespaces are ignored (default: all rows count)."""
     since: dt.datetime | None = None
     until: dt.datetime | None = None
-    """Period in which the audited sends were made, which ends no later than the inspection begins."""
+    """`since` and `until` limit the period of the audited sends, which ends no later than the inspection begins."""
     max_clock_skew_s: float = 5.0
     """Maximum difference between the clocks of all machines."""
     live_journal_timeout_s: float = LIVE_JOURNAL_TIMEOUT_S
@@ -155,8 +155,8 @@ def judge_all(
 def judge(evidence: DataFrame, destinations: DataFrame) -> DataFrame:
     """Return every message with its verdict.
 
-    A message is left out at a destination where it may be absent and was not found. If this is true at all
-    destinations, the message is returned once.
+    There is a row for each destination of a message. If the message may be absent from a destination and was not found
+    there, this row is left out. If all rows of a message would be left out, one row is returned.
     """
     facts = compute_facts(evidence, destinations).withColumn(
         "is_told", f.expr(f"found > 0 or seen_and_gone > 0 or not ({_NOT_REQUIRED})")

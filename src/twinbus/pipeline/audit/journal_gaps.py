@@ -1,10 +1,10 @@
 """Gaps in journals: a journal was cut off, is still being written, lost rows, or lacks a file.
 
 Owns the detection of gaps. A *run* is everything that one journal wrote, in files numbered from 1; the first row says
-that the run began, and the last row that it ended. A gap may hide settlements at the entities that the run had
-receivers for. If rows that announce receivers may be missing too, the gap may hide settlements at any entity.
+that the run began, and the last row that it ended. A gap may hide settlements in the entities for which the run had
+receivers. If rows that announce receivers may also be missing, the gap may hide settlements in any entity.
 
-| finding | unknown |
+| finding | what is unknown |
 |---|---|
 | the last row is not `ended` | settlements after that row, for as long as the process may have run |
 | a `rows lost` row | settlements before that row |
@@ -68,7 +68,7 @@ class JournalFileFacts:
     has_cancellations: bool
     received_from: frozenset[str]
     bulk_settlements: frozenset[tuple[str, dt.datetime]]
-    """Entities with bulk deletions or completions, and the time of the last one."""
+    """Entities with bulk deletions or completions, each with the time of the last of them."""
 
 
 @dataclass
@@ -220,7 +220,7 @@ def _gaps_of_run(
 
 
 def bulk_gaps(facts: Iterable[JournalFileFacts]) -> list[EvidenceGap]:
-    """Return gaps for bulk deletions and completions, whose messages are unknown."""
+    """Return gaps for bulk deletions and completions, because journals do not say which messages were settled."""
     return [
         EvidenceGap(
             key, MIN_TIME, until, f"messages of '{key}' were deleted or completed in bulk until {_format_time(until)}"
@@ -232,7 +232,7 @@ def bulk_gaps(facts: Iterable[JournalFileFacts]) -> list[EvidenceGap]:
 def wait_for_live_journals(
     folders: Sequence[Path | str], timeout_s: float, on_progress: Callable[[int], None]
 ) -> dict[str, dt.datetime]:
-    """Wait until every live journal has written more rows, which then include all settlements before the call.
+    """Wait until every live journal has written further rows, and so contains all settlements before the call.
 
     A journal that has not ended and writes nothing for `timeout_s` is not live. `on_progress` is called with the number
     of journals still to wait for. Return the live journals, each with the time up to which all its rows are written.

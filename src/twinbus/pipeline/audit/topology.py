@@ -49,7 +49,7 @@ class MessageLocation:
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """A queue or subscription that keeps messages until they are received. None means unknown."""
+    """A queue or subscription that keeps messages until they are received. A field that is None is unknown."""
 
     path: str
     exists: bool = True
@@ -97,7 +97,7 @@ class NamespaceEntities:
 
 
 async def read_namespace(manager: NamespaceManager, entities: Iterable[str]) -> NamespaceEntities:
-    """Ask a namespace for all entities that can matter to messages sent to `entities`."""
+    """Read from a namespace all entities that a message to one of `entities` can reach."""
     queues = {canonical_key(info.path): info async for info in manager.get_queues()}
     topics = {canonical_key(info.path): info async for info in manager.get_topics()}
     wanted = {canonical_key(info) for info in entities} | {

@@ -54,7 +54,7 @@ class CapturedEntity:
         self._windows: dict[int, Window] = {}
         self._histories: dict[int, FragmentHistory] = {}
         self._next_uncovered: dict[int, int] = {}
-        """First sequence number after the last file of each fragment. Later numbers need not exist."""
+        """First sequence number after the last file of each fragment. A message with this number need not exist."""
         self._uncompleted_up_to: dict[int, int] = {}
         """Sequence number up to which each fragment is captured but not yet completed."""
         self._naming_lock = asyncio.Lock()

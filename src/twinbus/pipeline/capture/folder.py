@@ -143,7 +143,7 @@ def _fsync(path: str) -> None:
 
 
 def _fsync_folders(path: str, root: str) -> None:
-    """Sync a folder and its parents up to the root, because a new folder exists durably only in a synced parent."""
+    """Sync a folder and its parents up to the root, because a new folder is durable only if its parent is synced."""
     while path.startswith(root) and path != root:
         _fsync(path)
         path = posixpath.dirname(path)

@@ -1,4 +1,4 @@
-"""The manifest of a captured file: the file's contents and the part of the log that it covers.
+"""The manifest of a captured file: the file's contents, and the part of the log that the file covers.
 
 Owns the fields, their JSON format, the names of captured files, and the search for a fragment's last file. The first
 eight fields are the same as in Event Hubs Capture. A file counts only if it has a manifest: a fragment's manifests

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 ROW_GROUP_BYTES: Final = 16 * 1024 * 1024
 """Size of a row group, which is buffered in memory by the writer and read as a unit by readers."""
 _PIECES_PER_FILE: Final = 20
-"""A file exceeds its limit by at most this fraction."""
+"""Number of slices in which a file is written; a file exceeds its limit by at most one slice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ class TaskReport:
     """Last sequence number that the files cover."""
     number_count: int = 0
     message_bytes: int = 0
-    """Number of sequence numbers in the window, and total message size."""
+    """`number_count` and `message_bytes`: number of sequence numbers in the window, and total message size."""
     failure: str | None = None
     """Reason for the failure, or None."""
     is_permanent: bool = False

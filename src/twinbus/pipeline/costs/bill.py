@@ -1,8 +1,9 @@
 """The bill for a month: its terms, the cost of quantities under a tariff, and the average cost of an operation.
 
 Owns the sums and the arithmetic of tiers, connections, bandwidth, Premium and Basic. Amounts are integers and decimals;
-only `round_to_cent` rounds, for display. Needs no Spark. Operations in all namespaces are billed together. Within a
-month all operations have the same average cost, because no single namespace is responsible for reaching a tier.
+only `round_to_cent` rounds, for display. Needs no Spark. Operations in all namespaces are billed together. Each
+operation in a month has the average cost of all operations in that month, because the tiers apply to the sum of all
+namespaces.
 """
 
 from __future__ import annotations
@@ -38,7 +39,10 @@ class BillingTerms:
     model: Model = Model.OPERATION
     bills_failed: bool = True
     egress_percent: Decimal = Decimal(0)
-    """Percentage of bytes received by applications that leave the region. A syphon's received bytes always do."""
+    """Percentage of the bytes received by applications that leave the region.
+
+    All bytes that a syphon receives leave the region.
+    """
     period: Period = Period.DAY
     since: dt.datetime | None = None
     until: dt.datetime | None = None
@@ -53,7 +57,7 @@ _CENT: Final = Decimal("0.01")
 
 
 def operations_cost(tariff: Tariff, operations: int) -> Decimal:
-    """Return the cost of a month's operations under Standard, without the base charge (C10)."""
+    """Return the cost of a month's operations under Standard, without the base charge."""
     cost, tier_start = ZERO, tariff.included_operations
     for tier in tariff.tiers:
         tier_end = operations if tier.up_to is None else min(operations, tier.up_to)
@@ -71,7 +75,7 @@ def connections_cost(tariff: Tariff, hourly_connection_peaks: int) -> Decimal:
 
 
 def egress_cost(tariff: Tariff, size_bytes: int) -> Decimal:
-    """Return the cost of bytes that leave a region (C11)."""
+    """Return the cost of bytes that leave a region."""
     return _EXACT_CONTEXT.divide(size_bytes * tariff.egress_per_gb, Decimal(tariff.bytes_per_gb))
 
 

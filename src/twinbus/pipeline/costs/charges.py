@@ -1,9 +1,9 @@
 """The two charge models.
 
-*Document's model*: sends, receives and receives that find nothing are charged. *Operation model*: every call is
-charged, including completing, renewing, peeking and managing.
+*Document's model* (the model of Microsoft's document on paired namespaces): sends, receives, and receives that return
+no message are charged. *Operation model*: every call is charged, including completing, renewing, peeking and managing.
 
-Owns counts in both models, the charges for one message, and the names of the stages.
+Owns the charges for messages, polls and pings in both models, and the names of the stages.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def send_charges(size_bytes: int) -> Charges:
 
 
 def receive_charges(size_bytes: int, *, is_peek_lock: bool = True) -> Charges:
-    """Return the charges for receiving one message. With peek-lock, completion is another operation (C03)."""
+    """Return the charges for receiving one message. With peek-lock, the completion is an additional operation."""
     units = units_of(size_bytes)
     return Charges(units, units + is_peek_lock)
 
@@ -105,7 +105,7 @@ def parked_message_charges(
     subscriptions: int | None = None,
     is_peek_lock: bool = True,
 ) -> dict[Stage, Charges]:
-    """Return the charges for one parked message by stage (C07).
+    """Return the charges for one parked message by stage.
 
     `parking_bytes` is the additional size of the parked message, `returned_bytes` the additional size of the message
     returned to the primary. The syphon always receives with peek-lock; `is_peek_lock` applies to the application.
@@ -120,22 +120,22 @@ def parked_message_charges(
 
 
 def idle_syphon_charges(queues: int, hosts: int, poll_minutes: int, days: int) -> Charges:
-    """Return the charges for receives that find nothing (C05)."""
+    """Return the charges for the polls of an idle syphon, which return no messages."""
     polls = queues * hosts * (days * 1_440 // poll_minutes)
     return Charges(polls, polls)
 
 
 def ping_charges(outage_seconds: int, interval_seconds: int, *, entities: int, clients: int, factories: int) -> Charges:
-    """Return the charges for the pings during one outage, all of which fail (C06)."""
+    """Return the charges for the pings during one outage, all of which fail."""
     count = outage_seconds // interval_seconds * entities * clients * factories
     return Charges(count, count)
 
 
 def syphon_start_charges(queues: int, hosts: int, starts: int) -> Charges:
-    """Return the charges for peeking for deferred messages, which each pump does on startup."""
+    """Return the charges for the peek for deferred messages that each pump makes on startup."""
     return Charges(0, queues * hosts * starts)
 
 
 def pairing_start_charges(processes: int, missing_queues: int) -> Charges:
-    """Return the charges for listing backlog queues once per process and creating missing queues (C08)."""
+    """Return the charges for listing the backlog queues once per process, and for creating missing backlog queues."""
     return Charges(0, processes + missing_queues)

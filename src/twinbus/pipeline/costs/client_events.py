@@ -1,4 +1,4 @@
-"""Events from client journals that usage does not contain: outages, unreceived pings, destinations of parked messages.
+"""Client journal events that are not in the usage: outages, pings that no server got, destinations of parked messages.
 
 Owns the journal rows that matter for costs, the detection of outages, and the mapping of addresses to namespaces. A
 journal has a row for each message, so rows are first summed by minute, in one pass.
@@ -47,7 +47,7 @@ class ParkedShares:
 
 
 def unreceived_pings(rows: DataFrame, client_events: ClientEvents, period: Period) -> DataFrame:
-    """Return pings that clients sent and no server counted: nearly all pings to an unavailable entity (C09)."""
+    """Return pings that clients sent but no server counted: nearly all pings to an unavailable entity."""
     by = ["period", "namespace", "root"]
     sent = (
         client_events.counted.where("outcome = 'pinged'")
@@ -56,7 +56,8 @@ def unreceived_pings(rows: DataFrame, client_events: ClientEvents, period: Perio
         .groupBy(*by, "client")
         .agg(functions.sum("messages").alias("sent"), functions.first("entity").alias("entity"))
     )
-    # A server uses another name for a client that gives no name, so pings are compared for all clients together.
+    # If a client sends no client id, the server counts its pings under another name, so pings are compared for all
+    # clients together.
     all_clients = sent.groupBy(*by).agg(functions.sum("sent").alias("all_sent"))
     received = rows.where("kind = 'ping'").groupBy(*by).agg(functions.sum("messages").alias("heard"))
     unreceived = sent.join(all_clients, by).join(received, by, "left")
@@ -250,7 +251,7 @@ def _guess_namespace(address: str, namespaces: set[str], primaries: set[str]) ->
 
 
 def _outages_by_client(rows: DataFrame) -> DataFrame:
-    """Return the outages each client saw, from the first event that an entity is down until the entity's recovery."""
+    """Return the outages that each client saw, from the first report of an entity as down until its recovery."""
     by_client = Window.partitionBy("namespace", *_CLIENT_KEY)
     in_order = by_client.orderBy("time")
     last_seen = Window.partitionBy("address", "client")

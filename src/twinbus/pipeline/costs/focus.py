@@ -1,7 +1,8 @@
 """Charges as FOCUS rows, the format that cloud cost tools read (FinOps Open Cost and Usage Specification, 1.2).
 
-Owns the columns and their values; custom columns begin with `x_`. A row is the charge for one client at one entity in a
-period, by kind of operation. Each month has other rows for the base charge, connections, and data that left the region.
+Owns the columns and their values; custom columns begin with `x_`. A row is the charge for one kind of operation of one
+client on one entity in a period. Each month has other rows for the base charge, connections, and data that left the
+region.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Usage rows summed by period and split into one row per kind of operation.
 
-Owns the usage columns of each kind, the count of each kind in the two models, and the properties derived from an
+Owns the usage columns of each kind, the charges for each kind in the two models, and the properties derived from an
 entity's path. Everything runs inside Spark. The results of `sum_usage` are small.
 """
 

@@ -54,7 +54,7 @@ class Outage:
 
 
 def read_outages(account: BillingAccount) -> tuple[tuple[Outage, ...], int, int]:
-    """Return the most expensive outages, the number of all outages, and the number of messages parked outside them."""
+    """Return the most expensive outages, the number of outages, and the number of messages parked outside outages."""
     assert account.client_events is not None
     outages = _with_counts(merge_outages(account.client_events.outages), account.client_events.counted).persist(
         StorageLevel.DISK_ONLY

@@ -1,7 +1,7 @@
 """The cost report: a small summary of all charges.
 
 Owns the queries on a billing account. Results are small for accounts of any size: the most expensive entities and
-outages are listed, all other entities and outages only summed. `report_document` presents the report.
+outages are listed, and all other entities and outages are only summed. `report_document` presents the report.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class CostReport:
 
     @property
     def pairing_charges(self) -> Charges:
-        """Charges that only a pair causes: two of the four stages, pings, and polls that found nothing."""
+        """Charges that only a pair causes: two of the four stages, pings, and polls that returned no message."""
         return self._backlog_charges + self.stage_charges[Stage.PING] + self.stage_charges[Stage.IDLE_SYPHON]
 
     @property
@@ -91,7 +91,10 @@ class CostReport:
 
     @property
     def savings_without_pair(self) -> dict[Model, Decimal]:
-        """Amount by which the bills would be lower without the pair. Each month gets its share."""
+        """Amount by which the bills would be lower without the pair.
+
+        The charges that the pair causes are divided among the months in proportion to each month's charges.
+        """
         account = self.account
         everything = sum((month.charges for month in account.months), NO_CHARGES)
         saved = dict.fromkeys(Model, ZERO)

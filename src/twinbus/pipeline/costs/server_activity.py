@@ -44,7 +44,7 @@ class ServerActivity:
 
     first_minute: dt.datetime | None
     last_minute: dt.datetime | None
-    """First and last minute with a row, or None if there are no rows."""
+    """`first_minute` and `last_minute`: first and last minute with a row, or None if there are no rows."""
     process_count: int
     gaps: tuple[UsageGap, ...]
     gap_count: int

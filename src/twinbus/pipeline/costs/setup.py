@@ -69,9 +69,12 @@ class Setup:
     other_operations: int = 0
     """The account's other operations in the month, which also count towards the tiers."""
     failed_calls: bool = True
-    """Whether failed calls are charged, including pings to an unavailable entity (C09)."""
+    """Whether failed calls are charged, including pings to an unavailable entity."""
     egress: Decimal = Decimal(0)
-    """Percentage of bytes received by applications that leave the region. A syphon's received bytes always do."""
+    """Percentage of the bytes received by applications that leave the region.
+
+    All bytes that a syphon receives leave the region.
+    """
     premium_units: int = 1
     traffic: tuple[Traffic, ...] = (Traffic(),)
 

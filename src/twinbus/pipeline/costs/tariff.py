@@ -28,7 +28,7 @@ class Tier:
     """A tier of operations, from the end of the previous tier up to `up_to`."""
 
     up_to: int | None
-    """Last operation of the tier; None for the last tier, which has no end."""
+    """Number of the last operation in the tier; None for the last tier, which has no end."""
     per_million: Decimal
 
 

@@ -2,8 +2,9 @@
 
     prediction = predict(read_setup(Path("pair.toml")), read_tariff())
 
-Owns the combination of the formulas C05 to C08, and the alternatives. Pure: no Spark, no files. Empty receives by
-applications are left out, because all alternatives have the same number.
+Owns the sum of the charges for messages, polls, pings and starts of a pair, and the alternatives. Pure: no Spark, no
+files. Receives of applications that return no message are left out, because their number is the same in all
+alternatives.
 """
 
 from __future__ import annotations

@@ -41,7 +41,10 @@ log: Final = logging.getLogger(__name__)
 QUERY_ID_PROPERTY: Final = "sql.streaming.queryId"
 BATCH_ID_PROPERTY: Final = "streaming.sql.batchId"
 RUN_ID_PROPERTY: Final = "spark.jobGroup.id"
-"""Names of these ids in Spark's task properties. A streaming query's run id is its job group."""
+"""Names of Spark's task properties that contain the query id, the batch id and the run id of a streaming query.
+
+Spark uses the run id of a streaming query as the name of its job group.
+"""
 
 
 @dataclass

@@ -48,9 +48,10 @@ _FOREVER_S: Final = 10.0 * 365 * 86_400
 class ExclusiveReceiver:
     """The exclusive receiver of a query that completes messages: no other receiver can attach to the entity.
 
-    The exclusive receiver is a link with the current time as its epoch. A restarted query takes over the link. If the
-    previous run is still active, it loses the link and can no longer complete messages. A link that was lost with its
-    connection is attached again. For an entity with sessions, the link accepts a reserved session without messages.
+    The exclusive receiver is a link with the current time as its epoch, so a restarted query takes over the entity. If
+    the previous run is still active, it loses its link and can no longer complete messages. A link that was lost with
+    its connection is attached again. If the entity requires sessions, the link accepts the session
+    `EXCLUSIVE_SESSION_ID`, which has no messages.
     """
 
     def __init__(self, factory: MessagingFactory, path: str) -> None:

@@ -67,11 +67,11 @@ class SourceOptions:
     completes_processed: bool = False
     """Whether processed messages are completed."""
     is_exclusive: bool = True
-    """Whether other receivers are kept out while the query runs."""
+    """Whether other receivers are refused while the query runs."""
 
     @property
     def starts_at_latest(self) -> bool:
-        """Whether a fragment starts at `latest`, so that the start of a new query depends on when Spark asks for it."""
+        """Whether a fragment starts at `latest`, so that the start of a new query depends on when Spark requests it."""
         numbers = self.starting_offsets.values() if isinstance(self.starting_offsets, dict) else ()
         return self.starting_offsets == LATEST or _LATEST_NUMBER in numbers
 

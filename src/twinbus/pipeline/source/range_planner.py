@@ -1,8 +1,8 @@
 """Planning: the fragment and sequence numbers that each task reads.
 
-Owns the size of a batch and its division into tasks: one range per fragment, with large ranges split, and further
-splits if more tasks are wanted. Sizes count sequence numbers. Some numbers may be missing, so a size is an upper bound
-on the number of messages.
+Owns the size of a batch and its division into tasks: one range per fragment. Large ranges are split; further ranges are
+split if more tasks are requested. The size of a range is its number of sequence numbers. Some numbers may be missing,
+so the size is an upper bound on the number of messages.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class FragmentRange:
     first: int
     last: int
     entity_id: int = 0
-    """Id of the entity that the range was planned for (0: any entity with that name)."""
+    """Id of the entity for which the range was planned (0: any entity with that name)."""
 
     @property
     def size(self) -> int:
@@ -35,7 +35,7 @@ class FragmentRange:
 
 
 def ranges_between(start: Offsets, end: Offsets) -> list[FragmentRange]:
-    """Return the ranges between two offsets. If the entity was recreated in between, return all of the new entity."""
+    """Return the ranges between two offsets. If the entity was recreated, the ranges cover all of the new entity."""
     ranges = []
     for fragment, last in sorted(end.fragments.items()):
         first = start.fragments.get(fragment, 0)

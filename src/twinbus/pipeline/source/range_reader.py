@@ -4,8 +4,8 @@
 
 Owns the browse link for a range, its credit, and the recovery from a lost link: reading resumes after the last message
 that was read. Missing sequence numbers are skipped: their messages were received. The namespace reports the end of a
-range (`RangeSeen`), so reading stops even if the last messages of the range are gone. The reader does nothing between
-two batches: the namespace then sends until the credit is used up.
+range (`RangeSeen`), so reading stops even if the last messages of the range are gone. While Spark processes a batch,
+the reader does not run, and the namespace sends messages until the credit is used up.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def read_range(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the messages in a fragment from `first` to `last` (inclusive), in order.
 
-    If `entity_id` is given and the entity was recreated under the same name, its messages are not read, and the data
-    loss is reported. Must not be called on a thread with a running asyncio loop.
+    If `entity_id` is given and the entity was recreated under the same name, the messages of the new entity are not
+    read, and the data loss is reported. Must not be called on a thread with a running asyncio loop.
     """
     if first > last:
         return
@@ -124,7 +124,10 @@ class _RangeReader:
             await self._handle_link_failure(link.failure)
 
     async def _handle_link_failure(self, failure: ServiceBusError) -> None:
-        """Close a failed link, so that the next call to `_attach` creates a new link. Raise if retrying is useless."""
+        """Close a failed link, so that the next call to `_attach` creates a new link.
+
+        Raise the error if another attempt would fail as well.
+        """
         self._failures += 1
         if not failure.is_retriable or self._failures > _MAX_FAILURES:
             raise failure

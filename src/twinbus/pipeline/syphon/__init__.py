@@ -1,10 +1,10 @@
-"""The syphon on Spark: returns parked messages to the primary from many machines.
+"""The syphon on Spark: moves parked messages to the primary in tasks on several machines.
 
     with session("twinbus syphon", master=MASTER, settings=SETTINGS) as spark:
         report = asyncio.run(SparkSyphon(spark, Wanted(pair=pair, available_now=True)).run())
 
-Tasks run the same pumps as the in-process syphon: each backlog queue has an exclusive receiver with an epoch, and a
-message is completed only after the primary has accepted it. Owns the assignment of backlog queues to tasks, the
+Tasks run the same pumps as the syphon of an application: each backlog queue has an exclusive receiver with an epoch,
+and a message is completed only after the primary has accepted it. Owns the assignment of backlog queues to tasks, the
 connection on which tasks report progress and learn when to stop, and the report. Knows nothing of how messages are
 moved: the client moves messages.
 """

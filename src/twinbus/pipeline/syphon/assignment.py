@@ -128,11 +128,11 @@ class Assignment:
     """Lock duration of each backlog queue in milliseconds."""
 
     def epoch(self, attempt: int) -> int:
-        """Return a higher epoch than any earlier task of this driver has.
+        """Return an epoch that is higher than the epochs of all earlier tasks of this driver.
 
         A restarted task thus takes over the queues of a lost task, even if the lost task still runs. The epoch is based
-        on the driver's start time. So the syphon that was started last gets the queues (Q17), not the syphon with the
-        newest task.
+        on the driver's start time, so the syphon that was started last gets the queues, not the syphon with the newest
+        task.
         """
         return self.driver_started_ms + MAX_ATTEMPTS * self.round + min(attempt, MAX_ATTEMPTS - 1)
 

@@ -43,7 +43,7 @@ _PYTHON_ERROR_LINE: Final = re.compile(r"^(?:[\w.]+\.)?([A-Z]\w+(?:Error|Excepti
 
 
 class RoundFailed(Exception):
-    """A round that Spark gave up on. The text is the reason without the stack trace."""
+    """The failure of a round whose job Spark gave up. The text is the reason without the stack trace."""
 
 
 class Round:
@@ -269,7 +269,7 @@ class SparkSyphon:
             return round_end or RoundEnd(RoundEndKind.ROUTINE, "all tasks have ended")
 
     async def _add_round_to_report(self, parked: Mapping[str, int] | None, round_end: RoundEnd) -> None:
-        """Add a round to the report, and write its rows if the user gave a location."""
+        """Add a round to the report, and write the rows of this round if the user gave a location."""
         assert self._round is not None
         rows = self._round.counts.rows(parked, round_end.reason)
         self._round = None

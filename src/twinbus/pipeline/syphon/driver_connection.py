@@ -1,8 +1,8 @@
 """The connection between a task and the driver: tasks report progress, and the driver tells tasks to stop.
 
 Spark gets a task's results only when the task has finished, and can stop a task only by force. So each task opens a
-connection to the driver, on which both send lines of JSON. A task also stops when the driver is gone. Owns both ends of
-the connection. Reports contain no keys and no message contents.
+connection to the driver, over which the task and the driver exchange lines of JSON. A task also stops when the driver
+is gone. Owns both ends of the connection. Reports contain no keys and no message contents.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ COUNTED_EVENTS: Final = frozenset(
 )
 """Events about problems and dead-lettered messages.
 
-There are too many moved messages for events, so moved messages are counted directly.
+Creating an event for each moved message would be too slow, so moved messages are counted directly.
 """
 MAX_DESTINATIONS: Final = 10_000
 """Maximum number of destinations that a task counts by name, because senders can invent any number of paths."""
@@ -56,7 +56,7 @@ class TaskProgress:
         """Moved count, dead-lettered count, first time and last time."""
         self._changed_keys: set[tuple[str, str | None]] = set()
         self.problems: dict[str, str] = dict.fromkeys(queues, "")
-        """Current problem of each pump or of its messages for one destination; empty without a problem."""
+        """Current problem of each backlog queue's pump, or of its messages for one destination; "" if none."""
         self._problem_destinations: dict[str, str] = {}
         """Destination affected by the problem of each backlog queue."""
         self._reported_problems: dict[str, str] = {}

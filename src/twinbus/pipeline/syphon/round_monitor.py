@@ -25,7 +25,10 @@ log: Final = logging.getLogger(__name__)
 
 TICK_INTERVAL_S: Final = 0.25
 COUNT_INTERVAL_S: Final = 5.0
-"""Interval between counts of the backlog queues while messages move. When no messages seem left, each tick counts."""
+"""Interval between counts of the parked messages while messages move.
+
+If no messages seem to be left, the messages are counted on every tick.
+"""
 FIRST_TASK_TIMEOUT_S: Final = 180.0
 """Maximum time until the first task of a round starts."""
 SLOT_WAIT_TIMEOUT_S: Final = 30.0
