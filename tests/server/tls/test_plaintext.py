@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from tests.server.websocket.raw_websocket import frame, request
 from twinbus.amqp.codec.frames import SASL_FRAME, SASL_HEADER
 from twinbus.amqp.codec.frames import frame as amqp_frame
+from twinbus.amqp.codec.performatives import Open
 from twinbus.amqp.sasl import Credentials, SaslCode, SaslInit, SaslMechanisms, SaslOutcome
 from twinbus.cli.main import app
 from twinbus.client.connection_string import ConnectionString
@@ -126,6 +127,21 @@ async def test_a_host_beyond_loopback_serves_only_tls(tmp_path: Path, caplog: py
         "the http port is not opened: it has no TLS, but other machines can reach 127.1. Use https, or open it with "
         "--plaintext http"
     )
+
+
+async def test_on_the_amqp_port_plaintext_opens_only_what_it_names(tmp_path: Path) -> None:
+    async with serving(tmp_path, host=UNRECOGNIZED_LOOPBACK, plaintext=("http",)) as ready:
+        assert ConnectionString.parse(ready.connection_string or "").port == ready.amqps_port
+        async with httpx.AsyncClient() as client:
+            answer = await client.get(f"http://127.0.0.1:{ready.amqp_port}/health")
+        assert answer.json()["status"] == "ok"
+        reader, writer = await asyncio.open_connection("127.0.0.1", ready.amqp_port)
+        writer.write(b"AMQP\x00\x01\x00\x00" + amqp_frame(0, Open(container_id="app").encode()))
+        text = await asyncio.wait_for(reader.readuntil(b"--plaintext amqp"), 10)
+        writer.close()
+        await writer.wait_closed()
+        assert b"amqp:not-allowed" in text
+        assert f"use AMQP over TLS on port {ready.amqps_port}, or start the server with --plaintext amqp" in str(text)
 
 
 async def test_without_its_own_tls_ports_a_server_names_the_amqp_port_in_both_connection_strings(

@@ -92,6 +92,7 @@ class RefusedAmqpClient:
             self._peer.connection.send_sasl_outcome()
         elif isinstance(event, ConnectionOpened):
             self._peer.close(Error(condition=NOT_ALLOWED, description=self._text))
+            asyncio.get_running_loop().call_later(LINGER_S, self._peer.transport.abort)
 
     def on_writable(self) -> None:
         """Do nothing: this handler sends no messages."""
