@@ -161,6 +161,11 @@ def format_time(moment: dt.datetime | None) -> str | None:
     return None if moment is None else f"{moment:%Y-%m-%d %H:%M:%S}"
 
 
+def plural(count: int, noun: str) -> str:
+    """Return a count with its noun, for example "1 sender" or "2 senders"."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def _cell(value: object) -> str:
     if value is None:
         return ""
