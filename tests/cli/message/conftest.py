@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from typer.testing import CliRunner
+import typer.main
+from click.testing import CliRunner
 
 from twinbus.cli.main import app
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.support.server_process import ServerProcess
 
 COLUMNS = 80
+COMMAND: Any = typer.main.get_command(app)  # typer has its own copy of click
+"""The command line, built once: building it takes longer than most commands."""
 
 
 class MessageCommands:
@@ -29,7 +33,7 @@ class MessageCommands:
 
     def __call__(self, *arguments: str, stdin: str | bytes | None = None, exit_code: int = 0) -> str:
         """Run `twinbus message` with these arguments, and return what it wrote to stdout."""
-        result = self._runner.invoke(app, ["message", *arguments], input=stdin, prog_name="twinbus")
+        result = self._runner.invoke(COMMAND, ["message", *arguments], input=stdin, prog_name="twinbus")
         assert result.exit_code == exit_code, f"{result.output}{result.exception!r}"
         self.errors = result.stderr
         for line in (*result.stdout.splitlines(), *result.stderr.splitlines()):
