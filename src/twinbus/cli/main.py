@@ -12,6 +12,7 @@ import typer
 
 from twinbus import version_and_build
 from twinbus.cli import drain, key, pair, profile, token  # noqa: F401  # drain is a command of pair
+from twinbus.cli.message.app import app as message
 from twinbus.cli.pipeline import app as pipeline
 from twinbus.cli.pipeline import audit, capture, costs, replay, syphon  # noqa: F401  # commands of pipeline
 from twinbus.cli.rehearse import rehearse
@@ -43,6 +44,7 @@ app.add_typer(pair.app, name="pair")
 app.add_typer(key.app, name="key")
 app.add_typer(profile.app, name="profile")
 app.command(epilog=token.EXAMPLES)(token.token)
+app.add_typer(message, name="message")
 app.add_typer(config_app, name="config")
 app.add_typer(pipeline.app, name="pipeline")
 

@@ -29,6 +29,7 @@ from twinbus.model.errors import (
     ServiceBusError,
 )
 from twinbus.model.message import BrokeredMessage
+from twinbus.model.path import parse_address
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -44,6 +45,8 @@ MAX_SCANNED_PER_PAGE: Final = 2_000
 DELETE_SIZE: Final = 1_000
 """Messages in one request to delete messages."""
 STATES: Final = ("active", "deferred", "scheduled")
+_AFTER_ALL_MESSAGES: Final = 1 << (FRAGMENT_SHIFT - 1)
+"""A sequence number that no message of a fragment reaches."""
 REASON_PROPERTY: Final = "DeadLetterReason"
 DEFAULT_SUMMARY_SIZE: Final = 10_000
 
@@ -56,7 +59,9 @@ class SearchPage:
     scanned_count: int
     """Number of messages that the server read for this page."""
     next_sequence_number: int
-    """The sequence number from which a later search continues."""
+    """The sequence number from which a later search continues, perhaps in the next fragment."""
+    end_sequence_number: int
+    """The sequence number after that of the last message in the fragment, as of the beginning of the search."""
     unavailable_fragments: tuple[int, ...] = ()
     """Fragments of a partitioned entity that were not searched, because their store or process does not work."""
 
@@ -77,9 +82,9 @@ class DeadLetterSummary:
     """Dead letters by reason, most frequent first."""
 
     reasons: list[DeadLetterReason]
-    scanned_count: int
+    count: int
     is_complete: bool
-    """Whether all dead letters were read."""
+    """Whether all dead letters were counted."""
 
 
 class MessageInspector(ClientEntity):
@@ -89,6 +94,8 @@ class MessageInspector(ClientEntity):
         """Create an inspector. Applications call `MessagingFactory.create_message_inspector` instead."""
         super().__init__(factory, path)
         self._sender = MessageSender(factory, path)
+        self._entity_path = parse_address(path).entity
+        """Path of the entity without its sub-queue: resubmitting needs the right to send to it."""
 
     # --- finding messages ---------------------------------------------------------------------------------------------
 
@@ -173,21 +180,37 @@ class MessageInspector(ClientEntity):
                 messages,
                 _number(response, "scanned"),
                 position,
+                end,
                 tuple(int(str(number)) for number in unavailable) if isinstance(unavailable, list) else (),
             )
             if is_finished:
                 return
 
-    async def summarize_dead_letters(self, max_scanned: int = DEFAULT_SUMMARY_SIZE) -> DeadLetterSummary:
-        """Count the first `max_scanned` dead letters by their reason; the path is that of a dead-letter queue."""
+    async def end_positions(self) -> list[int]:
+        """Return the sequence number that the next message gets, for each fragment of the entity."""
+        ends: list[int] = []
+        while True:
+            after_all = (len(ends) << FRAGMENT_SHIFT) + _AFTER_ALL_MESSAGES
+            response = await self._twinbus_request("twinbus:search", {"from-sequence-number": after_all})
+            ends.append(_number(response, "end-sequence-number"))
+            if response.body.get("is-finished") is True:
+                return ends
+
+    async def summarize_dead_letters(
+        self,
+        max_count: int = DEFAULT_SUMMARY_SIZE,
+        *,
+        filter: str | None = None,  # noqa: A002
+    ) -> DeadLetterSummary:
+        """Count the first `max_count` dead letters by their reason; the path is that of a dead-letter queue."""
         counts: Counter[str | None] = Counter()
         first: dict[str | None, BrokeredMessage] = {}
-        scanned, is_complete = 0, True
-        async for message in self.search(include_body=False, state="active", max_count=max_scanned + 1):
-            if scanned == max_scanned:
+        counted, is_complete = 0, True
+        async for message in self.search(filter, include_body=False, max_count=max_count + 1):
+            if counted == max_count:
                 is_complete = False
                 break
-            scanned += 1
+            counted += 1
             reason = _text(message.properties.get(REASON_PROPERTY))
             counts[reason] += 1
             first.setdefault(reason, message)
@@ -200,7 +223,7 @@ class MessageInspector(ClientEntity):
             )
             for reason, count in counts.most_common()
         ]
-        return DeadLetterSummary(reasons, scanned, is_complete)
+        return DeadLetterSummary(reasons, counted, is_complete)
 
     # --- resubmitting, moving, deleting -------------------------------------------------------------------------------
 
@@ -219,7 +242,8 @@ class MessageInspector(ClientEntity):
         """
 
         async def resubmit_some(numbers: list[int]) -> None:
-            await self._twinbus_request("twinbus:resubmit", {"sequence-numbers": Array(int, list(numbers))})
+            body = {"sequence-numbers": Array(int, list(numbers))}
+            await self._twinbus_request("twinbus:resubmit", body, other_path=self._entity_path)
 
         bulk = BulkOperation(self, resubmit_some, PAGE_SIZE, on_progress)
         return await bulk.run(sequence_numbers, filter, "active", max_count)
@@ -228,7 +252,9 @@ class MessageInspector(ClientEntity):
         """Resubmit a dead letter with the content of `message`; return its new sequence number."""
         payload = message.encode(self.factory.settings.clock.wall_ms())
         response = await self._twinbus_request(
-            "twinbus:resubmit", {"sequence-numbers": Array(int, [sequence_number]), "message": payload}
+            "twinbus:resubmit",
+            {"sequence-numbers": Array(int, [sequence_number]), "message": payload},
+            other_path=self._entity_path,
         )
         numbers = _numbers(response)
         if len(numbers) != 1:

@@ -83,9 +83,18 @@ class MessageInspector(BlockingEntity[message_inspector.MessageInspector]):
             )
         )
 
-    def summarize_dead_letters(self, max_scanned: int = DEFAULT_SUMMARY_SIZE) -> DeadLetterSummary:
-        """Count the first `max_scanned` dead letters by their reason; the path is that of a dead-letter queue."""
-        return run_blocking(lambda: self.inner.summarize_dead_letters(max_scanned))
+    def end_positions(self) -> list[int]:
+        """Return the sequence number that the next message gets, for each fragment of the entity."""
+        return run_blocking(self.inner.end_positions)
+
+    def summarize_dead_letters(
+        self,
+        max_count: int = DEFAULT_SUMMARY_SIZE,
+        *,
+        filter: str | None = None,  # noqa: A002
+    ) -> DeadLetterSummary:
+        """Count the first `max_count` dead letters by their reason; the path is that of a dead-letter queue."""
+        return run_blocking(lambda: self.inner.summarize_dead_letters(max_count, filter=filter))
 
     # --- resubmitting, moving, deleting -------------------------------------------------------------------------------
 
