@@ -214,7 +214,7 @@ def test_an_import_reports_each_entity_and_its_differences(server: ServerProcess
     )
     planned = manager.plan_import(plan)
     assert [change.action.value for change in planned] == ["unchanged", "updated", "refused", "created"]
-    assert planned[1].differences == ("lock_duration_ms: 60000 -> 30000",)
+    assert planned[1].differences == ("lock_duration: PT1M -> PT30S",)
     assert manager.get_queue(f"{name}b").lock_duration_ms == 60_000
     seen: list[str] = []
     done = manager.import_entities(plan, on_change=lambda change: seen.append(change.path))

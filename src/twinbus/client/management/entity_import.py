@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
+from twinbus.model.atom.durations import format_duration
 from twinbus.model.entity_file import differences
 from twinbus.model.entity_file.plan import ENTITY_KINDS
 from twinbus.model.entity_file.section import InvalidConfig
@@ -49,7 +50,7 @@ class EntityChange:
     kind: str
     action: ImportAction
     differences: tuple[str, ...] = ()
-    """What changes, such as "lock_duration_ms: 60000 -> 30000"; never a secret."""
+    """What changes, such as "lock_duration: PT1M -> PT30S"; never a secret."""
     reason: str | None = None
     """Why the entity was refused."""
 
@@ -114,7 +115,17 @@ async def _compare(manager: NamespaceManager, desired: DesiredEntity) -> EntityC
 def _difference(name: str, before: Description, after: Description) -> str:
     if name in _SECRET_FIELDS:
         return f"{name} changed"
-    return f"{name}: {getattr(before, name)} -> {getattr(after, name)}"
+    texts = (_value(name, getattr(description, name)) for description in (before, after))
+    return f"{name.removesuffix('_ms')}: {' -> '.join(texts)}"
+
+
+def _value(name: str, value: object) -> str:
+    """Return a value as in a TOML file."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int) and name.endswith("_ms"):
+        return format_duration(value)
+    return "none" if value is None else str(value)
 
 
 async def _rule_changes(manager: NamespaceManager, desired: DesiredEntity) -> differences.RuleChanges:
