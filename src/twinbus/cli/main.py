@@ -12,6 +12,8 @@ import typer
 
 from twinbus import version_and_build
 from twinbus.cli import drain, key, pair, profile, token  # noqa: F401  # drain is a command of pair
+from twinbus.cli.entity import app as entity
+from twinbus.cli.entity import create, show, transfer  # noqa: F401  # commands of entity
 from twinbus.cli.message.app import app as message
 from twinbus.cli.pipeline import app as pipeline
 from twinbus.cli.pipeline import audit, capture, costs, replay, syphon  # noqa: F401  # commands of pipeline
@@ -40,6 +42,7 @@ app = typer.Typer(
 )
 app.command()(serve)
 app.command()(rehearse)
+app.add_typer(entity.app, name="entity")
 app.add_typer(pair.app, name="pair")
 app.add_typer(key.app, name="key")
 app.add_typer(profile.app, name="profile")

@@ -51,6 +51,12 @@ class Misuse(CommandFailed):
         super().__init__(text, EXIT_MISUSE)
 
 
+def examples(*commands: str) -> str:
+    """Return the end of a help text with example commands, which are never wrapped."""
+    title = "Example:" if len(commands) == 1 else "Examples:"
+    return "\n".join((title, "", "\b", *(f"  {command}" for command in commands)))
+
+
 # --- running a command ------------------------------------------------------------------------------------------------
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from twinbus.cli import connection, profiles
-from twinbus.cli.output import CommandFailed, JsonOption, Misuse, print_json, print_table, run_command
+from twinbus.cli.output import CommandFailed, JsonOption, Misuse, examples, print_json, print_table, run_command
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,13 +25,10 @@ app = typer.Typer(no_args_is_help=True)
 NameArgument = Annotated[
     str, typer.Argument(metavar="NAME", help="Name of the profile.", autocompletion=connection.complete_profile)
 ]
-_ADD_EXAMPLES: Final = """
-Examples:
-
-  twinbus profile add local --ready-file twinbus-data/contoso.json --use
-
-  twinbus profile add staging --ca-file ca.pem < connection-string.txt
-"""
+_ADD_EXAMPLES: Final = examples(
+    "twinbus profile add local --ready-file twinbus-data/contoso.json --use",
+    "twinbus profile add staging --ca-file ca.pem < connection-string.txt",
+)
 
 
 @app.callback()
@@ -79,7 +76,7 @@ def add(
     run_command("profile add", run)
 
 
-@app.command("list", epilog="Example:\n\n  twinbus profile list")
+@app.command("list", epilog=examples("twinbus profile list"))
 def list_profiles(*, as_json: JsonOption = False) -> None:
     """List the profiles."""
 
@@ -97,7 +94,7 @@ def list_profiles(*, as_json: JsonOption = False) -> None:
     run_command("profile list", run)
 
 
-@app.command(epilog="Example:\n\n  twinbus profile show local")
+@app.command(epilog=examples("twinbus profile show local"))
 def show(name: NameArgument, *, as_json: JsonOption = False) -> None:
     """Show a profile without its secrets."""
 
@@ -113,7 +110,7 @@ def show(name: NameArgument, *, as_json: JsonOption = False) -> None:
     run_command("profile show", run)
 
 
-@app.command(epilog="Example:\n\n  twinbus profile use local")
+@app.command(epilog=examples("twinbus profile use local"))
 def use(
     name: Annotated[
         str | None,
@@ -136,7 +133,7 @@ def use(
     run_command("profile use", run)
 
 
-@app.command(epilog="Example:\n\n  twinbus profile remove staging")
+@app.command(epilog=examples("twinbus profile remove staging"))
 def remove(name: NameArgument) -> None:
     """Remove a profile with its secrets."""
 

@@ -12,7 +12,6 @@ Owns the file, its format and its permissions: the file has keys, so only its ow
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import stat
@@ -111,12 +110,9 @@ def _parse_profile(table: object) -> Profile:
     return Profile(string, admin, tuple(map(str, ca_files or ())))
 
 
-def quoted(text: str) -> str:
-    """Return a TOML string."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
 def _format(profiles: Profiles) -> str:
+    from twinbus.model.entity_file.toml_writer import quoted  # noqa: PLC0415  # only `twinbus profile` writes
+
     lines = [] if profiles.default is None else [f"default = {quoted(profiles.default)}", ""]
     for name, profile in profiles.by_name.items():
         lines += [f"[profiles.{quoted(name)}]", f"connection_string = {quoted(profile.connection_string)}"]

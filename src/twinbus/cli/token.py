@@ -12,18 +12,15 @@ from typing import Annotated, Final
 import typer
 
 from twinbus.cli.connection import CaFileOption, ConnectionStringOption, ProfileOption, ReadyFileOption, find_target
-from twinbus.cli.output import CommandFailed, JsonOption, Misuse, print_json, run_command
+from twinbus.cli.output import CommandFailed, JsonOption, Misuse, examples, print_json, run_command
 from twinbus.cli.units import parse_duration
 
 MAX_LIFETIME_S: Final = 366 * 86_400
 """A token cannot be revoked without its key, so none lives for ever."""
-EXAMPLES: Final = """
-Examples:
-
-  curl -H "Authorization: $(twinbus token)" http://localhost:5672/orders
-
-  twinbus token orders --lifetime 30d > prometheus.token
-"""
+EXAMPLES: Final = examples(
+    'curl -H "Authorization: $(twinbus token)" http://localhost:5672/orders',
+    "twinbus token orders --lifetime 30d > prometheus.token",
+)
 
 
 def token(

@@ -24,6 +24,12 @@ FRAGMENT_SHIFT: Final = 48
 """Number of bits in a sequence number below the fragment number."""
 PARTITIONED_SIZES_MB: Final = tuple(FRAGMENT_COUNT * size_mb for size_mb in SIZES_MB)
 """Total sizes of partitioned entities, which are reported and also accepted in descriptions."""
+FIXED_AT_CREATION: Final = {
+    "enable_partitioning": "EnablePartitioning",
+    "requires_session": "RequiresSession",
+    "requires_duplicate_detection": "RequiresDuplicateDetection",
+}
+"""Fields that cannot change after an entity is created, with their names in Azure."""
 SETTABLE_RANGES: Final = {
     "lock_duration_ms": (limits.LOCK_DURATION_MIN_MS, limits.LOCK_DURATION_MAX_MS),
     "default_time_to_live_ms": (1_000, FOREVER_MS),

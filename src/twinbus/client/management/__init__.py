@@ -9,9 +9,15 @@ Owns the management operations and the errors in their responses. The XML form o
 package knows nothing of sending and receiving.
 """
 
+from twinbus.client.management.entity_import import EntityChange, ImportAction
 from twinbus.client.management.manager import NamespaceManager
 from twinbus.model.authorization import AuthorizationRule
 from twinbus.model.description import FOREVER_MS
+from twinbus.model.entity_file.emulator_writer import write_emulator
+from twinbus.model.entity_file.file import read_plan
+from twinbus.model.entity_file.plan import Plan
+from twinbus.model.entity_file.section import InvalidConfig
+from twinbus.model.entity_file.toml_writer import write_toml
 from twinbus.model.info import NamespaceInfo, QueueInfo, SubscriptionInfo, TopicInfo
 from twinbus.model.queue import QueueDescription, QueueRuntime
 from twinbus.model.rule import (
@@ -29,9 +35,13 @@ __all__ = [
     "FOREVER_MS",
     "AuthorizationRule",
     "CorrelationFilter",
+    "EntityChange",
     "FalseFilter",
+    "ImportAction",
+    "InvalidConfig",
     "NamespaceInfo",
     "NamespaceManager",
+    "Plan",
     "QueueDescription",
     "QueueInfo",
     "QueueRuntime",
@@ -45,4 +55,7 @@ __all__ = [
     "TopicRuntime",
     "TrueFilter",
     "Value",
+    "read_plan",
+    "write_emulator",
+    "write_toml",
 ]

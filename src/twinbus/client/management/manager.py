@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Self, TypeVar, Unpack
 
 from twinbus.client.connection_string import ConnectionString
+from twinbus.client.management import entity_export, entity_import
 from twinbus.client.management.atom_client import AtomClient, reading_response
 from twinbus.client.settings import FactorySettings, settings_from_options
 from twinbus.model import path as paths
@@ -28,12 +29,14 @@ from twinbus.model.queue import QueueDescription, QueueRuntime
 from twinbus.model.topic import SubscriptionDescription, TopicDescription, TopicRuntime
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
     from types import TracebackType
 
+    from twinbus.client.management.entity_import import EntityChange
     from twinbus.client.settings import ClientOptions
     from twinbus.client.tokens import TokenProvider
     from twinbus.model.atom.description_codec import DescriptionCodec
+    from twinbus.model.entity_file.plan import Plan
     from twinbus.model.rule import RuleDescription
 
 D = TypeVar("D")
@@ -242,6 +245,29 @@ class NamespaceManager:
             with reading_response(path):
                 rule = rule_codec.read_response(entry.description)
             yield rule
+
+    # --- all entities -------------------------------------------------------------------------------------------------
+
+    async def export_entities(self, prefix: str = "", *, with_keys: bool = False) -> Plan:
+        """Return the queues and topics whose path starts with `prefix`, with subscriptions and rules.
+
+        `with_keys` includes the keys of queues and topics with their secrets.
+        """
+        return await entity_export.read_plan(self, prefix, with_keys=with_keys)
+
+    async def plan_import(self, plan: Plan, *, prune: bool = False) -> list[EntityChange]:
+        """Return what `import_entities` would do with each entity."""
+        return await entity_import.plan_import(self, plan, prune=prune)
+
+    async def import_entities(
+        self, plan: Plan, *, prune: bool = False, on_change: Callable[[EntityChange], None] | None = None
+    ) -> list[EntityChange]:
+        """Create and update entities as planned, and return what became of each of them.
+
+        `prune` deletes all other entities with their messages. An entity that the namespace refuses does not stop the
+        import.
+        """
+        return await entity_import.import_plan(self, plan, prune=prune, on_change=on_change)
 
     # --- common operations --------------------------------------------------------------------------------------------
 

@@ -8,9 +8,11 @@ from twinbus.client import management
 from twinbus.client.sync.background_loop import BlockingObject, call_blocking, close_at_exit, run_blocking
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
+    from twinbus.client.management.entity_import import EntityChange
     from twinbus.client.settings import ClientOptions
+    from twinbus.model.entity_file.plan import Plan
     from twinbus.model.info import NamespaceInfo, QueueInfo, SubscriptionInfo, TopicInfo
     from twinbus.model.queue import QueueDescription, QueueRuntime
     from twinbus.model.rule import RuleDescription
@@ -163,6 +165,26 @@ class NamespaceManager(BlockingObject[management.NamespaceManager]):
     def get_rules(self, topic: str, subscription: str) -> list[RuleDescription]:
         """Return the rules of a subscription. Raise EntityNotFound if there is no such subscription."""
         return run_blocking(lambda: _collect(self.inner.get_rules(topic, subscription)))
+
+    def export_entities(self, prefix: str = "", *, with_keys: bool = False) -> Plan:
+        """Return the queues and topics whose path starts with `prefix`, with subscriptions and rules.
+
+        `with_keys` includes the keys of queues and topics with their secrets.
+        """
+        return run_blocking(lambda: self.inner.export_entities(prefix, with_keys=with_keys))
+
+    def plan_import(self, plan: Plan, *, prune: bool = False) -> list[EntityChange]:
+        """Return what `import_entities` would do with each entity."""
+        return run_blocking(lambda: self.inner.plan_import(plan, prune=prune))
+
+    def import_entities(
+        self, plan: Plan, *, prune: bool = False, on_change: Callable[[EntityChange], None] | None = None
+    ) -> list[EntityChange]:
+        """Create and update entities as planned, and return what became of each of them.
+
+        `prune` deletes all other entities with their messages. `on_change` is called on the background thread.
+        """
+        return run_blocking(lambda: self.inner.import_entities(plan, prune=prune, on_change=on_change))
 
 
 async def _collect(iterator: AsyncIterator[T]) -> list[T]:

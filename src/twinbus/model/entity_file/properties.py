@@ -100,7 +100,17 @@ def read_values(location: Location, value: object) -> dict[str, Value]:
     return {name: _to_value(location.child(name), item) for name, item in value.items()}
 
 
-def _to_value(location: Location, value: object) -> Value:
+def _to_value(location: Location, item: object) -> Value:
+    if isinstance(item, dict):
+        return _read_typed_value(location, item)
+    value = plain_value(item)
+    if value is None:
+        raise unexpected_type(location, "a string, a number, a time, true or false", item)
+    return value
+
+
+def plain_value(value: object) -> Value | None:
+    """Return a value of a file with its type; None if files have no such values."""
     if isinstance(value, bool):
         return Value("boolean", str(value).lower())
     if isinstance(value, int):
@@ -109,11 +119,7 @@ def _to_value(location: Location, value: object) -> Value:
         return Value("double", repr(value))
     if isinstance(value, dt.datetime):
         return Value("dateTime", value.isoformat())
-    if isinstance(value, str):
-        return Value("string", value)
-    if isinstance(value, dict):
-        return _read_typed_value(location, value)
-    raise unexpected_type(location, "a string, a number, a time, true or false", value)
+    return Value("string", value) if isinstance(value, str) else None
 
 
 def _read_typed_value(location: Location, value: object) -> Value:

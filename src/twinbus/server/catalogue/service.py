@@ -21,7 +21,7 @@ import msgspec
 from twinbus.broker.filters.rule import compile_rule
 from twinbus.model import path as paths
 from twinbus.model.authorization import MIN_SECRET_CHARACTERS
-from twinbus.model.description import FRAGMENT_COUNT
+from twinbus.model.description import FIXED_AT_CREATION, FRAGMENT_COUNT
 from twinbus.model.errors import (
     EntityAlreadyExists,
     EntityNotFound,
@@ -47,12 +47,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 log: Final = logging.getLogger(__name__)
-FIXED_AT_CREATION: Final = {
-    "enable_partitioning": "EnablePartitioning",
-    "requires_session": "RequiresSession",
-    "requires_duplicate_detection": "RequiresDuplicateDetection",
-}
-"""Fields that cannot change after an entity is created, with their names in Azure."""
 
 
 class CatalogueEntry:

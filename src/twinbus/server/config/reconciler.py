@@ -9,35 +9,30 @@ from __future__ import annotations
 
 import logging
 import sys
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol
 
-import msgspec
-
-from twinbus.model.description import partitioned_size_mb
-from twinbus.model.entity_file.plan import ENTITY_KINDS
+from twinbus.model.entity_file.differences import (
+    FORWARD_FIELDS,
+    check_change,
+    merge_description,
+    new_description,
+    rule_changes,
+)
 from twinbus.model.entity_file.section import InvalidConfig
 from twinbus.model.errors import CallerError, EntityNotFound, ServiceBusError
 from twinbus.model.path import canonical_key, split_subscription
 from twinbus.model.queue import QueueDescription
 from twinbus.model.topic import SubscriptionDescription, TopicDescription
-from twinbus.server.catalogue.service import FIXED_AT_CREATION
 from twinbus.server.config.settings import ConfigurationError, StartError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from twinbus.model.authorization import AuthorizationRule
     from twinbus.model.entity_file.plan import DescriptionType, DesiredEntity, Plan
     from twinbus.model.info import Description
     from twinbus.model.rule import RuleDescription
 
 log: Final = logging.getLogger(__name__)
-
-_FORWARD_FIELDS: Final = ("forward_to", "forward_dead_lettered_to")
-_SET_AFTER_CREATION: Final = (*_FORWARD_FIELDS, "authorization_rules")
-"""Fields set by an update after creation, because a forwarding target may not exist yet, and rules get dates when
-updated."""
 
 
 class ExistingEntity(Protocol):
@@ -95,7 +90,8 @@ async def reconcile(administration: EntityManager, plan: Plan, *, now_ms: int) -
         planned = {canonical_key(desired.path): desired.description_type for desired in plan.entities}
         present = [await _find(administration, desired.path) for desired in plan.entities]
         for desired, existing in zip(plan.entities, present, strict=True):
-            _check_change(desired, existing)
+            if existing is not None:
+                check_change(desired, existing.path, existing.description)
             await _check_forward_targets(administration, planned, desired)
         for desired, existing in zip(plan.entities, present, strict=True):
             if existing is None:
@@ -121,30 +117,11 @@ async def _find(administration: EntityManager, path: str) -> ExistingEntity | No
 # --- checks -----------------------------------------------------------------------------------------------------------
 
 
-def _check_change(desired: DesiredEntity, existing: ExistingEntity | None) -> None:
-    if existing is None:
-        return
-    kind, desired_kind = ENTITY_KINDS[type(existing.description)], ENTITY_KINDS[desired.description_type]
-    if kind != desired_kind:
-        raise desired.location.error(
-            f"'{existing.path}' already exists as a {kind}, not a {desired_kind}: delete it, or choose another name"
-        )
-    for field in FIXED_AT_CREATION:
-        if field not in desired.properties.values:
-            continue
-        value, present = desired.properties.values[field], getattr(existing.description, field)
-        if value != present:
-            raise desired.properties.locations[field].error(
-                f"is {str(present).lower()} in the {kind} '{existing.path}' and cannot be changed after creation: "
-                f"keep it, or delete the {kind}"
-            )
-
-
 async def _check_forward_targets(
     administration: EntityManager, planned: Mapping[str, DescriptionType], desired: DesiredEntity
 ) -> None:
     """Raise InvalidConfig if a forwarding target is neither in the plan nor in the namespace, or is not valid."""
-    for field in _FORWARD_FIELDS:
+    for field in FORWARD_FIELDS:
         target = desired.properties.values.get(field)
         if not isinstance(target, str):
             continue
@@ -164,8 +141,7 @@ async def _check_forward_targets(
 
 
 async def _create(administration: EntityManager, desired: DesiredEntity) -> None:
-    values = {name: value for name, value in desired.properties.values.items() if name not in _SET_AFTER_CREATION}
-    description = desired.description_type(**values)  # type: ignore[arg-type]  # the file's readers know the types
+    description = new_description(desired)
     try:
         if isinstance(description, QueueDescription):
             await administration.create_queue(desired.path, description)
@@ -183,7 +159,7 @@ async def _update(administration: EntityManager, desired: DesiredEntity, now_ms:
     """Update an entity to match the plan, and return whether anything changed."""
     before = (await administration.get(desired.path)).description
     try:
-        after = _merge_description(before, desired, now_ms)
+        after = merge_description(before, desired, now_ms)
         if after != before:
             await administration.update(desired.path, after)
         has_other_rules = await _update_rules(administration, desired)
@@ -192,43 +168,15 @@ async def _update(administration: EntityManager, desired: DesiredEntity, now_ms:
     return after != before or has_other_rules
 
 
-def _merge_description(before: Description, desired: DesiredEntity, now_ms: int) -> Description:
-    values = dict(desired.properties.values)
-    if not isinstance(before, SubscriptionDescription) and "authorization_rules" in values:
-        present = {rule.name: rule for rule in before.authorization_rules}
-        rules: tuple[AuthorizationRule, ...] = values["authorization_rules"]  # type: ignore[assignment]
-        values["authorization_rules"] = tuple(_with_dates(rule, present.get(rule.name), now_ms) for rule in rules)
-    if getattr(before, "enable_partitioning", False) and isinstance(size_mb := values.get("max_size_mb"), int):
-        # `before` has the total size of all fragments. Without the conversion, every startup would update the entity.
-        values["max_size_mb"] = partitioned_size_mb(size_mb)
-    return replace(before, **values)  # type: ignore[arg-type]  # the file's readers know the types
-
-
-def _with_dates(rule: AuthorizationRule, before: AuthorizationRule | None, now_ms: int) -> AuthorizationRule:
-    """Return the rule with the dates that a file lacks: those of the current rule, or the time of the change."""
-    if before is None:
-        return replace(rule, created_ms=now_ms, modified_ms=now_ms)
-    same = replace(rule, created_ms=before.created_ms, modified_ms=before.modified_ms)
-    return before if same == before else replace(same, modified_ms=now_ms)
-
-
 async def _update_rules(administration: EntityManager, desired: DesiredEntity) -> bool:
     if not desired.rules:
         return False
-    rules = await administration.list_rules(desired.path, skip=0, top=sys.maxsize)
-    present = {canonical_key(rule.name): rule for rule in rules}
-    names = {canonical_key(rule.name) for rule in desired.rules}
-    is_changed = False
-    for key, rule in present.items():
-        if key not in names:
-            await administration.delete_rule(desired.path, rule.name)
-            is_changed = True
-    for rule in desired.rules:
-        before = present.get(canonical_key(rule.name))
-        if before is None:
-            await administration.create_rule(desired.path, rule)
-            is_changed = True
-        elif msgspec.structs.replace(rule, name=before.name, created_ms=before.created_ms) != before:
-            await administration.update_rule(desired.path, rule)
-            is_changed = True
-    return is_changed
+    present = await administration.list_rules(desired.path, skip=0, top=sys.maxsize)
+    changes = rule_changes(desired, present)
+    for name in changes.deleted:
+        await administration.delete_rule(desired.path, name)
+    for rule in changes.created:
+        await administration.create_rule(desired.path, rule)
+    for rule in changes.updated:
+        await administration.update_rule(desired.path, rule)
+    return bool(changes)
