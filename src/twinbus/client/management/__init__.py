@@ -10,6 +10,7 @@ package knows nothing of sending and receiving.
 """
 
 from twinbus.client.management.manager import NamespaceManager
+from twinbus.client.management.monitor import NamespaceMonitor
 from twinbus.model.authorization import AuthorizationRule
 from twinbus.model.description import FOREVER_MS
 from twinbus.model.info import NamespaceInfo, QueueInfo, SubscriptionInfo, TopicInfo
@@ -32,6 +33,7 @@ __all__ = [
     "FalseFilter",
     "NamespaceInfo",
     "NamespaceManager",
+    "NamespaceMonitor",
     "QueueDescription",
     "QueueInfo",
     "QueueRuntime",
