@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from twinbus.broker.entities.local_parts import ReceivablePart, TopicPart
     from twinbus.broker.fragment.fragment import Fragment
     from twinbus.broker.fragment.locks import Lock
+    from twinbus.broker.fragment.message_table import MessageCounters
     from twinbus.model.path import SubQueue
     from twinbus.store.protocol import Row
 
@@ -53,21 +54,44 @@ class TopicInspection(PartInspection):
 
 
 class ReceivableInspection(PartInspection):
-    """The inspection of a part of a queue or subscription."""
+    """The inspection of a part of a queue or subscription.
+
+    Most entities do not change between two inspections: the counters of a fragment are replaced by every commit, so the
+    same objects mean the same figures.
+    """
 
     def __init__(self, part: ReceivablePart) -> None:
         """Create an inspection."""
         super().__init__(part.entity.entity_id, part.number)
         self._part = part
+        self._main = part.main
+        self._dead_letters = part.dead_letters
+        self._figures = PartFigures()
+        self._counters: MessageCounters | None = None
+        """The counters from which the figures were computed."""
+        self._dead_counters: MessageCounters | None = None
 
     def figures(self) -> PartFigures:
         """Return the message counts and sizes."""
+        main, dead_letters, last = self._main, self._dead_letters, self._figures
+        locked = len(main.locks.by_number) + len(dead_letters.locks.by_number)
+        if (
+            main.message_table.committed is self._counters
+            and dead_letters.message_table.committed is self._dead_counters
+            and locked == last.locked
+            and main.is_available == last.is_available
+            and self._part.transfer_dead_letters is None
+            and (main.forwarder is None or not last.active)
+        ):
+            return last
+        self._counters, self._dead_counters = main.message_table.committed, dead_letters.message_table.committed
+        self._figures = self._compute_figures(self._counters, self._dead_counters, locked)
+        return self._figures
+
+    def _compute_figures(self, counters: MessageCounters, dead: MessageCounters, locked: int) -> PartFigures:
         part = self._part
-        main, dead_letters = part.main, part.dead_letters
-        table, dead_table = main.message_table, dead_letters.message_table
-        counters, dead = table.committed, dead_table.committed
         active, deferred, scheduled = counters.active_count, counters.deferred_count, counters.scheduled_count
-        enqueued = counters.next_sequence - table.first_sequence
+        enqueued = counters.next_sequence - self._main.message_table.first_sequence
         size = counters.size + dead.size
         transfer = transfer_dead = 0
         if part.transfers is not None:
@@ -77,21 +101,21 @@ class ReceivableInspection(PartInspection):
             refused = part.transfer_dead_letters.message_table.committed
             transfer_dead, size = refused.active_count, size + refused.size
         removed = enqueued - active - deferred - scheduled
-        if main.forwarder is not None:
+        if self._main.forwarder is not None:
             transfer, active = transfer + active, 0
         return PartFigures(
-            enqueued,
-            removed,
-            dead.next_sequence - dead_table.first_sequence,
-            active,
-            scheduled,
-            deferred + dead.deferred_count,
-            dead.active_count,
-            transfer,
-            transfer_dead,
-            len(main.locks) + len(dead_letters.locks),
-            size,
-            main.is_available,
+            enqueued=enqueued,
+            removed=removed,
+            dead_lettered_total=dead.next_sequence - self._dead_letters.message_table.first_sequence,
+            active=active,
+            scheduled=scheduled,
+            deferred=deferred + dead.deferred_count,
+            dead_lettered=dead.active_count,
+            transfer=transfer,
+            transfer_dead_lettered=transfer_dead,
+            locked=locked,
+            size_bytes=size,
+            is_available=self._main.is_available,
         )
 
     def locks(self, sub_queue: SubQueue, after: int, limit: int) -> list[HeldLock]:
@@ -123,9 +147,12 @@ class ReceivableInspection(PartInspection):
         ]
 
     def departures(self) -> int:
-        """Return a number that changes whenever an active message leaves: arrivals change both terms equally."""
+        """Return a number that changes whenever an active message leaves; -1 if there are none.
+
+        Arrivals change both terms equally.
+        """
         counters = self._part.main.message_table.committed
-        return counters.next_sequence - counters.active_count
+        return counters.next_sequence - counters.active_count if counters.active_count else -1
 
     def find_oldest_active(self, on_result: Callable[[int | None], None]) -> None:
         """Read the enqueued time of the oldest active message; None if there is none or the store does not work."""

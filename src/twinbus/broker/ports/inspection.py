@@ -85,8 +85,8 @@ class PartInspection:
         return []
 
     def departures(self) -> int:
-        """Return a number that changes whenever an active message leaves; it is not a count by itself."""
-        return 0
+        """Return a number that changes whenever an active message leaves; -1 if there are none."""
+        return -1
 
     def find_oldest_active(self, on_result: Callable[[int | None], None]) -> None:
         """Read the enqueued time of the oldest active message; None if there is none or the store does not work."""

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from twinbus.broker.namespace import Queue, Subscription, Topic
-    from twinbus.broker.ports.inspection import PartFigures
     from twinbus.server.api.process_status import ProcessStatus
 
 ENTITIES_PER_CALL: Final = 500
@@ -60,20 +59,6 @@ class NoPeers:
         return None
 
 
-class CollectedFigures(msgspec.Struct, frozen=True, gc=False):
-    """An entity, as all processes see it."""
-
-    figures: PartFigures | None
-    """None if no fragment has reported yet."""
-    oldest_ms: int | None
-    senders: int
-    receivers: int
-    accessed_ms: int
-    rates: tuple[float, float, float]
-    is_complete: bool
-    """Whether the figures of all fragments are known, from now or from earlier."""
-
-
 class Collector:
     """Collects the status of all processes."""
 
@@ -99,9 +84,9 @@ class Collector:
         answers = await asyncio.gather(*[self.call(number, call) for number in numbers])
         return {number: answer for number, answer in zip(numbers, answers, strict=True) if answer is not None}
 
-    async def figures(self, entities: Sequence[Queue | Topic | Subscription]) -> list[CollectedFigures]:
+    async def figures(self, entities: Sequence[Queue | Topic | Subscription]) -> list[EntityFigures]:
         """Return the figures of entities, in the same order."""
-        collected: list[CollectedFigures] = []
+        collected: list[EntityFigures] = []
         silent: set[int] = set()
         max_reads = MAX_READS
         for start in range(0, len(entities), ENTITIES_PER_CALL):
@@ -118,11 +103,11 @@ class Collector:
         entities: Sequence[Queue | Topic | Subscription],
         answers: dict[int, list[EntityFigures]],
         silent: set[int],
-    ) -> list[CollectedFigures]:
+    ) -> list[EntityFigures]:
         by_process = {number: {one.entity_id: one for one in answer} for number, answer in answers.items()}
         if len(self.peers.numbers) == 1:
             own = by_process[self.peers.number]
-            return [_combine([own[entity.entity_id]]) if entity.entity_id in own else _MISSING for entity in entities]
+            return [own.get(entity.entity_id) or _missing(entity.entity_id) for entity in entities]
         for number, answer in by_process.items():
             self._last_figures.setdefault(number, {}).update(answer)
         return [self._merge_entity(entity, by_process, silent) for entity in entities]
@@ -132,7 +117,7 @@ class Collector:
         entity: Queue | Topic | Subscription,
         by_process: dict[int, dict[int, EntityFigures]],
         silent: set[int],
-    ) -> CollectedFigures:
+    ) -> EntityFigures:
         found = [answer[entity.entity_id] for answer in by_process.values() if entity.entity_id in answer]
         owners = {self.peers.owner_of(part.store) for part in entity.parts}
         is_complete = True
@@ -143,6 +128,8 @@ class Collector:
                 figures = last.figures._replace(locked=0, is_available=False)
                 found.append(EntityFigures(last.entity_id, figures, last.oldest_ms, 0, 0, last.accessed_ms, NO_RATES))
         reported = {number for number in owners if entity.entity_id in by_process.get(number, {})}
+        if not found:
+            return _missing(entity.entity_id)
         return _combine(found, is_complete=is_complete and owners <= reported | silent)
 
     def forget(self, existing_ids: set[int]) -> None:
@@ -153,23 +140,20 @@ class Collector:
                 self._last_figures[number] = kept
 
 
-_MISSING: Final = CollectedFigures(None, None, 0, 0, 0, NO_RATES, is_complete=False)
+def _missing(entity_id: int) -> EntityFigures:
+    return EntityFigures(entity_id, None, None, 0, 0, 0, NO_RATES, is_complete=False)
 
 
-def _combine(found: list[EntityFigures], *, is_complete: bool = True) -> CollectedFigures:
-    if len(found) == 1:
-        one = found[0]
-        return CollectedFigures(
-            one.figures, one.oldest_ms, one.senders, one.receivers, one.accessed_ms, one.rates, is_complete
-        )
+def _combine(found: list[EntityFigures], *, is_complete: bool) -> EntityFigures:
     figures = [one.figures for one in found if one.figures is not None]
     rates = [one.rates for one in found]
-    return CollectedFigures(
+    return EntityFigures(
+        found[0].entity_id,
         add_figures(figures) if figures else None,
         min((one.oldest_ms for one in found if one.oldest_ms is not None), default=None),
         sum([one.senders for one in found]),
         sum([one.receivers for one in found]),
-        max((one.accessed_ms for one in found), default=0),
+        max([one.accessed_ms for one in found]),
         (sum([one[0] for one in rates]), sum([one[1] for one in rates]), sum([one[2] for one in rates])),
         is_complete,
     )

@@ -14,7 +14,7 @@ from twinbus.server.api.time_slices import CHUNK_SIZE, in_slices
 
 if TYPE_CHECKING:
     from twinbus.broker.namespace import Queue, Subscription, Topic
-    from twinbus.server.api.collector import CollectedFigures
+    from twinbus.server.api.process_calls import EntityFigures
 
 INFO: Final = Family("twinbus_entity_info", "gauge", "An entity with its kind and status; always 1.")
 MESSAGES: Final = Family("twinbus_messages", "gauge", "Messages by state; active messages include locked ones.")
@@ -69,7 +69,7 @@ class EntityMetrics:
         """Create lines for no entity."""
         self._groups: list[_Group] = []
 
-    async def render(self, entities: list[Queue | Topic | Subscription], figures: list[CollectedFigures]) -> list[str]:
+    async def render(self, entities: list[Queue | Topic | Subscription], figures: list[EntityFigures]) -> list[str]:
         """Return the text of each family in pieces, in order."""
         groups: list[_Group] = []
         async for chunk in in_slices(zip(entities, figures, strict=True), CHUNK_SIZE):
@@ -88,7 +88,7 @@ class EntityMetrics:
         return pieces
 
 
-def _key_of(entity: Queue | Topic | Subscription, collected: CollectedFigures) -> tuple[object, ...]:
+def _key_of(entity: Queue | Topic | Subscription, collected: EntityFigures) -> tuple[object, ...]:
     """Return everything that the lines of an entity depend on."""
     return (
         entity.entity_id,
@@ -102,12 +102,12 @@ def _key_of(entity: Queue | Topic | Subscription, collected: CollectedFigures) -
     )
 
 
-def _render_group(chunk: list[tuple[Queue | Topic | Subscription, CollectedFigures]]) -> list[str]:
+def _render_group(chunk: list[tuple[Queue | Topic | Subscription, EntityFigures]]) -> list[str]:
     rendered = [_render_entity(entity, collected) for entity, collected in chunk]
     return ["".join(lines) for lines in zip(*rendered, strict=True)]
 
 
-def _render_entity(entity: Queue | Topic | Subscription, collected: CollectedFigures) -> tuple[str, ...]:
+def _render_entity(entity: Queue | Topic | Subscription, collected: EntityFigures) -> tuple[str, ...]:
     """Return the lines of an entity for each family. Totals that are not complete are left out: they must not fall."""
     name, kind = f'entity="{escape(entity.path)}"', kind_of(entity)
     partitioned = str(entity.is_partitioned).lower()

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from twinbus.broker.namespace import Queue, Topic
 from twinbus.broker.ports.inspection import PartFigures
 from twinbus.broker.ports.peer_protocol import SUB_QUEUES
 from twinbus.model.description import partitioned_size_mb
 from twinbus.model.status import (
     EntityDetails,
-    EntityPage,
     EntityStatus,
     FragmentStatus,
     LockPage,
@@ -26,7 +27,8 @@ from twinbus.model.status import (
 )
 from twinbus.model.times import datetime_of
 from twinbus.server.api import process_calls as calls
-from twinbus.server.api.process_calls import Holders
+from twinbus.server.api.process_calls import EntityFigures, Holders
+from twinbus.server.api.time_slices import in_slices
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,13 +36,20 @@ if TYPE_CHECKING:
     from twinbus.broker.namespace import Namespace, Subscription
     from twinbus.model.path import SubQueue
     from twinbus.model.status import EntityKind
-    from twinbus.server.api.collector import CollectedFigures, Collector
+    from twinbus.server.api.collector import Collector
     from twinbus.server.api.entity_index import EntityIndex
 
 MEGABYTE: Final = 1_048_576
 NO_FIGURES: Final = PartFigures()
 _MAX_EPOCH_MS: Final = 253_402_300_799_000
 """The last time that a datetime can represent."""
+
+
+class EncodedPage(msgspec.Struct, frozen=True):
+    """A page of entities, the entities as JSON: see `model.status.EntityPage`."""
+
+    entities: list[msgspec.Raw]
+    next: str | None
 
 
 class EntityReader:
@@ -51,6 +60,8 @@ class EntityReader:
         self._namespace = namespace
         self._index = index
         self._collector = collector
+        self._encoded: dict[int, tuple[tuple[object, ...], msgspec.Raw]] = {}
+        """Entities as JSON, with everything that the JSON depends on: most entities do not change between two pages."""
 
     async def page(
         self,
@@ -61,7 +72,7 @@ class EntityReader:
         kind: EntityKind | None,
         after: str,
         top: int,
-    ) -> EntityPage:
+    ) -> EncodedPage:
         """Return a page of the entities that the caller may read, all of which are within `scopes`."""
         found: list[Queue | Topic | Subscription] = []
         for entity in self._index.iterate(prefix, after, scopes):
@@ -71,14 +82,24 @@ class EntityReader:
                     break
         entities = found[:top]
         figures = await self._collector.figures(entities)
+        encoded: list[msgspec.Raw] = []
+        async for chunk in in_slices(zip(entities, figures, strict=True)):
+            encoded += [self._encode(entity, collected) for entity, collected in chunk]
+        return EncodedPage(entities=encoded, next=entities[-1].path if len(found) > top else None)
+
+    def _encode(self, entity: Queue | Topic | Subscription, collected: EntityFigures) -> msgspec.Raw:
+        """Return an entity as JSON: as before, if nothing has changed."""
+        known = self._encoded.get(entity.entity_id)
+        key = (entity, entity.updated_ms, entity.status, entity.accessed_ms, collected)
+        if known is not None and known[0] == key and collected.oldest_ms is None:
+            return known[1]
         now_ms = self._namespace.clock.wall_ms()
-        return EntityPage(
-            entities=[
-                EntityStatus(**_fields_of(entity, collected, now_ms))  # type: ignore[arg-type]  # fields by name
-                for entity, collected in zip(entities, figures, strict=True)
-            ],
-            next=entities[-1].path if len(found) > top else None,
-        )
+        content = EntityStatus(**_fields_of(entity, collected, now_ms))  # type: ignore[arg-type]  # fields by name
+        encoded = msgspec.Raw(msgspec.json.encode(content))
+        if len(self._encoded) > 2 * len(self._namespace.entities):
+            self._encoded.clear()  # most of it belongs to deleted entities
+        self._encoded[entity.entity_id] = (key, encoded)
+        return encoded
 
     async def details(self, path: str) -> EntityDetails:
         """Return an entity with its fragments. Raise EntityNotFound."""
@@ -198,7 +219,7 @@ def make_rates(rates: tuple[float, float, float]) -> MessageRates:
     return MessageRates(sent=round(sent, 3), received=round(received, 3), settled=round(settled, 3))
 
 
-def _fields_of(entity: Queue | Topic | Subscription, collected: CollectedFigures, now_ms: int) -> dict[str, object]:
+def _fields_of(entity: Queue | Topic | Subscription, collected: EntityFigures, now_ms: int) -> dict[str, object]:
     figures = collected.figures or NO_FIGURES
     oldest_ms = collected.oldest_ms
     return {

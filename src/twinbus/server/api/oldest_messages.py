@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from twinbus.model.description import FRAGMENT_COUNT
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -35,17 +37,21 @@ class OldestMessages:
         reads: list[asyncio.Future[None]] = []
         for part in parts:
             departures = part.departures()
-            if self._read.get((part.entity_id, part.number), (-1, None))[0] != departures:
+            if departures < 0:
+                self._read.pop((part.entity_id, part.number), None)
+                continue
+            read_at, found_ms = self._read.get((part.entity_id, part.number), (-1, None))
+            if read_at != departures or found_ms is None:
                 if len(reads) >= max_reads:
                     break
                 reads.append(self._start_read(part, departures))
         if reads:
             await asyncio.wait(reads, timeout=READ_TIMEOUT_S)
 
-    def forget(self, existing_ids: set[int]) -> None:
-        """Drop the times of deleted entities."""
-        if len(self._read) > 2 * len(existing_ids):
-            self._read = {key: value for key, value in self._read.items() if key[0] in existing_ids}
+    def forget_deleted(self, entity_count: int) -> None:
+        """Drop all times if most of them belong to deleted entities."""
+        if len(self._read) > 2 * FRAGMENT_COUNT * (entity_count + 1):
+            self._read.clear()
 
     def _start_read(self, part: PartInspection, departures: int) -> asyncio.Future[None]:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -1,11 +1,14 @@
 """The OpenAPI document of the JSON API, generated from the resources in `model.status`.
 
+    python -m twinbus.server.api.openapi > docs/openapi.json
+
 Owns the description of every operation: its address, parameters, right and responses. `docs/openapi.json` is this
 document; a test compares both, and checks responses against it.
 """
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -141,3 +144,7 @@ def _content_of(kind: type) -> dict[str, Any]:
 
 OPENAPI_DOCUMENT: Final = msgspec.json.format(msgspec.json.encode(make_document()), indent=1) + b"\n"
 """The document as JSON."""
+
+
+if __name__ == "__main__":
+    sys.stdout.write(OPENAPI_DOCUMENT.decode())

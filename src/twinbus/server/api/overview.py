@@ -15,13 +15,13 @@ from twinbus.broker.ports.inspection import PartFigures, add_figures
 from twinbus.model.status import Alert, EntityNumbers, Overview, StoreStatus, WorkerStatus
 from twinbus.model.times import datetime_of
 from twinbus.server.api.entity_status import kind_of, make_counts, make_rates, make_totals
-from twinbus.server.api.process_calls import GetProcess, ProcessFigures
+from twinbus.server.api.process_calls import EntityFigures, GetProcess, ProcessFigures
 from twinbus.server.api.time_slices import in_slices
 from twinbus.server.api.usage_rates import NO_RATES
 
 if TYPE_CHECKING:
     from twinbus.server.amqp.gateway import Gateway
-    from twinbus.server.api.collector import CollectedFigures, Collector
+    from twinbus.server.api.collector import Collector
     from twinbus.server.api.entity_index import EntityIndex
 
 MAX_SHARE: Final = 0.02
@@ -42,7 +42,7 @@ class Sums:
         self.rates = NO_RATES
         self.unavailable_entities = 0
 
-    def add(self, collected: CollectedFigures) -> None:
+    def add(self, collected: EntityFigures) -> None:
         """Add an entity."""
         figures = collected.figures
         if figures is None or not figures.is_available or not collected.is_complete:

@@ -87,7 +87,7 @@ class CloseConnection(_Call, frozen=True):
 
     number: int
     by_key: str
-    """The name of the key of whoever closes it, for the client and the log."""
+    """The name of the key of whoever closes it, for the log."""
 
 
 class GetProcess(_Call, frozen=True):
@@ -127,6 +127,8 @@ class EntityFigures(_Result, frozen=True):
     accessed_ms: int
     rates: tuple[float, float, float]
     """Messages per second that clients of the process sent, received and settled."""
+    is_complete: bool = True
+    """Whether the figures of all fragments are known, from now or from earlier: set when answers are put together."""
 
 
 class FragmentFigures(_Result, frozen=True):

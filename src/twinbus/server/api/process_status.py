@@ -15,8 +15,8 @@ import msgspec
 
 from twinbus.amqp.codec.performatives import Error
 from twinbus.amqp.errors import CONNECTION_FORCED
-from twinbus.broker.namespace import Queue, Subscription
-from twinbus.broker.ports.inspection import add_figures
+from twinbus.broker.namespace import Queue, Subscription, Topic
+from twinbus.broker.ports.inspection import PartFigures, add_figures
 from twinbus.broker.ports.peer_protocol import SUB_QUEUES
 from twinbus.model.path import SubQueue, canonical_key
 from twinbus.model.status import DiskStatus, FailedLogin, WorkerStatus
@@ -31,9 +31,8 @@ from twinbus.server.api.usage_rates import NO_RATES
 
 if TYPE_CHECKING:
     import logging
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Mapping
 
-    from twinbus.broker.namespace import Topic
     from twinbus.broker.ports.inspection import PartInspection
     from twinbus.model.status import ConnectionDetails, ConnectionStatus, Holder
     from twinbus.server.amqp.gateway import Gateway
@@ -42,9 +41,32 @@ if TYPE_CHECKING:
     from twinbus.server.api.process_calls import ProcessCall
     from twinbus.server.api.usage_rates import UsageRates
 
+MIN_KEPT_INSPECTIONS: Final = 100
 RECENT_S: Final = 300.0
 """Failed logins in this time count as recent."""
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+
+
+class Inspections:
+    """The inspections of this process's parts, which are kept with the figures that they computed last."""
+
+    def __init__(self) -> None:
+        """Create an empty table."""
+        self._by_id: dict[int, tuple[Queue | Topic | Subscription, list[PartInspection]]] = {}
+
+    def of(self, entity: Queue | Topic | Subscription) -> list[PartInspection]:
+        """Return the inspections of those parts of an entity that this process owns."""
+        entry = self._by_id.get(entity.entity_id)
+        if entry is None or entry[0] is not entity:
+            inspections = [part.inspect() for part in entity.parts]
+            entry = (entity, [one for one in inspections if one is not None])
+            self._by_id[entity.entity_id] = entry
+        return entry[1]
+
+    def forget_deleted(self, entity_count: int) -> None:
+        """Drop everything if most of it belongs to deleted entities."""
+        if len(self._by_id) > 2 * entity_count + MIN_KEPT_INSPECTIONS:
+            self._by_id.clear()
 
 
 class ProcessStatus:
@@ -63,6 +85,7 @@ class ProcessStatus:
         self._log = log
         self._started_ms = gateway.namespace.clock.wall_ms()
         self._oldest = OldestMessages()
+        self._inspections = Inspections()
         self._handlers: dict[type, Any] = {
             calls.GetFigures: self._get_figures,
             calls.GetFragments: self._get_fragments,
@@ -88,40 +111,48 @@ class ProcessStatus:
 
     async def _get_figures(self, call: calls.GetFigures) -> list[calls.EntityFigures]:
         entities = self._index.find_ids(call.entity_ids)
-        self._oldest.forget(self._index.ids)
-        await self._oldest.read(_own_parts(entities), call.max_reads)
-        figures: list[calls.EntityFigures] = []
+        self._inspections.forget_deleted(len(self._namespace.entities))
+        self._oldest.forget_deleted(len(self._namespace.entities))
+        summed: list[PartFigures | None] = []
+        active_parts: list[PartInspection] = []
         async for chunk in in_slices(entities):
-            figures += [self._figures_of(entity) for entity in chunk]
-        return figures
+            for entity in chunk:
+                parts = self._inspections.of(entity)
+                figures = add_figures([part.figures() for part in parts]) if parts else None
+                summed.append(figures)
+                if figures is not None and figures.active:
+                    active_parts += parts
+        await self._oldest.read(active_parts, call.max_reads)
+        return [self._describe(entity, figures) for entity, figures in zip(entities, summed, strict=True)]
 
-    def _figures_of(self, entity: Queue | Topic | Subscription) -> calls.EntityFigures:
-        parts = list(_own_parts([entity]))
-        figures = oldest = None
-        if parts:
-            figures = add_figures([part.figures() for part in parts])
-            if figures.active:
-                known = [oldest_ms for part in parts if (oldest_ms := self._oldest.known(part)) is not None]
-                oldest = min(known, default=None)
+    def _describe(self, entity: Queue | Topic | Subscription, figures: PartFigures | None) -> calls.EntityFigures:
+        oldest_ms = None
+        if figures is not None and figures.active:
+            known = [self._oldest.known(part) for part in self._inspections.of(entity)]
+            oldest_ms = min([one for one in known if one is not None], default=None)
         return calls.EntityFigures(
             entity.entity_id,
             figures,
-            oldest,
+            oldest_ms,
             sum([link.is_sender for link in entity.links]) if entity.links else 0,
-            len(_own_receivers(entity, SubQueue.MAIN)) if isinstance(entity, Queue | Subscription) else 0,
+            _count_own_receivers(entity),
             entity.accessed_ms,
             self._rates.by_entity.get(canonical_key(entity.path), NO_RATES) if self._rates.by_entity else NO_RATES,
         )
 
     async def _get_fragments(self, call: calls.GetFragments) -> list[calls.FragmentFigures]:
         entities = self._index.find_ids([call.entity_id])
-        return [calls.FragmentFigures(part.number, part.figures()) for part in _own_parts(entities)]
+        return [
+            calls.FragmentFigures(part.number, part.figures())
+            for entity in entities
+            for part in self._inspections.of(entity)
+        ]
 
     # --- locks and sessions -------------------------------------------------------------------------------------------
 
     async def _get_locks(self, call: calls.GetLocks) -> list[calls.FragmentLock]:
         locks: list[calls.FragmentLock] = []
-        async for chunk in in_slices(_own_parts(self._index.find_ids([call.entity_id])), 1):
+        async for chunk in in_slices(self._own_parts(call.entity_id), 1):
             for part in chunk:
                 found = part.locks(SUB_QUEUES[call.sub_queue], call.after, call.limit)
                 locks += [calls.FragmentLock(part.number, lock) for lock in found]
@@ -129,7 +160,7 @@ class ProcessStatus:
 
     async def _get_sessions(self, call: calls.GetSessions) -> list[calls.FragmentSession]:
         sessions: list[calls.FragmentSession] = []
-        async for chunk in in_slices(_own_parts(self._index.find_ids([call.entity_id])), 1):
+        async for chunk in in_slices(self._own_parts(call.entity_id), 1):
             for part in chunk:
                 found = part.sessions(call.after, call.limit)
                 sessions += [calls.FragmentSession(part.number, session) for session in found]
@@ -159,6 +190,9 @@ class ProcessStatus:
         connection = self._gateway.open_connections.by_number.get(receiver.receiver_identity.client_id)
         return make_holder(connection, self.number, receiver.link) if connection is not None else None
 
+    def _own_parts(self, entity_id: int) -> list[PartInspection]:
+        return [part for entity in self._index.find_ids([entity_id]) for part in self._inspections.of(entity)]
+
     # --- connections --------------------------------------------------------------------------------------------------
 
     async def _list_connections(self, call: calls.ListConnections) -> list[ConnectionStatus]:
@@ -180,7 +214,7 @@ class ProcessStatus:
             "closing a connection on request",
             extra={"connection": status.id, "client": status.client, "key": call.by_key},
         )
-        text = f"the connection was closed by an administrator with the key {call.by_key!r}: connect again"
+        text = "the connection was closed by an administrator of the namespace: connect again"
         connection.peer.close(Error(condition=CONNECTION_FORCED, description=text))
         return True
 
@@ -241,24 +275,23 @@ class ProcessStatus:
         ]
 
 
-def _own_parts(entities: Iterable[Queue | Topic | Subscription]) -> Iterator[PartInspection]:
-    for entity in entities:
-        for part in entity.parts:
-            inspection = part.inspect()
-            if inspection is not None:
-                yield inspection
+def _count_own_receivers(entity: Queue | Topic | Subscription) -> int:
+    if isinstance(entity, Topic):
+        return 0
+    if len(entity.parts) == 1 and not entity.parts[0].main.dispatcher.consumers:
+        return 0  # the usual case
+    return len(_own_receivers(entity, SubQueue.MAIN))
 
 
 def _own_receivers(entity: Queue | Subscription, sub_queue: SubQueue) -> set[OutgoingLink]:
     """Return the links of this process's clients that receive from an entity, whoever owns its fragments."""
     fragments = [part.main for part in entity.parts] if sub_queue is SubQueue.MAIN else entity.fragments_of(sub_queue)
-    return {
-        consumer
-        for fragment in fragments
-        if (consumers := fragment.dispatcher.consumers)
-        for consumer in consumers
-        if isinstance(consumer, OutgoingLink)
-    }
+    receivers: set[OutgoingLink] = set()
+    for fragment in fragments:
+        consumers = fragment.dispatcher.consumers
+        if consumers:
+            receivers.update(consumer for consumer in consumers if isinstance(consumer, OutgoingLink))
+    return receivers
 
 
 def _resident_bytes(peak_kilobytes: int) -> int:

@@ -47,13 +47,11 @@ class StatusApi:
         self._process = ProcessStatus(gateway, self._rates, self.index, log)
         self._collector = Collector(self._process)
         overview = OverviewReader(gateway, self.index, self._collector)
+        self.entities = EntityReader(namespace, self.index, self._collector)
+        self.metrics = MetricsPage(gateway, self.index, self._collector, overview)
+        authenticator = Authenticator(gateway.key_registry, namespace.clock, gateway.login_log.record_failure)
         self.routes = StatusEndpoints(
-            gateway,
-            Authenticator(gateway.key_registry, namespace.clock, gateway.login_log.record_failure),
-            self._collector,
-            EntityReader(namespace, self.index, self._collector),
-            overview,
-            MetricsPage(gateway, self.index, self._collector, overview),
+            gateway, authenticator, self._collector, self.entities, overview, self.metrics
         ).routes()
         self._tasks: set[asyncio.Task[None]] = set()
 
