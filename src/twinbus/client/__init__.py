@@ -20,7 +20,7 @@ from twinbus.client.inspector.message_inspector import (
     MessageInspector,
     SearchPage,
 )
-from twinbus.client.management import NamespaceManager
+from twinbus.client.management import NamespaceManager, NamespaceMonitor
 from twinbus.client.message_session import MessageSession
 from twinbus.client.receiver import MessageReceiver, ReceiveMode
 from twinbus.client.retry import NO_RETRY, RetryPolicy
@@ -46,6 +46,7 @@ __all__ = [
     "MessageSession",
     "MessagingFactory",
     "NamespaceManager",
+    "NamespaceMonitor",
     "QueueClient",
     "ReceiveMode",
     "RetryPolicy",

@@ -17,6 +17,7 @@ CLASSES = [
     "MessageSession",
     "MessagingFactory",
     "NamespaceManager",
+    "NamespaceMonitor",
     "QueueClient",
     "SubscriptionClient",
     "TopicClient",

@@ -207,6 +207,15 @@ class GetRuntimes(_Message):
     entity_ids: list[int]
 
 
+class GetStatus(_Message):
+    """Get figures of the owner's process, connections or locks, for the JSON API. Reply: `Status`.
+
+    The package `server.api` encodes the request and the reply: the broker does not know what they say.
+    """
+
+    content: bytes
+
+
 class AttachConsumer(_Message):
     """Attach a receiver to a fragment; `link_id` is the same for all fragments of the receiver. Reply: `Done`.
 
@@ -329,6 +338,7 @@ Request: TypeAlias = (
     | ListFragments
     | Withhold
     | GetRuntimes
+    | GetStatus
     | AttachConsumer
     | AttachBrowser
     | GrantCredit
@@ -408,6 +418,12 @@ class Runtimes(_Message):
     fragments: list[FragmentRuntime]
 
 
+class Status(_Message):
+    """The reply to `GetStatus`."""
+
+    content: bytes
+
+
 class Deliveries(_Message):
     """Messages for a receiver or reader."""
 
@@ -463,6 +479,7 @@ Reply: TypeAlias = (
     | LockedMessage
     | ManagementResponse
     | Runtimes
+    | Status
     | Deliveries
     | Drained
     | MessagesAvailable

@@ -25,6 +25,7 @@ from twinbus.client.sync.clients import (
 from twinbus.client.sync.factory import MessagingFactory
 from twinbus.client.sync.management import NamespaceManager
 from twinbus.client.sync.message_inspector import MessageInspector
+from twinbus.client.sync.monitoring import NamespaceMonitor
 from twinbus.client.sync.pairing import Pairing, SendAvailabilityPairedNamespaceOptions
 from twinbus.client.tokens import Token, TokenProvider
 from twinbus.model.message import BrokeredMessage
@@ -41,6 +42,7 @@ __all__ = [
     "MessageSession",
     "MessagingFactory",
     "NamespaceManager",
+    "NamespaceMonitor",
     "Pairing",
     "QueueClient",
     "ReceiveMode",
