@@ -7,8 +7,7 @@ A `Handler` is the program's side: it receives the events of one connection and 
 methods. All output queued while one read is handled goes out in one write. Output queued at other times (after a
 commit, from a timer) goes out at the end of the current iteration of the event loop.
 
-Owns sockets and timers; `peer_input` decides when a socket is read. Must not know the protocol, which belongs to
-`connection`; `connection` never sees a socket.
+Owns sockets and timers; `peer_input` decides when a socket is read. Must not know the protocol (`connection`).
 """
 
 from __future__ import annotations
@@ -70,18 +69,15 @@ class Peer(asyncio.Protocol):
     ) -> None:
         """Create a peer; the handler is created later, when the socket (and TLS, if used) is established.
 
-        `accepted_peers` are the peers accepted by the same listener; `slot` is the connection's slot in the
-        process-wide limit.
+        `accepted_peers` are the peers of the same listener; `slot` is the connection's place in the process-wide limit.
         """
         self.connection = connection
         self.received_bytes = self.sent_bytes = 0
         """Bytes of AMQP in either direction, without those of TLS and WebSockets."""
         self.is_writable = True
-        """False while the socket's write buffer is full: the handler must wait for `on_writable` before it sends
-        messages."""
+        """False while the socket's write buffer is full; the handler then waits for `on_writable` to send messages."""
         self.awaits_window = False
-        """Set by a handler that stopped sending because too much output waits for the peer's session windows. When the
-        waiting output has shrunk to WRITE_HIGH_WATER, the handler's `on_writable` is called."""
+        """Set by a handler that waits for `on_writable` until less output waits for the peer's session windows."""
         self.transport: asyncio.Transport
         """Transport of the socket, for its addresses and certificates. Set before the handler is created."""
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -194,10 +190,7 @@ class Peer(asyncio.Protocol):
             self._loop.call_soon(self.flush_due)
 
     def close(self, error: Error | None = None) -> None:
-        """Close the connection; the socket is closed when the peer has responded, or after a timeout.
-
-        If AMQP is not open yet, abort the socket instead.
-        """
+        """Close the connection, and wait a limited time for the peer. Abort the socket if AMQP is not open yet."""
         if not self.connection.is_finished:
             try:
                 self.connection.close(error)

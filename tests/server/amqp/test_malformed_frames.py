@@ -26,9 +26,7 @@ FRAMES = {
     "second open": (bytes.fromhex("00000011020000000053 10c00401a10178".replace(" ", "")), "amqp:illegal-state"),
 }
 PREFACES = {
-    "http": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
     "amqp 0.9": b"AMQP\x00\x00\x09\x01",
-    "tls": bytes.fromhex("16030100c8010000c40303") + bytes(200),
     "zeros": bytes(100),
 }
 

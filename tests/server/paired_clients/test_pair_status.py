@@ -95,13 +95,17 @@ def test_a_server_with_an_untrusted_certificate_is_refused(reporter: Reporter) -
     assert "give its CA certificate with --ca-file FILE" in result.output
 
 
-def test_a_connection_string_for_messaging_is_refused_with_advice(reporter: Reporter) -> None:
+def test_a_connection_string_for_the_amqps_port_is_refused_with_advice(reporter: Reporter) -> None:
     server = reporter.server
     over_tls = server.admin_connection_string.replace(f":{server.https_port}", f":{server.amqps_port}")
-    for string in (server.connection_string, over_tls):
-        result = CliRunner().invoke(app, ("pair", "status", string, "--ca-file", server.ca_file))
-        assert result.exit_code == 1
-        assert "use the admin_connection_string of the ready file" in result.output
+    result = CliRunner().invoke(app, ("pair", "status", over_tls, "--ca-file", server.ca_file))
+    assert result.exit_code == 1
+    assert "use the admin_connection_string of the ready file" in result.output
+
+
+def test_a_connection_string_for_the_one_port_is_enough(reporter: Reporter) -> None:
+    result = CliRunner().invoke(app, ("pair", "status", reporter.server.connection_string))
+    assert result.exit_code == 0, result.output
 
 
 def test_an_unreadable_ca_file_is_named(reporter: Reporter, tmp_path: Path) -> None:

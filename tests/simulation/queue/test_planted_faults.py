@@ -164,7 +164,18 @@ def uncommitted_duplicates_are_not_detected(patch: Patch) -> None:
 
 
 def a_resubmitted_message_stays_a_dead_letter(patch: Patch) -> None:
-    replace(patch, Resubmission, "_move", lambda right, self, _, batch, done: right(self, [], batch, done))
+    def wrong(right: Any, self: Resubmission, source: Any, sequences: Any, store_again: Any, on_failed: Any) -> None:
+        def store_and_keep(records: Any) -> None:
+            store_again(records)
+            source.remove = keep  # the next call would delete the dead letters
+
+        def keep(_locks: Any, on_done: Any) -> None:
+            del source.remove
+            source.remove([], on_done)
+
+        right(self, source, sequences, store_and_keep, on_failed)
+
+    replace(patch, Resubmission, "_take", wrong)
 
 
 def locked_messages_are_purged(patch: Patch) -> None:

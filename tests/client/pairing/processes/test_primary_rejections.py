@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 from typing import TYPE_CHECKING
 
 import pytest
@@ -30,6 +31,7 @@ from twinbus.model.outage import OutageKind
 from twinbus.model.queue import QueueDescription
 from twinbus.server.runtime import rocksdb_backend
 from twinbus.server.runtime.disk_space import low_space_reason
+from twinbus.server.tls.development_certificates import ensure_development_certificate
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,7 +47,8 @@ def factory_with_tls(primary: ServerProcess, *, ca_file: str, port: int = AMQPS_
 
 async def test_an_untrusted_certificate_is_an_outage_and_the_reason_says_so(tmp_path: Path) -> None:
     async with run_server_pair(tmp_path) as (primary, secondary):
-        factory = factory_with_tls(primary, ca_file=secondary.ca_file)
+        foreign = ensure_development_certificate(tmp_path / "foreign", "localhost", dt.datetime.now(dt.UTC))
+        factory = factory_with_tls(primary, ca_file=str(foreign.ca_file))
         async with paired_application(primary, secondary, factory=factory) as app:
             await app.send("apples")
             assert app.is_in(EntityState.FAILED_OVER)
