@@ -27,7 +27,7 @@ def expressions(panel: object) -> Iterator[str]:
     """Yield all PromQL expressions and queries in a dashboard."""
     if isinstance(panel, dict):
         for name, value in panel.items():
-            if name in ("expr", "query", "definition") and isinstance(value, str):
+            if name in ("expr", "query") and isinstance(value, str) and value != "prometheus":
                 yield value
             yield from expressions(value)
     elif isinstance(panel, list):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import time
@@ -59,7 +60,12 @@ async def test_each_worker_shows_the_fragments_and_clients_of_all(two_workers: M
             assert workers == [0, 1]
             other = connections[1 - worker]
             server.request_on(other, "DELETE", f"$api/v1/connections/{connection_id}", expected=204)
-            wait_until(lambda: not read(server, other, "connections")["connections"])
+
+            def is_closed() -> bool:
+                listed = read(server, other, "connections")["connections"]
+                return connection_id not in [connection["id"] for connection in listed]
+
+            await asyncio.to_thread(wait_until, is_closed)  # the client responds on this loop
 
 
 def strip(entity: dict[str, Any]) -> dict[str, Any]:
