@@ -100,7 +100,7 @@ def test_a_connection_string_for_the_amqps_port_is_refused_with_advice(reporter:
     over_tls = server.admin_connection_string.replace(f":{server.https_port}", f":{server.amqps_port}")
     result = CliRunner().invoke(app, ("pair", "status", over_tls, "--ca-file", server.ca_file))
     assert result.exit_code == 1
-    assert "use the admin_connection_string of the ready file" in result.output
+    assert f"use HTTP over TLS on port {server.https_port}" in result.output
 
 
 def test_a_connection_string_for_the_one_port_is_enough(reporter: Reporter) -> None:
