@@ -52,6 +52,8 @@ def test_one_server_can_be_killed_and_started_again_and_one_interrupt_stops_both
             again = subprocess.Popen(["env", *shlex.split(line)], cwd=tmp_path, stdout=log, stderr=log)
         try:
             wait_until(lambda: is_open(command.host, 5672), timeout_s=40)
+            assert is_open(command.host, 5673)
+            assert command.process.poll() is None
             assert command.interrupt() == 0
             assert not is_open(command.host, 5673)
             assert again.poll() is None
@@ -68,6 +70,7 @@ def test_if_one_server_cannot_start_the_other_is_stopped(tmp_path: Path) -> None
         with run_serve(tmp_path, *options, f"--host={host}", f"--amqp-port={port}") as command:
             assert command.process.wait(TIMEOUT_S) == 1
             assert f"twinbus serve: --amqp-port {port}: cannot listen on it" in command.log
+            assert "Traceback" not in command.log
             assert command.output == ""
     assert not list((tmp_path / "twinbus-data").glob("*.json"))
 
