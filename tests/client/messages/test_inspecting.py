@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.server_process import wait_until
 from twinbus.client import BrokeredMessage, BulkProgress, MessageInspector, QueueClient
+from twinbus.client.errors import ConnectionFailed, FactoryFaulted
 from twinbus.client.events import SettledInBulk
 from twinbus.model.errors import InvalidArgument, MessageNotFound, NotImplementedHere
 
@@ -189,6 +190,33 @@ async def test_dead_letters_are_counted_by_reason(bus: Bus) -> None:
     assert summary.is_complete
     first = await inspector.summarize_dead_letters(3)
     assert (first.count, first.is_complete) == (3, False)
+
+
+async def test_after_a_failure_the_caller_knows_what_was_done_and_a_repetition_does_the_rest(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection of the inspector is lost after two of four requests."""
+    monkeypatch.setattr("twinbus.client.inspector.message_inspector.PAGE_SIZE", 2)
+    queue = bus.create_queue()
+    await send(queue, *range(8))
+    await dead_letter(queue, 8)
+    factory = bus.factory()
+    inspector = factory.create_message_inspector(f"{queue.path}/$DeadLetterQueue")
+    numbers = [message.sequence_number async for message in inspector.search()]
+    reports: list[int] = []
+
+    def report(progress: BulkProgress) -> None:
+        reports.append(progress.done_count)
+        if progress.done_count == 4:
+            factory.abort(ConnectionFailed("the network is down"))
+
+    with pytest.raises(FactoryFaulted):
+        await inspector.resubmit(numbers, on_progress=report)
+    assert reports == [2, 4]
+    assert bus.message_counts(queue) == (4, 4)
+    progress = await inspector_of(bus, queue.path, dead_letters=True).resubmit(numbers)
+    assert (progress.done_count, progress.skipped) == (4, numbers[:4])
+    assert bus.message_counts(queue) == (8, 0)
 
 
 # --- scheduled messages -----------------------------------------------------------------------------------------------
