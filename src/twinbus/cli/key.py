@@ -17,7 +17,7 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
-from twinbus.cli.pair import exit_with_error
+from twinbus.cli.output import fail
 from twinbus.server.auth import key_file, key_socket
 from twinbus.server.auth.key_file import KeyChangeRefused, KeyCommand
 from twinbus.server.auth.key_socket import DATA_DIRECTORY, KeyCommandReply, KeyView
@@ -174,9 +174,9 @@ def _execute(data: Path, order: KeyCommand) -> KeyCommandReply:
                     ) from None
                 time.sleep(_POLL_INTERVAL_S)
     except PermissionError:
-        exit_with_error(f"key {order.do}", _not_owner_error(data))
+        fail(f"key {order.do}", _not_owner_error(data))
     except (KeyChangeRefused, StartError, OSError) as error:
-        exit_with_error(f"key {order.do}", error)
+        fail(f"key {order.do}", error)
 
 
 def _check_directory(data: Path) -> None:

@@ -12,11 +12,12 @@ import typer
 
 from twinbus import version_and_build
 from twinbus.cli import drain, key, pair, profile, token  # noqa: F401  # drain is a command of pair
+from twinbus.cli.deprecated_arguments import accepting
 from twinbus.cli.entity import app as entity
 from twinbus.cli.entity import create, show, transfer  # noqa: F401  # commands of entity
 from twinbus.cli.pipeline import app as pipeline
 from twinbus.cli.pipeline import audit, capture, costs, replay, syphon  # noqa: F401  # commands of pipeline
-from twinbus.cli.rehearse import rehearse
+from twinbus.cli.rehearse import EXAMPLES, rehearse
 from twinbus.cli.serve import serve
 
 config_app = typer.Typer(help="Work with configuration files.", no_args_is_help=True)
@@ -40,7 +41,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # typer's tracebacks print local variables, which may hold keys
 )
 app.command()(serve)
-app.command()(rehearse)
+app.command(cls=accepting("--admin-connection-string"), epilog=EXAMPLES)(rehearse)
 app.add_typer(entity.app, name="entity")
 app.add_typer(pair.app, name="pair")
 app.add_typer(key.app, name="key")

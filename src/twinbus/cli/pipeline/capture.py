@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from pathlib import Path  # noqa: TC003  # typer reads it
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from twinbus.cli.pipeline.app import MasterOption, app, reported_errors
+from twinbus.cli import connection
+from twinbus.cli.deprecated_arguments import accepting
+from twinbus.cli.output import examples
+from twinbus.cli.pipeline.app import MasterOption, app, reported_errors, single_ca_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,14 +28,11 @@ if TYPE_CHECKING:
     from twinbus.pipeline.capture.settings import CaptureSettings
 
 
-@app.command()
+@app.command(
+    cls=accepting("--connection-string"),
+    epilog=examples("twinbus pipeline capture /srv/captured orders --available-now"),
+)
 def capture(  # noqa: PLR0913  # one per option
-    connection: Annotated[
-        str,
-        typer.Argument(
-            metavar="CONNECTION_STRING", help="Connection string of the namespace.", envvar="TWINBUS_CONNECTION_STRING"
-        ),
-    ],
     to: Annotated[str, typer.Argument(metavar="FOLDER", help="Folder for the files, or s3://, hdfs://, gs://...")],
     entities: Annotated[
         list[str], typer.Argument(metavar="ENTITY...", help="Queues, or subscriptions as topic/Subscriptions/name.")
@@ -56,9 +55,10 @@ def capture(  # noqa: PLR0913  # one per option
     namespace: Annotated[
         str | None, typer.Option(metavar="NAME", help="First part of file paths (default: from the host name).")
     ] = None,
-    ca_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="CA certificate to trust, such as ca_file of a ready file.")
-    ] = None,
+    connection_string: connection.ConnectionStringOption = None,
+    ready_file: connection.ReadyFileOption = None,
+    profile: connection.ProfileOption = None,
+    ca_file: connection.CaFileOption = None,
     master: MasterOption = None,
 ) -> None:
     """Write each message of some entities exactly once to Parquet files with manifests."""
@@ -66,13 +66,14 @@ def capture(  # noqa: PLR0913  # one per option
         # Imported here, so that `serve` starts faster.
         from twinbus.pipeline.capture.settings import CaptureSettings, make_limits  # noqa: PLC0415
 
+        target = connection.find_target(connection_string, ready_file, profile, ca_file)
         settings = CaptureSettings(
-            connection_string=connection,
+            connection_string=target.connection_string,
             entities=entities,
             target_uri=to,
             limits=make_limits(window, size),
             namespace=namespace,
-            ca_file=None if ca_file is None else str(ca_file),
+            ca_file=single_ca_file(target),
             completes_captured=complete,
             allows_data_loss=allow_data_loss,
             available_now=available_now,

@@ -7,12 +7,14 @@ the files is in `twinbus.pipeline.capture.replay`.
 from __future__ import annotations
 
 import datetime as dt
-from pathlib import Path  # noqa: TC003  # typer reads it
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from twinbus.cli.pipeline.app import MasterOption, app, reported_errors
+from twinbus.cli import connection
+from twinbus.cli.deprecated_arguments import accepting
+from twinbus.cli.output import examples
+from twinbus.cli.pipeline.app import MasterOption, app, reported_errors, single_ca_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,16 +24,11 @@ if TYPE_CHECKING:
     from twinbus.pipeline.capture.manifest import Manifest
 
 
-@app.command()
+@app.command(
+    cls=accepting("--connection-string"),
+    epilog=examples("twinbus pipeline replay /srv/captured orders --to orders-copy --dry-run"),
+)
 def replay(  # noqa: PLR0913  # one per option
-    connection: Annotated[
-        str,
-        typer.Argument(
-            metavar="CONNECTION_STRING",
-            help="Connection string of the namespace to send to.",
-            envvar="TWINBUS_CONNECTION_STRING",
-        ),
-    ],
     source: Annotated[str, typer.Argument(metavar="FOLDER", help="Folder to which `capture` wrote.")],
     entity: Annotated[str, typer.Argument(metavar="ENTITY", help="The entity that was captured.")],
     *,
@@ -59,9 +56,10 @@ def replay(  # noqa: PLR0913  # one per option
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="Option of the sink, such as secondaryConnectionString; repeatable."),
     ] = None,
-    ca_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="CA certificate to trust, such as ca_file of a ready file.")
-    ] = None,
+    connection_string: connection.ConnectionStringOption = None,
+    ready_file: connection.ReadyFileOption = None,
+    profile: connection.ProfileOption = None,
+    ca_file: connection.CaFileOption = None,
     master: MasterOption = None,
 ) -> None:
     """Send captured messages to an entity unchanged: all, those of a period, or those that match a filter."""
@@ -76,13 +74,15 @@ def replay(  # noqa: PLR0913  # one per option
         from twinbus.pipeline.sink.options import read_options  # noqa: PLC0415
         from twinbus.pipeline.spark import session  # noqa: PLC0415
 
+        target = connection.find_target(connection_string, ready_file, profile, ca_file)
         options = {
-            "connectionString": connection,
+            "connectionString": target.connection_string,
             "entity": to or parent_entity(entity),
             **_parse_options(option or ()),
         }
-        if ca_file is not None:
-            options["caFile"] = str(ca_file)
+        trusted = single_ca_file(target)
+        if trusted is not None:
+            options["caFile"] = trusted
         read_options(options)  # invalid options fail here, before Spark starts
         times = {"since": _parse_time("--since", since), "until": _parse_time("--until", until)}
         folder = Folder(source)
