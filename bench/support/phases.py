@@ -66,8 +66,9 @@ class MeasuredServer(Server):
         found: dict[str, Any] = json.loads(self._request("DELETE", "$pauses", None, expected=200))
         return found
 
-    def _token(self, name: str) -> str:
-        return super()._token("" if name.startswith("$") else name)  # `$` paths are not entities
+    def token(self, name: str) -> str:
+        """Return a token for an entity; for the namespace, if the name is a path of the server."""
+        return super().token("" if name.startswith("$") else name)  # `$` paths are not entities
 
 
 def _described(settings: dict[str, object]) -> str:

@@ -143,6 +143,11 @@ class Server:
         self.key_name, self.key = pairs["SharedAccessKeyName"], pairs["SharedAccessKey"]
 
     @property
+    def http_port(self) -> int:
+        """Port of HTTP without TLS."""
+        return self._http_port
+
+    @property
     def management_string(self) -> str:
         """Connection string of the HTTP port."""
         return self.connection_string.replace(f":{self.amqp_port}", f":{self._http_port}", 1)
@@ -196,7 +201,7 @@ class Server:
         self, method: str, name: str, body: str | None, *, expected: int, headers: Mapping[str, str] | None = None
     ) -> str:
         connection = http.client.HTTPConnection("127.0.0.1", self._http_port, timeout=30)
-        headers = {"Authorization": self._token(name), "Content-Type": "application/atom+xml", **(headers or {})}
+        headers = {"Authorization": self.token(name), "Content-Type": "application/atom+xml", **(headers or {})}
         with contextlib.closing(connection):
             connection.request(method, f"/{name}?api-version=2021-05", body, headers)
             answer = connection.getresponse()
@@ -205,7 +210,8 @@ class Server:
             sys.exit(f"{method} {name}: {answer.status} {text[:300]}")
         return text
 
-    def _token(self, name: str) -> str:
+    def token(self, name: str) -> str:
+        """Return a token for an entity; for the namespace, if the name is empty."""
         uri = urllib.parse.quote_plus(f"http://127.0.0.1:{self._http_port}/{name}")
         expiry = int(time.time()) + 3600
         digest = hmac.new(self.key.encode(), f"{uri}\n{expiry}".encode(), hashlib.sha256).digest()

@@ -74,6 +74,8 @@ class Peer(asyncio.Protocol):
         process-wide limit.
         """
         self.connection = connection
+        self.received_bytes = self.sent_bytes = 0
+        """Bytes of AMQP in either direction, without those of TLS and WebSockets."""
         self.is_writable = True
         """False while the socket's write buffer is full: the handler must wait for `on_writable` before it sends
         messages."""
@@ -111,6 +113,7 @@ class Peer(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Feed the engine, let the handler respond, and send all responses in one write."""
+        self.received_bytes += len(data)
         self._flush_is_due = True  # `receive` flushes at its end, so `flush_soon` must not schedule another flush
         self._input.receive(data)
 
@@ -173,6 +176,7 @@ class Peer(asyncio.Protocol):
         data = connection.data_to_send()
         if data:
             transport.write(data)
+            self.sent_bytes += len(data)
             if self.awaits_window and self.is_writable and connection.queued_bytes <= WRITE_HIGH_WATER:
                 self.awaits_window = False
                 self._loop.call_soon(self._notify_writable)

@@ -174,6 +174,7 @@ class Namespace:
         )
         for number, store in enumerate(stores):
             queue.parts.append(self._part_factories[store].make_queue_part(queue, number))
+            queue.parts[-1].store = store
         queue.apply_description(description, self.limits)
         self._add(queue)
         return queue
@@ -211,6 +212,7 @@ class Namespace:
         )
         for number, store in enumerate(stores):
             topic.parts.append(self._part_factories[store].make_topic_part(topic, number))
+            topic.parts[-1].store = store
         topic.apply_description(description, self.limits)
         self._add(topic)
         return topic
@@ -239,6 +241,7 @@ class Namespace:
         for store, topic_part in zip(topic.stores, topic.parts, strict=True):
             factory = self._part_factories[store]
             subscription.parts.append(factory.make_subscription_part(subscription, topic_part, canonical_key(name)))
+            subscription.parts[-1].store = store
         topic.subscriptions[canonical_key(name)] = subscription
         subscription.apply_description(description, self.limits)
         self._add(subscription)

@@ -13,7 +13,7 @@ from twinbus.client.browser import MessageBrowser
 from twinbus.client.clients import QueueClient, SubscriptionClient, TopicClient
 from twinbus.client.connection_string import ConnectionString
 from twinbus.client.factory import MessagingFactory
-from twinbus.client.management import NamespaceManager
+from twinbus.client.management import NamespaceManager, NamespaceMonitor
 from twinbus.client.message_session import MessageSession
 from twinbus.client.receiver import MessageReceiver, ReceiveMode
 from twinbus.client.retry import NO_RETRY, RetryPolicy
@@ -35,6 +35,7 @@ __all__ = [
     "MessageSession",
     "MessagingFactory",
     "NamespaceManager",
+    "NamespaceMonitor",
     "QueueClient",
     "ReceiveMode",
     "RetryPolicy",

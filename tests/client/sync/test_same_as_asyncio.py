@@ -16,6 +16,7 @@ CLASSES = [
     "MessageSession",
     "MessagingFactory",
     "NamespaceManager",
+    "NamespaceMonitor",
     "QueueClient",
     "SubscriptionClient",
     "TopicClient",

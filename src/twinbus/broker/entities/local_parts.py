@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from twinbus.broker.entities.entity import SEND_DISABLED_STATUSES
 from twinbus.broker.entities.part import LocalPart
+from twinbus.broker.entities.part_inspection import ReceivableInspection, TopicInspection
 from twinbus.broker.entities.resubmission import Resubmission
 from twinbus.broker.fragment.forwarding import Forwarder, with_destination
 from twinbus.broker.fragment.fragment import FragmentPolicy
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from twinbus.broker.message_record import RecordFields
     from twinbus.broker.ports.callbacks import OnDone
     from twinbus.broker.ports.fragment import FragmentPort
+    from twinbus.broker.ports.inspection import PartInspection
     from twinbus.model.errors import ServiceBusError
     from twinbus.model.limits import NamespaceLimits
     from twinbus.model.queue import QueueDescription
@@ -187,6 +189,10 @@ class ReceivablePart(LocalPart):
         self._areas.on_forwarded(self.entity.path, count)
 
     # --- loading and counting -----------------------------------------------------------------------------------------
+
+    def inspect(self) -> PartInspection:
+        """Return the inspection of the part."""
+        return ReceivableInspection(self)
 
     def load(self, on_done: Callable[[ServiceBusError | None], None]) -> None:
         """Load the state of all areas from the store."""
@@ -386,6 +392,10 @@ class TopicPart(LocalPart):
     def load(self, on_done: Callable[[ServiceBusError | None], None]) -> None:
         """Load the state of the topic's fragment from the store."""
         self._main.load(on_done)
+
+    def inspect(self) -> PartInspection:
+        """Return the inspection of the part."""
+        return TopicInspection(self)
 
     def runtime(self) -> QueueRuntime:
         """Return the message counts and size of the part; its times are 0."""

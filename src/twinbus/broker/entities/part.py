@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from twinbus.broker.ports.callbacks import OnDone
     from twinbus.broker.ports.fragment import FragmentPort, OwnerPort, TransactionPort
     from twinbus.broker.ports.incoming_batch import IncomingBatch, ValidationPolicy
+    from twinbus.broker.ports.inspection import PartInspection
     from twinbus.model.errors import ServiceBusError
     from twinbus.model.limits import NamespaceLimits
     from twinbus.model.path import SubQueue
@@ -43,6 +44,8 @@ class EntityPart:
         """Create a part with the given fragment number; called by a `PartFactory`."""
         self.entity = entity
         self.number = number
+        self.store = 0
+        """The number of the part's store; set by the namespace."""
 
     @property
     def main(self) -> FragmentPort:
@@ -122,6 +125,10 @@ class EntityPart:
     def runtime(self) -> QueueRuntime:
         """Return the message counts and sizes of the part."""
         raise NotImplementedError
+
+    def inspect(self) -> PartInspection | None:
+        """Return the inspection of the part; None if another process owns the part."""
+        return None
 
     def apply_description(self, limits: NamespaceLimits) -> None:
         """Apply the changed description of the entity."""

@@ -199,6 +199,15 @@ class GetRuntimes(_Message):
     entity_ids: list[int]
 
 
+class GetStatus(_Message):
+    """Get figures of the owner's process, connections or locks, for the JSON API. Reply: `Status`.
+
+    The package `server.api` encodes the request and the reply: the broker does not know what they say.
+    """
+
+    content: bytes
+
+
 class AttachConsumer(_Message):
     """Attach a receiver to a fragment; `link_id` is the same for all fragments of the receiver. Reply: `Done`.
 
@@ -318,6 +327,7 @@ Request: TypeAlias = (
     | ListFragments
     | Withhold
     | GetRuntimes
+    | GetStatus
     | AttachConsumer
     | AttachBrowser
     | GrantCredit
@@ -397,6 +407,12 @@ class Runtimes(_Message):
     fragments: list[FragmentRuntime]
 
 
+class Status(_Message):
+    """The reply to `GetStatus`."""
+
+    content: bytes
+
+
 class Deliveries(_Message):
     """Messages for a receiver or reader."""
 
@@ -448,6 +464,7 @@ Reply: TypeAlias = (
     | LockedMessage
     | ManagementResponse
     | Runtimes
+    | Status
     | Deliveries
     | Drained
     | MessagesAvailable

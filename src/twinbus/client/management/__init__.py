@@ -11,6 +11,7 @@ package knows nothing of sending and receiving.
 
 from twinbus.client.management.entity_import import EntityChange, ImportAction
 from twinbus.client.management.manager import NamespaceManager
+from twinbus.client.management.monitor import NamespaceMonitor
 from twinbus.model.authorization import AuthorizationRule
 from twinbus.model.description import FOREVER_MS
 from twinbus.model.entity_file.emulator_writer import write_emulator
@@ -41,6 +42,7 @@ __all__ = [
     "InvalidConfig",
     "NamespaceInfo",
     "NamespaceManager",
+    "NamespaceMonitor",
     "Plan",
     "QueueDescription",
     "QueueInfo",

@@ -7,12 +7,13 @@ knows nothing of queues, topics or rules: descriptions are passed as XML element
 from __future__ import annotations
 
 import asyncio
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, urlencode
 
 import httpx
+import msgspec
 
 from twinbus.client import retry
 from twinbus.client.errors import (
@@ -31,6 +32,7 @@ from twinbus.model import errors as model
 from twinbus.model.atom import envelope
 from twinbus.model.atom.value_formats import NEWEST_API_VERSION
 from twinbus.model.errors import ERROR_NAME_HEADER, EntityAlreadyExists, InvalidArgument, ServiceBusError, Unauthorized
+from twinbus.model.status import ErrorBody
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping
@@ -180,6 +182,10 @@ class AtomClient:
                     yield entry
             skip += len(response.entries)
             has_more = bool(response.entries) and (response.has_more or len(response.entries) >= PAGE_SIZE)
+
+    async def fetch(self, method: str, path: str, query: Mapping[str, str]) -> bytes:
+        """Send a request to a resource that is not ATOM, with retries, and return the body of the response."""
+        return await self._request(_Request(method=method, path=path, query=query))
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
@@ -355,6 +361,9 @@ def _error_for_unknown_status(status: int, text: str) -> ServiceBusError:
 
 def detail_of(body: bytes) -> str:
     """Return the reason in the body of an error response; a body that is not XML is the reason itself."""
+    if body.startswith(b"{"):
+        with suppress(msgspec.DecodeError):
+            return msgspec.json.decode(body, type=ErrorBody).error[:_MAX_TEXT_LENGTH]
     try:
         root = envelope.parse_xml(body)
     except InvalidArgument:

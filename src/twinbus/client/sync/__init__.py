@@ -24,6 +24,7 @@ from twinbus.client.sync.clients import (
 )
 from twinbus.client.sync.factory import MessagingFactory
 from twinbus.client.sync.management import NamespaceManager
+from twinbus.client.sync.monitoring import NamespaceMonitor
 from twinbus.client.sync.pairing import Pairing, SendAvailabilityPairedNamespaceOptions
 from twinbus.client.tokens import Token, TokenProvider
 from twinbus.model.message import BrokeredMessage
@@ -39,6 +40,7 @@ __all__ = [
     "MessageSession",
     "MessagingFactory",
     "NamespaceManager",
+    "NamespaceMonitor",
     "Pairing",
     "QueueClient",
     "ReceiveMode",

@@ -41,6 +41,7 @@ from twinbus.server.amqp.incoming_link import TRANSFER_DESTINATION, IncomingLink
 from twinbus.server.amqp.management.node import ManagementNode
 from twinbus.server.amqp.management.request_context import RequestContext
 from twinbus.server.amqp.namespace_nodes import NamespaceNodes
+from twinbus.server.amqp.open_connections import OpenConnection
 from twinbus.server.amqp.outgoing_link import OutgoingLink
 from twinbus.server.amqp.request_link import ReplyLink, RequestLimits, RequestLink, RequestQueue, find_reply_link
 from twinbus.server.amqp.sdk_decimals import is_python_sdk
@@ -113,6 +114,7 @@ class ClientConnection:
         self._link_handlers: dict[Link, LinkHandler] = {}
         self._silence_limits = SilenceLimits(peer.connection)
         self._usage = ConnectionUsage(gateway.meter)
+        self._open_connection: OpenConnection | None = None
         self._last_used_s = self._namespace.clock.monotonic_s()
         self._expiry_s = float("inf")
         self._timers: dict[str, Timer] = {}
@@ -202,6 +204,11 @@ class ClientConnection:
     def _on_opened(self, event: Event) -> None:
         assert isinstance(event, ConnectionOpened)
         self._usage.on_open(event.open.properties)
+        now_ms = self._namespace.clock.wall_ms()
+        self._open_connection = OpenConnection(
+            self._client_id, self._peer, self.grants, self._link_handlers, event.open, now_ms
+        )
+        self._gateway.open_connections.add(self._open_connection)
         self._rewrites_decimals = is_python_sdk(event.open.properties)
         log.debug("connection opened", extra={"client": self._client_address()})
         self._start_timer("token", self._gateway.token_timeout_s, self._require_token)
@@ -490,6 +497,8 @@ class ClientConnection:
     def _on_detached(self, event: Event) -> None:
         assert isinstance(event, LinkDetached)
         handler = self._link_handlers.pop(event.link, None)
+        if self._open_connection is not None:
+            self._open_connection.add_detached(handler)
         self._silence_limits.remove(event.link)
         self._namespace.outages.discard_replies(handler)
         self._last_used_s = self._namespace.clock.monotonic_s()
@@ -554,6 +563,7 @@ class ClientConnection:
         for timer in self._timers.values():
             timer.cancel()
         self._usage.on_close()
+        self._gateway.open_connections.remove(self._client_id)
         self._gateway.revocations.remove_user(self)
         if event.error is not None:
             extra = {

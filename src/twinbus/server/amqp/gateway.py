@@ -15,6 +15,7 @@ from twinbus.amqp.connection import Connection
 from twinbus.amqp.sasl import PLAIN, USUAL_MECHANISMS
 from twinbus.amqp.settings import Limits, Settings, UnauthenticatedInput
 from twinbus.server.amqp.client_connection import ClientConnection
+from twinbus.server.amqp.open_connections import OpenConnections
 from twinbus.server.amqp.outage_node import OutageSwitch
 from twinbus.server.auth.login_log import LoginLog
 from twinbus.server.auth.revocation import Revocations
@@ -91,6 +92,7 @@ class Gateway:
         self.outage_switch = OutageSwitch(namespace.outages)
         self.pairing_reports = PairingReports(ReportStore(namespace.clock, namespace.timers))
         self.call_soon = call_soon
+        self.open_connections = OpenConnections()
         self.login_log = LoginLog(namespace.clock, namespace.timers, key_registry.has_key_named)
         self.revocations = Revocations(call_soon)
         key_registry.on_key_reduced = self.revocations.revoke

@@ -54,6 +54,8 @@ class IncomingLink:
         self._counter = counter or UsageCounter()
         self.link = link
         self.is_sender = True
+        self.message_count = 0
+        """Messages accepted on this link."""
         self.path = target.path
         self.last_used_s = namespace.clock.monotonic_s()
         self._namespace = namespace
@@ -177,6 +179,7 @@ class IncomingLink:
             if length > CHARGE_UNIT_BYTES:
                 units += extra_units(delivery.payload, delivery.message_format)
         counter = self._counter
+        self.message_count += message_count
         counter.sends += message_count
         counter.send_units += units
         counter.send_bytes += size

@@ -93,6 +93,8 @@ class OutgoingLink:
         self.rewrites_decimals = False
         """Whether the client is an SDK that needs decimals in its own layout (`sdk_decimals`)."""
         self._reserved_credit = 0
+        self.message_count = 0
+        """Messages sent on this link."""
         self._has_delivered = False
         """Whether a message was delivered with the current credit; if none was, the receive is empty."""
         self._register()
@@ -149,6 +151,7 @@ class OutgoingLink:
         if self.rewrites_decimals:
             sent = [(rewrite_decimals(payload), tag) for payload, tag in sent]
         self.link.send_many(sent, settled=self.receive_and_delete)
+        self.message_count += count
         self._counter.add_receives(sent)
         self._has_delivered = self.link.credit > 0  # if no credit is left, the next credit is a new receive
         return count

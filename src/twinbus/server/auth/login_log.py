@@ -9,7 +9,8 @@ that was entered in the wrong field.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from collections import deque
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,6 +25,20 @@ WINDOW_S: Final = 10.0
 UNKNOWN_KEY: Final = "unknown"
 
 
+MAX_KEPT_RECORDS: Final = 200
+"""How many failed logins a process keeps in memory."""
+
+
+class FailedLoginRecord(NamedTuple):
+    """A failed login. It contains no secret."""
+
+    time_ms: int
+    mechanism: str
+    client: str
+    key_name: str
+    reason: str
+
+
 class LoginLog:
     """The failed logins of one process."""
 
@@ -33,14 +48,20 @@ class LoginLog:
         self._timers = timers
         self._is_known_key = is_known_key
         self._count = 0
+        self.total = 0
+        """Failed logins since the process was started."""
+        self.last: deque[FailedLoginRecord] = deque(maxlen=MAX_KEPT_RECORDS)
+        """The last failed logins, for the JSON API."""
 
     def record_failure(self, mechanism: str, client: str, failure: LoginFailed) -> None:
         """Log a failed login, or only count it if the window has too many records already."""
         if self._count == 0:
             self._timers.call_at(self._clock.monotonic_s() + WINDOW_S, self._end_window)
         self._count += 1
+        self.total += 1
+        key_name = next(filter(self._is_known_key, failure.key_names), UNKNOWN_KEY)
+        self.last.append(FailedLoginRecord(self._clock.wall_ms(), mechanism, client, key_name, failure.reason))
         if self._count <= MAX_RECORDS_PER_WINDOW:
-            key_name = next(filter(self._is_known_key, failure.key_names), UNKNOWN_KEY)
             extra = {"way": mechanism, "client": client, "key_name": key_name, "reason": failure.reason}
             log.warning("a login failed", extra=extra)
 

@@ -16,20 +16,21 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
-from twinbus.broker.ports.peer_protocol import GetRuntimes, Runtimes, StoreHealth
+from twinbus.broker.ports.peer_protocol import GetRuntimes, GetStatus, Runtimes, Status, StoreHealth
 from twinbus.broker.remote.part import RemotePart
 from twinbus.broker.remote.peer_client import PeerClient, RemoteStore
 from twinbus.model.errors import ServiceBusError
 from twinbus.model.queue import QueueRuntime
 from twinbus.server.cluster.message_channel import REPLY_DECODER, REQUEST_DECODER, MessageChannel
-from twinbus.server.cluster.peer_server import PeerServer, handle_management
+from twinbus.server.cluster.peer_server import PeerServer, handle_management, no_status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from twinbus.broker.namespace import Namespace, Queue, Subscription, Topic
-    from twinbus.broker.ports.peer_protocol import Reply
+    from twinbus.broker.ports.peer_protocol import Reply, Request
     from twinbus.server.catalogue.administration import Administration
+    from twinbus.server.cluster.peer_server import HandleStatus
     from twinbus.server.cluster.transport import Transport
 
     SendHealth: TypeAlias = Callable[[int, StoreHealth], None]
@@ -102,6 +103,10 @@ class PeerNetwork:
             if other != worker_number
         }
         self._servers: dict[MessageChannel, PeerServer] = {}
+        self.handle_status: HandleStatus = no_status
+        """Carries out a request of the JSON API from another process: set by the API."""
+        self.number = worker_number
+        self.numbers = tuple(range(workers))
         self._health_publisher = HealthPublisher(namespace)
         self._tasks: list[asyncio.Task[None]] = []
         self._server: asyncio.AbstractServer | None = None
@@ -148,7 +153,12 @@ class PeerNetwork:
             peer_server.receive(request_id, request)  # type: ignore[arg-type]  # the decoder returns requests only
 
         channel = MessageChannel(REQUEST_DECODER, on_message, on_lost)
-        peer_server = PeerServer(self._namespace, channel.send, partial(handle_management, administration))
+        peer_server = PeerServer(
+            self._namespace,
+            channel.send,
+            partial(handle_management, administration),
+            self.handle_status,
+        )
         self._servers[channel] = peer_server
         self._health_publisher.add_peer(channel.send)
         return channel
@@ -184,6 +194,17 @@ class PeerNetwork:
             client.on_disconnected()
             log.warning("lost the connection to broker process %d", number)
 
+    # --- the JSON API -------------------------------------------------------------------------------------------------
+
+    def owner_of(self, store: int) -> int:
+        """Return the number of the process that owns a store."""
+        return store % len(self.numbers)
+
+    async def call(self, number: int, request: bytes) -> bytes | None:
+        """Send a request of the JSON API to another process; return None if the process does not reply in time."""
+        reply = await _request_reply(self._clients[number], GetStatus(request))
+        return reply.content if isinstance(reply, Status) else None
+
     # --- counters of remote fragments ---------------------------------------------------------------------------------
 
     async def refresh(self, entities: Sequence[Queue | Topic | Subscription]) -> None:
@@ -211,11 +232,16 @@ class PeerNetwork:
 
 
 async def _request_runtimes(client: PeerClient, entity_ids: list[int]) -> Runtimes | None:
+    reply = await _request_reply(client, GetRuntimes(entity_ids))
+    return reply if isinstance(reply, Runtimes) else None
+
+
+async def _request_reply(client: PeerClient, request: Request) -> Reply | ServiceBusError | None:
+    """Send a request; return None if the process is not connected or does not reply in time."""
     future: asyncio.Future[Reply | ServiceBusError] = asyncio.get_running_loop().create_future()
     with suppress(ServiceBusError, TimeoutError):
-        client.send_request(GetRuntimes(entity_ids), partial(_resolve, future))
-        reply = await asyncio.wait_for(future, REFRESH_TIMEOUT_S)
-        return reply if isinstance(reply, Runtimes) else None
+        client.send_request(request, partial(_resolve, future))
+        return await asyncio.wait_for(future, REFRESH_TIMEOUT_S)
     return None
 
 

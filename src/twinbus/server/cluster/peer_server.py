@@ -59,6 +59,7 @@ if TYPE_CHECKING:
 
     SendReply: TypeAlias = Callable[[int, Reply], None]
     OnReply: TypeAlias = Callable[[Reply], None]
+    HandleStatus: TypeAlias = Callable[[bytes, Callable[[bytes], None]], None]
     HandleManagement: TypeAlias = Callable[["PeerServer", calls.ManagementCall, OnReply], None]
 
 _TRANSACTIONAL_OPERATIONS: Final = {
@@ -105,11 +106,25 @@ def handle_management(
 NOTICE_ID: Final = 0
 
 
+def no_status(_request: bytes, _on_reply: Callable[[bytes], None]) -> None:
+    """Refuse a request of the JSON API, because this process does not answer such requests yet."""
+    raise StoreUnavailable("the broker process is still starting: try again")
+
+
 class PeerServer:
     """The server side of the connection from one other process."""
 
-    def __init__(self, namespace: Namespace, send_reply: SendReply, handle_management: HandleManagement) -> None:
-        """Create a server that replies with `send_reply`, and passes management requests to `handle_management`."""
+    def __init__(
+        self,
+        namespace: Namespace,
+        send_reply: SendReply,
+        handle_management: HandleManagement,
+        handle_status: HandleStatus = no_status,
+    ) -> None:
+        """Create a server that replies with `send_reply`.
+
+        Management requests are passed to `handle_management`, requests of the JSON API to `handle_status`.
+        """
         self.namespace = namespace
         self._send_reply = send_reply
         self._handle_management = handle_management
@@ -133,6 +148,9 @@ class PeerServer:
             calls.FindLockedMessage: self._find_locked_message,
             calls.RenewLock: self._renew_lock,
             calls.GetRuntimes: self._get_runtimes,
+            calls.GetStatus: lambda request, on_reply: handle_status(
+                request.content, lambda content: on_reply(calls.Status(content))
+            ),
             calls.AttachConsumer: self._attach_consumer,
             calls.AttachBrowser: self._attach_browser,
             calls.Commit: self._commit,

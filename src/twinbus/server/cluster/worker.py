@@ -254,6 +254,9 @@ class Worker:
         self.catalogue = WorkerCatalogue(namespace, settings.name, self._connection, peers, own)
         stack.callback(self.catalogue.close)
         self._listeners = self._make_listeners(settings, start)
+        self._listeners.status_api.use_stores({store: directories[store] for store in own}, settings.min_free_bytes)
+        self._listeners.status_api.join(peers)
+        peers.handle_status = self._listeners.status_api.handle_peer
         await self._load(start)
         stack.push_async_callback(peers.close)
         await peers.start(self.catalogue)

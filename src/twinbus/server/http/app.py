@@ -81,7 +81,9 @@ class HttpApp:
 
     async def _respond(self, request: Request) -> Response:
         try:
-            route, handler, names = routes.find_route(self._routes, request.method, address_of(request))
+            route, handler, names = routes.find_route(
+                self._routes, request.method, address_of(request), has_version="api-version" in request.query_params
+            )
             call = Call.from_request(request, names, self._limits)
             if route.right is not None:
                 call = replace(call, recheck=self._check_token(call, route))

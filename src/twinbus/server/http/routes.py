@@ -56,6 +56,8 @@ class Route:
     """The group with the path for which the token must grant the right; None: the whole path."""
     falls_through: bool = False
     """Whether methods without a handler are looked up in the following routes."""
+    has_version: bool = True
+    """Whether requests with an api-version are for this route; otherwise they are looked up in the following routes."""
 
 
 def route(address: str, right: str | None = MANAGE_RIGHT, **handlers: Handler) -> Route:
@@ -63,13 +65,17 @@ def route(address: str, right: str | None = MANAGE_RIGHT, **handlers: Handler) -
     return Route(re.compile(address, re.IGNORECASE | re.DOTALL), handlers, right)
 
 
-def find_route(routes: Iterable[Route], method: str, address: str) -> tuple[Route, Handler, dict[str, str]]:
+def find_route(
+    routes: Iterable[Route], method: str, address: str, *, has_version: bool = False
+) -> tuple[Route, Handler, dict[str, str]]:
     """Return the route and handler for a request, and the names in its path.
 
     Raise ResourceNotFound if no route matches, MethodNotAllowed if the route has no handler for the method.
     """
     allowed: list[str] = []
     for candidate in routes:
+        if has_version and not candidate.has_version:
+            continue
         if match := candidate.pattern.fullmatch(address):
             if method in candidate.handlers:
                 return candidate, candidate.handlers[method], match.groupdict()

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from twinbus.amqp import aio
 from twinbus.model.errors import Unauthorized
 from twinbus.server.amqp.gateway import Gateway
+from twinbus.server.api.service import StatusApi
 from twinbus.server.auth import sas
 from twinbus.server.auth.key_registry import KeyRegistry
 from twinbus.server.auth.keys import Right
@@ -69,7 +70,6 @@ class Listeners:
         self.grace_s = CLOSE_GRACE_S
         self._usage_meter = meter
         self.key_registry = KeyRegistry(keys, namespace.entities)
-        namespace.on_entity_changed = self.key_registry.refresh
         self.gateway = Gateway(
             namespace,
             administration,
@@ -81,6 +81,8 @@ class Listeners:
             meter=meter,
         )
         self.gateway.allow_plaintext_passwords = "amqp" in settings.plaintext
+        self.status_api = StatusApi(self.gateway, meter)
+        namespace.on_entity_changed = self._on_entity_changed
         self._settings = settings
         self._namespace = namespace
         self._administration = administration
@@ -98,6 +100,7 @@ class Listeners:
         `stack` closes the listeners. If allowed hosts are limited, requests may also name the hosts in `certificate`.
         """
         self._allowed_hosts = self._make_allowed_hosts(certificate)
+        self.status_api.start(stack)
         app = self._make_app(self._start_pause_meter(stack))
         ports: dict[str, int] = {}
         for protocol, functions in serve_functions.items():
@@ -106,6 +109,10 @@ class Listeners:
                 stack.push_async_callback(self._close_with_grace(listener.close))
                 ports.setdefault(protocol, listener.port)
         return ports
+
+    def _on_entity_changed(self, key: str) -> None:
+        self.key_registry.refresh(key)
+        self.status_api.index.invalidate()
 
     def replace_keys(self, keys: KeyRing) -> None:
         """Replace the keys of the namespace; links whose rights are revoked are closed soon."""
@@ -134,6 +141,7 @@ class Listeners:
         meter = HttpUsageMeter(self._usage_meter, self._namespace.entities)
         backlogs = BacklogReader(self._namespace, self._administration)
         extra_routes = (
+            *self.status_api.routes,
             *DataPlane(self._namespace, meter).routes,
             *OutageEndpoints(gateway.outage_switch).routes,
             *PairingEndpoints(gateway.pairing_reports, backlogs, partial(_verify_token, clock, key_registry)).routes,

@@ -84,6 +84,8 @@ class NamespaceService:
         self.listeners = Listeners(
             self._settings, self.namespace, self.catalogue, dependencies.keys, dependencies.clock, self.meter
         )
+        directories = dict(enumerate(dependencies.store_backend.directories))
+        self.listeners.status_api.use_stores(directories, self._settings.min_free_bytes)
         return await self.listeners.open(stack, tls, dependencies.open_acceptors(), certificate)
 
     async def _open_namespace(self, stack: contextlib.AsyncExitStack) -> None:

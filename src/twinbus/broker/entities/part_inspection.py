@@ -1,0 +1,188 @@
+"""Inspections of parts in stores of this process: their figures, locks and sessions.
+
+Owns the reading of these from the areas of a part. Totals come from the sequence numbers on disk, so that they survive
+a crash: a fragment numbers its messages without gaps, and its counters say how many of them still exist.
+"""
+
+from __future__ import annotations
+
+from heapq import nsmallest
+from math import isinf
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final
+
+from twinbus.broker.message_record import enqueued_time_of
+from twinbus.broker.ports.inspection import HeldLock, HeldSession, PartFigures, PartInspection
+from twinbus.broker.store_keys import pack_sequence
+from twinbus.store.protocol import StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from twinbus.broker.entities.local_parts import ReceivablePart, TopicPart
+    from twinbus.broker.fragment.fragment import Fragment
+    from twinbus.broker.fragment.locks import Lock
+    from twinbus.broker.fragment.message_table import MessageCounters
+    from twinbus.model.path import SubQueue
+    from twinbus.store.protocol import Row
+
+_MAX_READ_BYTES: Final = 1
+"""The scan for the oldest message ends after the first record, whatever its size."""
+
+
+class TopicInspection(PartInspection):
+    """The inspection of a part of a topic, whose fragment holds only scheduled messages."""
+
+    def __init__(self, part: TopicPart) -> None:
+        """Create an inspection."""
+        super().__init__(part.entity.entity_id, part.number)
+        self._part = part
+
+    def figures(self) -> PartFigures:
+        """Return the message counts and sizes."""
+        main = self._part.main
+        table = main.message_table
+        counters = table.committed
+        enqueued = counters.next_sequence - table.first_sequence
+        return PartFigures(
+            enqueued=enqueued,
+            removed=enqueued - counters.scheduled_count,
+            scheduled=counters.scheduled_count,
+            size_bytes=self._part.stored_bytes(),
+            is_available=main.is_available,
+        )
+
+
+class ReceivableInspection(PartInspection):
+    """The inspection of a part of a queue or subscription.
+
+    Most entities do not change between two inspections: the counters of a fragment are replaced by every commit, so the
+    same objects mean the same figures.
+    """
+
+    def __init__(self, part: ReceivablePart) -> None:
+        """Create an inspection."""
+        super().__init__(part.entity.entity_id, part.number)
+        self._part = part
+        self._main = part.main
+        self._dead_letters = part.dead_letters
+        self._figures = PartFigures()
+        self._counters: MessageCounters | None = None
+        """The counters from which the figures were computed."""
+        self._dead_counters: MessageCounters | None = None
+
+    def figures(self) -> PartFigures:
+        """Return the message counts and sizes."""
+        main, dead_letters, last = self._main, self._dead_letters, self._figures
+        locked = len(main.locks.by_number) + len(dead_letters.locks.by_number)
+        if (
+            main.message_table.committed is self._counters
+            and dead_letters.message_table.committed is self._dead_counters
+            and locked == last.locked
+            and main.is_available == last.is_available
+            and self._part.transfer_dead_letters is None
+            and (main.forwarder is None or not last.active)
+        ):
+            return last
+        self._counters, self._dead_counters = main.message_table.committed, dead_letters.message_table.committed
+        self._figures = self._compute_figures(self._counters, self._dead_counters, locked)
+        return self._figures
+
+    def _compute_figures(self, counters: MessageCounters, dead: MessageCounters, locked: int) -> PartFigures:
+        part = self._part
+        active, deferred, scheduled = counters.active_count, counters.deferred_count, counters.scheduled_count
+        enqueued = counters.next_sequence - self._main.message_table.first_sequence
+        size = counters.size + dead.size
+        transfer = transfer_dead = 0
+        if part.transfers is not None:
+            transfers = part.transfers.message_table.committed
+            transfer, size = transfers.active_count, size + transfers.size
+        if part.transfer_dead_letters is not None:
+            refused = part.transfer_dead_letters.message_table.committed
+            transfer_dead, size = refused.active_count, size + refused.size
+        removed = enqueued - active - deferred - scheduled
+        if self._main.forwarder is not None:
+            transfer, active = transfer + active, 0
+        return PartFigures(
+            enqueued=enqueued,
+            removed=removed,
+            dead_lettered_total=dead.next_sequence - self._dead_letters.message_table.first_sequence,
+            active=active,
+            scheduled=scheduled,
+            deferred=deferred + dead.deferred_count,
+            dead_lettered=dead.active_count,
+            transfer=transfer,
+            transfer_dead_lettered=transfer_dead,
+            locked=locked,
+            size_bytes=size,
+            is_available=self._main.is_available,
+        )
+
+    def locks(self, sub_queue: SubQueue, after: int, limit: int) -> list[HeldLock]:
+        """Return up to `limit` locks with sequence numbers above `after`, in their order."""
+        fragment = self._part.fragment_of(sub_queue)
+        later = (lock for lock in fragment.locks.by_number.values() if lock.sequence > after)
+        now_s, now_ms = fragment.clock.monotonic_s(), fragment.clock.wall_ms()
+        return [
+            HeldLock(
+                lock.sequence,
+                lock.number,
+                lock.session_id,
+                lock.is_deferred,
+                _expiry_ms(lock, now_s, now_ms),
+                fragment.policy.lock_duration_ms,
+            )
+            for lock in nsmallest(limit, later, key=attrgetter("sequence"))
+        ]
+
+    def sessions(self, after: bytes, limit: int) -> list[HeldSession]:
+        """Return up to `limit` locked sessions with ids above `after`, in their order."""
+        sessions = self._part.main.sessions
+        if sessions is None:
+            return []
+        accepted = [lock for lock in sessions.session_locks.values() if lock.is_accepted and lock.session_id > after]
+        return [
+            HeldSession(lock.session_id, lock.locked_until_ms, len(lock.lock_numbers))
+            for lock in nsmallest(limit, accepted, key=attrgetter("session_id"))
+        ]
+
+    def departures(self) -> int:
+        """Return a number that changes whenever an active message leaves; -1 if there are none.
+
+        Arrivals change both terms equally.
+        """
+        counters = self._part.main.message_table.committed
+        return counters.next_sequence - counters.active_count if counters.active_count else -1
+
+    def find_oldest_active(self, on_result: Callable[[int | None], None]) -> None:
+        """Read the enqueued time of the oldest active message; None if there is none or the store does not work."""
+        main = self._part.main
+        table = main.message_table
+        if not table.committed.active_count or not main.is_available:
+            on_result(None)
+            return
+        _read_first_enqueued(main, on_result)
+
+
+def _read_first_enqueued(fragment: Fragment, on_result: Callable[[int | None], None]) -> None:
+    table = fragment.message_table
+
+    def on_rows(rows: list[Row] | StoreError) -> None:
+        on_result(enqueued_time_of(rows[0][1]) if not isinstance(rows, StoreError) and rows else None)
+
+    fragment.commit_log.scan(
+        table.active_prefix + pack_sequence(table.committed.low_watermark),
+        table.active_prefix + pack_sequence(table.committed.next_sequence),
+        on_rows,
+        limit=1,
+        max_bytes=_MAX_READ_BYTES,
+    )
+
+
+def _expiry_ms(lock: Lock, now_s: float, now_ms: int) -> int:
+    """Return when a lock expires; the lock of a message in a session ends with the lock of the session."""
+    if lock.session_lock is not None:
+        return lock.session_lock.locked_until_ms
+    if isinf(lock.deadline_s):
+        return now_ms
+    return now_ms + round((lock.deadline_s - now_s) * 1000)

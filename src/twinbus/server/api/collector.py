@@ -1,0 +1,159 @@
+"""The collection of answers from all processes of the server.
+
+Owns the calls to other processes, and the figures that each process reported last: a process that does not answer is
+shown with them, and the request still succeeds. Figures of a process that never answered are missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import msgspec
+
+from twinbus.broker.ports.inspection import add_figures
+from twinbus.server.api.process_calls import RESULT_TYPES, EntityFigures, GetFigures, ProcessCall
+from twinbus.server.api.usage_rates import NO_RATES
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from twinbus.broker.namespace import Queue, Subscription, Topic
+    from twinbus.server.api.process_status import ProcessStatus
+
+ENTITIES_PER_CALL: Final = 500
+MAX_READS: Final = 500
+"""How many enqueued times of oldest messages one request may read from the stores of each process."""
+
+
+class Peers(Protocol):
+    """The processes of the server, as the API reaches them."""
+
+    @property
+    def number(self) -> int:
+        """The number of this process."""
+
+    @property
+    def numbers(self) -> Sequence[int]:
+        """The numbers of all processes."""
+
+    def owner_of(self, store: int) -> int:
+        """Return the number of the process that owns a store."""
+
+    async def call(self, number: int, request: bytes) -> bytes | None:
+        """Send a request to another process; return None if it does not reply in time."""
+
+
+class NoPeers:
+    """The only process of a server."""
+
+    number = 0
+    numbers: Sequence[int] = (0,)
+
+    def owner_of(self, store: int) -> int:  # noqa: ARG002
+        """Return the number of this process."""
+        return 0
+
+    async def call(self, number: int, request: bytes) -> bytes | None:  # noqa: ARG002
+        """Return None: there is no other process."""
+        return None
+
+
+class Collector:
+    """Collects the status of all processes."""
+
+    def __init__(self, process: ProcessStatus) -> None:
+        """Create a collector for a server with a single process."""
+        self.peers: Peers = NoPeers()
+        self._process = process
+        self._last_figures: dict[int, dict[int, EntityFigures]] = {}
+        """The last figures of other processes, by process and entity id."""
+
+    async def call(self, number: int, call: ProcessCall) -> Any:  # noqa: ANN401  # RESULT_TYPES has the type
+        """Return the answer of one process; None if it does not reply in time."""
+        if number == self.peers.number:
+            return await self._process.handle(call)
+        if number not in self.peers.numbers:
+            return None
+        reply = await self.peers.call(number, msgspec.msgpack.encode(call))
+        return msgspec.msgpack.decode(reply, type=RESULT_TYPES[type(call)]) if reply is not None else None
+
+    async def call_all(self, call: ProcessCall, excluded: Collection[int] = ()) -> dict[int, Any]:
+        """Return the answers of all processes that reply in time, by their numbers."""
+        numbers = [number for number in self.peers.numbers if number not in excluded]
+        answers = await asyncio.gather(*[self.call(number, call) for number in numbers])
+        return {number: answer for number, answer in zip(numbers, answers, strict=True) if answer is not None}
+
+    async def figures(self, entities: Sequence[Queue | Topic | Subscription]) -> list[EntityFigures]:
+        """Return the figures of entities, in the same order."""
+        collected: list[EntityFigures] = []
+        silent: set[int] = set()
+        max_reads = MAX_READS
+        for start in range(0, len(entities), ENTITIES_PER_CALL):
+            chunk = entities[start : start + ENTITIES_PER_CALL]
+            call = GetFigures([entity.entity_id for entity in chunk], max_reads)
+            max_reads = max(0, max_reads - len(chunk))
+            answers = await self.call_all(call, silent)
+            silent |= set(self.peers.numbers) - set(answers)
+            collected += self._merge(chunk, answers, silent)
+        return collected
+
+    def _merge(
+        self,
+        entities: Sequence[Queue | Topic | Subscription],
+        answers: dict[int, list[EntityFigures]],
+        silent: set[int],
+    ) -> list[EntityFigures]:
+        by_process = {number: {one.entity_id: one for one in answer} for number, answer in answers.items()}
+        if len(self.peers.numbers) == 1:
+            own = by_process[self.peers.number]
+            return [own.get(entity.entity_id) or _missing(entity.entity_id) for entity in entities]
+        for number, answer in by_process.items():
+            self._last_figures.setdefault(number, {}).update(answer)
+        return [self._merge_entity(entity, by_process, silent) for entity in entities]
+
+    def _merge_entity(
+        self,
+        entity: Queue | Topic | Subscription,
+        by_process: dict[int, dict[int, EntityFigures]],
+        silent: set[int],
+    ) -> EntityFigures:
+        found = [answer[entity.entity_id] for answer in by_process.values() if entity.entity_id in answer]
+        owners = {self.peers.owner_of(part.store) for part in entity.parts}
+        is_complete = True
+        for number in owners & silent:
+            last = self._last_figures.get(number, {}).get(entity.entity_id)
+            is_complete = is_complete and last is not None
+            if last is not None and last.figures is not None:
+                figures = last.figures._replace(locked=0, is_available=False)
+                found.append(EntityFigures(last.entity_id, figures, last.oldest_ms, 0, 0, last.accessed_ms, NO_RATES))
+        reported = {number for number in owners if entity.entity_id in by_process.get(number, {})}
+        if not found:
+            return _missing(entity.entity_id)
+        return _combine(found, is_complete=is_complete and owners <= reported | silent)
+
+    def forget(self, existing_ids: set[int]) -> None:
+        """Drop the last figures of deleted entities."""
+        for number, figures in self._last_figures.items():
+            if len(figures) > 2 * len(existing_ids):
+                kept = {entity_id: one for entity_id, one in figures.items() if entity_id in existing_ids}
+                self._last_figures[number] = kept
+
+
+def _missing(entity_id: int) -> EntityFigures:
+    return EntityFigures(entity_id, None, None, 0, 0, 0, NO_RATES, is_complete=False)
+
+
+def _combine(found: list[EntityFigures], *, is_complete: bool) -> EntityFigures:
+    figures = [one.figures for one in found if one.figures is not None]
+    rates = [one.rates for one in found]
+    return EntityFigures(
+        found[0].entity_id,
+        add_figures(figures) if figures else None,
+        min((one.oldest_ms for one in found if one.oldest_ms is not None), default=None),
+        sum([one.senders for one in found]),
+        sum([one.receivers for one in found]),
+        max([one.accessed_ms for one in found]),
+        (sum([one[0] for one in rates]), sum([one[1] for one in rates]), sum([one[2] for one in rates])),
+        is_complete,
+    )

@@ -1,0 +1,31 @@
+"""Time slices: long work in short pieces, so that messages pass between the pieces.
+
+Owns the length of a slice. A namespace may have 10,000 entities, and to look at all of them takes longer than a client
+should wait for its next message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from itertools import islice
+from typing import TYPE_CHECKING, Final, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable
+
+T = TypeVar("T")
+SLICE_S: Final = 0.004
+"""How long the work goes on before other work on the event loop gets its turn."""
+CHUNK_SIZE: Final = 50
+"""How many items are handled before the clock is read again."""
+
+
+async def in_slices(items: Iterable[T], chunk_size: int = CHUNK_SIZE) -> AsyncIterator[list[T]]:
+    """Yield the items in chunks, and let other work run whenever a slice is over."""
+    iterator, started_s = iter(items), time.perf_counter()
+    while chunk := list(islice(iterator, chunk_size)):
+        yield chunk
+        if time.perf_counter() - started_s >= SLICE_S:
+            await asyncio.sleep(0)
+            started_s = time.perf_counter()
