@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from twinbus.store.protocol import Store
 
 __all__ = ["Namespace", "Queue", "Subscription", "Topic", "Transaction"]
+MAX_CONCURRENT_SEARCHES = 4
 _ID_BITS = 128
 _FIRST_FRAGMENT_BITS = 16
 
@@ -84,7 +85,10 @@ class Namespace:
         self._random = random
         self._token_source = TokenSource(random)
         self._call_at_turn_end = call_at_turn_end
-        self._work_budget = WorkBudget(call_at_turn_end, work_units)
+        self.work_budget = WorkBudget(call_at_turn_end, work_units)
+        """The work budget of this process, for the evaluation of rules and filters."""
+        self.search_limiter = ReadLimiter(MAX_CONCURRENT_SEARCHES)
+        """The limit on concurrent searches in this process."""
         self._on_failed = on_failed
         self._store_timeout_s = store_timeout_s
 
@@ -106,7 +110,7 @@ class Namespace:
                 time_services=self._time_services,
                 token_source=self._token_source,
                 limits=self.limits,
-                work_budget=self._work_budget,
+                work_budget=self.work_budget,
                 find_destination=self.find_sendable,
                 on_forwarded=self._on_forwarded,
             )

@@ -16,7 +16,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from twinbus.cli.admin_client import tls_context
-from twinbus.cli.pair_view import plural, print_line
+from twinbus.cli.output import plural
+from twinbus.cli.pair_view import print_line
 from twinbus.client import MessagingFactory, NamespaceManager
 from twinbus.client.pairing import AlarmKind, PairingFailed, SendAvailabilityPairedNamespaceOptions, SpoolFailed
 from twinbus.client.pairing.backlog.rotation import backlog_queue_index, backlog_queue_prefix

@@ -15,6 +15,7 @@ from twinbus.cli import drain, key, pair, profile, token  # noqa: F401  # drain 
 from twinbus.cli.deprecated_arguments import accepting
 from twinbus.cli.entity import app as entity
 from twinbus.cli.entity import create, show, transfer  # noqa: F401  # commands of entity
+from twinbus.cli.message.app import app as message
 from twinbus.cli.pipeline import app as pipeline
 from twinbus.cli.pipeline import audit, capture, costs, replay, syphon  # noqa: F401  # commands of pipeline
 from twinbus.cli.rehearse import EXAMPLES, rehearse
@@ -47,6 +48,7 @@ app.add_typer(pair.app, name="pair")
 app.add_typer(key.app, name="key")
 app.add_typer(profile.app, name="profile")
 app.command(epilog=token.EXAMPLES)(token.token)
+app.add_typer(message, name="message")
 app.add_typer(config_app, name="config")
 app.add_typer(pipeline.app, name="pipeline")
 

@@ -171,6 +171,11 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+def plural(count: int, noun: str) -> str:
+    """Return a count with its noun, for example "1 sender" or "2 senders"."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def _cell(value: object) -> str:
     if value is None:
         return ""

@@ -13,6 +13,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from twinbus.cli.output import plural
 from twinbus.cli.pair_status import SUSPECT
 
 if TYPE_CHECKING:
@@ -57,11 +58,6 @@ def format_duration(seconds: float) -> str:
         if len(parts) == 2:  # noqa: PLR2004
             break
     return " ".join(part for part in parts if part) or "0 s"
-
-
-def plural(count: int, noun: str) -> str:
-    """Return a count with its noun, for example "1 sender" or "2 senders"."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def _headline(pair: PairStatus) -> tuple[str, str]:

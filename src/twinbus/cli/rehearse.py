@@ -302,7 +302,8 @@ def _result_json(rehearsal: Rehearsal, path: str, *, is_complete: bool) -> dict[
 def _print_result(observer: FailoverObserver) -> None:
     from rich.console import Console  # noqa: PLC0415  # `serve` starts faster
 
-    from twinbus.cli.pair_view import plural, print_line  # noqa: PLC0415
+    from twinbus.cli.output import plural  # noqa: PLC0415
+    from twinbus.cli.pair_view import print_line  # noqa: PLC0415
 
     console = Console(highlight=False)
     failed, suspected = len(observer.failed_over), len(observer.suspected_only)

@@ -13,6 +13,13 @@ from twinbus.client.browser import MessageBrowser
 from twinbus.client.clients import QueueClient, SubscriptionClient, TopicClient
 from twinbus.client.connection_string import ConnectionString
 from twinbus.client.factory import MessagingFactory
+from twinbus.client.inspector.bulk_operation import BulkProgress
+from twinbus.client.inspector.message_inspector import (
+    DeadLetterReason,
+    DeadLetterSummary,
+    MessageInspector,
+    SearchPage,
+)
 from twinbus.client.management import NamespaceManager, NamespaceMonitor
 from twinbus.client.message_session import MessageSession
 from twinbus.client.receiver import MessageReceiver, ReceiveMode
@@ -26,10 +33,14 @@ from twinbus.model.message import BrokeredMessage
 __all__ = [
     "NO_RETRY",
     "BrokeredMessage",
+    "BulkProgress",
     "ConnectionString",
+    "DeadLetterReason",
+    "DeadLetterSummary",
     "FactorySettings",
     "FactoryState",
     "MessageBrowser",
+    "MessageInspector",
     "MessageReceiver",
     "MessageSender",
     "MessageSession",
@@ -39,6 +50,7 @@ __all__ = [
     "QueueClient",
     "ReceiveMode",
     "RetryPolicy",
+    "SearchPage",
     "SubscriptionClient",
     "Token",
     "TokenProvider",

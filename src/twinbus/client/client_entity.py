@@ -68,16 +68,20 @@ class ClientEntity:
         timeout_s: float | None = None,
         policy: RetryPolicy | None = None,
         link_name: str | None = None,
+        other_path: str | None = None,
     ) -> Response:
         """Send a request to the entity's `$management`, with retries, and return the response.
 
-        A callable `body` gets True if an earlier attempt may have been carried out.
+        A callable `body` gets True if an earlier attempt may have been carried out. `other_path` is another entity for
+        which the request needs a right.
         """
         self.check_open()
         limit_s = self.factory.settings.operation_timeout_s if timeout_s is None else timeout_s
         outcome = OperationOutcome()
 
         async def attempt() -> Response:
+            if other_path is not None:
+                await self.factory.authorized_connection(other_path)
             request_body = body(outcome.may_have_happened) if callable(body) else body
             return await self.factory.request(
                 self.path, operation, request_body, timeout_s=limit_s, link_name=link_name, outcome=outcome

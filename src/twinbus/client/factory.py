@@ -22,6 +22,7 @@ from twinbus.client.clients import QueueClient, SubscriptionClient, TopicClient
 from twinbus.client.connection_string import ConnectionString
 from twinbus.client.errors import ConnectionFailed, FactoryFaulted, ObjectClosed
 from twinbus.client.events import EventPublisher
+from twinbus.client.inspector.message_inspector import MessageInspector
 from twinbus.client.pairing.pairing import Pairing, check_pair
 from twinbus.client.receiver import MessageReceiver, ReceiveMode
 from twinbus.client.retry import SharedAttempt
@@ -193,6 +194,10 @@ class MessagingFactory:
             to_sequence_number=to_sequence_number,
             fragment=fragment,
         )
+
+    def create_message_inspector(self, path: str) -> MessageInspector:
+        """Create an inspector, which finds, resubmits, moves and deletes messages without receiving them."""
+        return MessageInspector(self, path)
 
     def transaction(self) -> Transaction:
         """Create a transaction: its sends and settlements are committed together or rolled back together."""

@@ -11,6 +11,7 @@ from twinbus import client
 from twinbus.client import sync
 
 CLASSES = [
+    "MessageInspector",
     "MessageReceiver",
     "MessageSender",
     "MessageSession",

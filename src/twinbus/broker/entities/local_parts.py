@@ -152,6 +152,17 @@ class ReceivablePart(LocalPart):
         """Make dead letters active again, like `Resubmission.resubmit`."""
         self._resubmission.resubmit(sequences, edited, intake, on_result)
 
+    def move(
+        self,
+        sub_queue: SubQueue,
+        sequences: list[int],
+        destination: str,
+        intake: MessageIntake,
+        on_done: OnDone,
+    ) -> None:
+        """Move messages of a sub-queue to another entity, like `Resubmission.move`."""
+        self._resubmission.move(self.fragment_of(sub_queue), sequences, destination, intake, on_done)
+
     # --- forwarding ---------------------------------------------------------------------------------------------------
 
     def set_forwarding(self, target: str | None, dead_letters_target: str | None) -> None:

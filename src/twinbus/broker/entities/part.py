@@ -118,6 +118,17 @@ class EntityPart:
         """Make dead letters active again, like `Resubmission.resubmit`."""
         raise NotImplementedError
 
+    def move(
+        self,
+        sub_queue: SubQueue,
+        sequences: list[int],
+        destination: str,
+        intake: MessageIntake,
+        on_done: OnDone,
+    ) -> None:
+        """Move messages of a sub-queue to another entity, like `Resubmission.move`."""
+        raise NotImplementedError
+
     def begin_transaction(self, intake: MessageIntake) -> TransactionPort:
         """Begin a transaction on the part; the part's owner carries it out."""
         raise NotImplementedError

@@ -1,9 +1,10 @@
-"""Resubmission: making dead letters active again.
+"""Resubmission: making dead letters active again, and moving messages to other entities.
 
-Owns: the move of a message from the dead-letter queue to its queue. The move is one batch, so that the message is
-always in exactly one of the two queues. The message gets a new sequence number, a delivery count of 0 and its full time
-to live, and loses its dead-letter properties; its other contents are as they were sent, or as they were edited. There
-is no duplicate detection, which would reject the message.
+Owns: taking messages out of a fragment by their sequence numbers, and storing them again in the same batch, so that
+each message is always in exactly one place. A resubmitted message goes from the dead-letter queue to its queue. A moved
+message becomes a transfer to another entity, which `forwarding` delivers exactly once. A message loses its dead-letter
+properties; its other contents are as they were sent, or as they were edited. It gets a new sequence number, a delivery
+count of 0 and its full time to live. There is no duplicate detection on resubmission, which would reject the message.
 """
 
 from __future__ import annotations
@@ -11,23 +12,36 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from twinbus.broker.fragment.dead_lettering import DEAD_LETTER_PROPERTY_NAMES
+from twinbus.broker.fragment.forwarding import with_destination
 from twinbus.broker.fragment.locks import NEVER_EXPIRES_S, Lock
 from twinbus.broker.fragment.record_lookup import look_up_records
-from twinbus.broker.message_record import make_record, parse_record, render_unlocked, without_properties
-from twinbus.broker.ports.incoming_batch import IncomingBatch
+from twinbus.broker.message_record import (
+    HAS_EXTRA_ROWS,
+    make_record,
+    parse_record,
+    render_unlocked,
+    without_properties,
+)
+from twinbus.broker.ports.incoming_batch import IncomingBatch, ValidationPolicy
 from twinbus.broker.store_keys import pack_sequence
 from twinbus.model.callbacks import ignore
-from twinbus.model.errors import InvalidArgument, MessageNotFound, ServiceBusError
+from twinbus.model.errors import InvalidArgument, MessageNotFound, NotAllowed, ServiceBusError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import TypeAlias
 
     from twinbus.broker.entities.local_parts import ReceivablePart
+    from twinbus.broker.fragment.fragment import Fragment
     from twinbus.broker.intake.message_intake import MessageIntake
+    from twinbus.broker.ports.callbacks import OnDone
+
+    StoreAgain: TypeAlias = Callable[[list[bytes]], None]
+    """A function that stores taken records again, in the batch of this turn."""
 
 
 class Resubmission:
-    """The resubmission of dead letters in one part."""
+    """The resubmission and the moving of messages in one part."""
 
     def __init__(self, part: ReceivablePart) -> None:
         """Create the resubmission for `part`."""
@@ -44,58 +58,106 @@ class Resubmission:
 
         `edited` replaces the contents of a single message, encoded as a client would send it.
         """
-        dead_letters = self._part.dead_letters
         self._part.entity.check_send_enabled()
-        dead_letters.commit_log.check_accepts_sends()
-        dead_letters.check_loaded()
+
+        def store_again(records: list[bytes]) -> None:
+            policy = self._part.validation_policy
+            batch = self._parse_again(records, edited, intake, policy)
+            self._check_growth(batch.records, records)
+            numbers: list[int] = []
+            first = self._part.main.enqueue(
+                batch.records, lambda error: on_result(error if error is not None else numbers)
+            )
+            numbers.extend(range(first, first + len(batch.records)))
+
+        self._take(self._part.dead_letters, sequences, store_again, on_result)
+
+    def move(
+        self,
+        source: Fragment,
+        sequences: list[int],
+        destination: str,
+        intake: MessageIntake,
+        on_done: OnDone,
+    ) -> None:
+        """Move active messages of `source` to the entity `destination`, all or none.
+
+        `on_done` is called when the transfers are on disk. A message that the destination refuses later is in the
+        transfer dead-letter queue of the part.
+        """
+        if source.forwarder is not None:
+            raise NotAllowed(
+                f"the messages of '{self._part.entity.path}' are being forwarded to '{source.forwarder.target}'"
+            )
+
+        def store_again(records: list[bytes]) -> None:
+            batch = self._parse_again(records, None, intake, ValidationPolicy())
+            transfers = [with_destination(record, destination) for record in batch.records]
+            self._check_growth(transfers, records)
+            self._part.open_transfers().enqueue(transfers, on_done)
+
+        self._take(source, sequences, store_again, on_done)
+
+    def _take(
+        self,
+        source: Fragment,
+        sequences: list[int],
+        store_again: StoreAgain,
+        on_failed: Callable[[ServiceBusError], None],
+    ) -> None:
+        """Lock active messages of `source`, pass their records to `store_again`, and delete them in the same batch.
+
+        If one of them does not exist or `store_again` raises an error, all messages stay where they are.
+        """
+        source.commit_log.check_accepts_sends()
+        source.check_loaded()
         locked: list[tuple[Lock, bytes]] = []
-        incarnation = dead_letters.incarnation
+        incarnation = source.incarnation
 
         def visit(index: int, record: bytes | None) -> None:
             """Lock the message before the remaining records are read, so that no receiver gets it."""
             sequence = sequences[index]
-            if record is not None and sequence not in dead_letters.in_flight:
+            if record is not None and sequence not in source.in_flight:
                 lock = Lock(0, sequence, len(record), NEVER_EXPIRES_S)
-                dead_letters.dispatcher.withdraw({sequence})
-                dead_letters.in_flight.add([lock])
+                if record[1] & HAS_EXTRA_ROWS:
+                    lock.load_from_record(record)
+                source.dispatcher.withdraw({sequence})
+                source.in_flight.add([lock])
                 locked.append((lock, record))
 
         def looked_up(error: ServiceBusError | None) -> None:
             locked_sequences = {lock.sequence for lock, _ in locked}
             missing = next((sequence for sequence in sequences if sequence not in locked_sequences), None)
             if error is None and missing is not None:
-                error = MessageNotFound(f"dead letter {missing} does not exist, or a receiver has locked it")
+                error = MessageNotFound(f"message {missing} does not exist, is not active, or a receiver has locked it")
             try:
                 if error is not None:
                     raise error
-                batch = self._parse_again([record for _, record in locked], edited, intake)
-                growth = sum([len(record) for record in batch.records]) - sum([lock.size for lock, _ in locked])
-                if growth > 0:
-                    self._part.check_quota(growth)
-                self._move([lock for lock, _ in locked], batch, on_result)
+                store_again([record for _, record in locked])
+                source.remove([lock for lock, _ in locked], ignore)
             except ServiceBusError as failure:
-                if incarnation == dead_letters.incarnation:
+                if incarnation == source.incarnation:
                     for lock, record in locked:
-                        dead_letters.requeue(lock, record)
-                on_result(failure)
-                dead_letters.dispatcher.dispatch()
+                        source.requeue(lock, record)
+                on_failed(failure)
+                source.dispatcher.dispatch()
 
-        prefix = dead_letters.message_table.active_prefix
-        look_up_records(dead_letters, [prefix + pack_sequence(sequence) for sequence in sequences], visit, looked_up)
+        prefix = source.message_table.active_prefix
+        look_up_records(source, [prefix + pack_sequence(sequence) for sequence in sequences], visit, looked_up)
 
-    def _move(
-        self, locks: list[Lock], batch: IncomingBatch, on_result: Callable[[list[int] | ServiceBusError], None]
-    ) -> None:
-        numbers: list[int] = []
-        first = self._part.main.enqueue(batch.records, lambda error: on_result(error if error is not None else numbers))
-        numbers.extend(range(first, first + len(batch.records)))
-        self._part.dead_letters.remove(locks, ignore)
+    def _check_growth(self, new_records: list[bytes], old_records: list[bytes]) -> None:
+        """Raise QuotaExceeded if the new records are larger than the old ones, and do not fit into the entity."""
+        growth = sum([len(record) for record in new_records]) - sum([len(record) for record in old_records])
+        if growth > 0:
+            self._part.check_quota(growth)
 
-    def _parse_again(self, records: list[bytes], edited: bytes | None, intake: MessageIntake) -> IncomingBatch:
+    def _parse_again(
+        self, records: list[bytes], edited: bytes | None, intake: MessageIntake, policy: ValidationPolicy
+    ) -> IncomingBatch:
         batch, now_ms = IncomingBatch(), self._part.main.clock.wall_ms()
         for record in records:
             payload = edited if edited is not None else _as_sent(record)
-            intake.add_to(batch, payload, 0, now_ms, self._part.validation_policy)
+            intake.add_to(batch, payload, 0, now_ms, policy)
         if batch.ping_count:
             raise InvalidArgument("the edited message is a ping, which cannot be stored")
         return batch

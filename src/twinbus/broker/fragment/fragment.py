@@ -22,6 +22,7 @@ from twinbus.broker.fragment.forwarding import ForwardingInbox
 from twinbus.broker.fragment.in_flight import InFlight
 from twinbus.broker.fragment.locks import NEVER_EXPIRES_S, LocalExclusiveLocks, Lock, Locks, pack_lock_number
 from twinbus.broker.fragment.message_browser import MessageBrowser
+from twinbus.broker.fragment.message_search import MessageSearch
 from twinbus.broker.fragment.message_table import MessageTable
 from twinbus.broker.fragment.redelivery import RedeliveryTracker
 from twinbus.broker.fragment.removal import Removal
@@ -60,6 +61,9 @@ if TYPE_CHECKING:
     from twinbus.broker.ports.callbacks import OnDone
     from twinbus.broker.ports.consumer import Consumer, Delivery
     from twinbus.broker.ports.fragment import SessionLock
+    from twinbus.broker.ports.read_limiter import ReadLimiter
+    from twinbus.broker.ports.search import OnFound, SearchCriteria
+    from twinbus.broker.work_budget import WorkBudget
     from twinbus.store.protocol import Batch, OnResult, Row
 
 SequencedRecord: TypeAlias = "tuple[int, bytes]"
@@ -487,6 +491,12 @@ class Fragment(FragmentPort):
             bodies.complete_rows(rows, max_bytes, on_complete)
 
         self.commit_log.scan(start, end, on_rows, limit=limit, max_bytes=max_bytes)
+
+    def search(
+        self, criteria: SearchCriteria, work_budget: WorkBudget, limiter: ReadLimiter, on_found: OnFound
+    ) -> None:
+        """Search messages, like `MessageSearch`. Raises StoreUnavailable."""
+        MessageSearch(self, criteria, work_budget, limiter, on_found).start()
 
     # --- messages in flight -------------------------------------------------------------------------------------------
 

@@ -181,6 +181,14 @@ class Resubmit(ManagementCall):
     """Make dead letters active again."""
 
 
+class MoveMessages(ManagementCall):
+    """Move active messages to another entity."""
+
+
+class SearchMessages(ManagementCall):
+    """Search messages with a filter."""
+
+
 class CompleteUpTo(ManagementCall):
     """Complete messages up to a sequence number."""
 
@@ -323,6 +331,8 @@ Request: TypeAlias = (
     | Purge
     | DeleteBySequenceNumber
     | Resubmit
+    | MoveMessages
+    | SearchMessages
     | CompleteUpTo
     | ListFragments
     | Withhold

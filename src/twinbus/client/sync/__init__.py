@@ -24,6 +24,7 @@ from twinbus.client.sync.clients import (
 )
 from twinbus.client.sync.factory import MessagingFactory
 from twinbus.client.sync.management import NamespaceManager
+from twinbus.client.sync.message_inspector import MessageInspector
 from twinbus.client.sync.monitoring import NamespaceMonitor
 from twinbus.client.sync.pairing import Pairing, SendAvailabilityPairedNamespaceOptions
 from twinbus.client.tokens import Token, TokenProvider
@@ -35,6 +36,7 @@ __all__ = [
     "ConnectionString",
     "FactorySettings",
     "FactoryState",
+    "MessageInspector",
     "MessageReceiver",
     "MessageSender",
     "MessageSession",

@@ -21,6 +21,7 @@ from twinbus.client.sync.clients import (
     TopicClient,
     Transaction,
 )
+from twinbus.client.sync.message_inspector import MessageInspector
 from twinbus.client.sync.pairing import Pairing
 
 if TYPE_CHECKING:
@@ -88,6 +89,10 @@ class MessagingFactory(BlockingObject[factory.MessagingFactory]):
             )
         )
         return MessageReceiver(inner)
+
+    def create_message_inspector(self, path: str) -> MessageInspector:
+        """Create an inspector, which finds, resubmits, moves and deletes messages without receiving them."""
+        return MessageInspector(call_blocking(lambda: self.inner.create_message_inspector(path)))
 
     def transaction(self) -> Transaction:
         """Create a transaction: its sends and settlements are committed together or rolled back together."""

@@ -157,6 +157,8 @@ OPERATION_COUNTERS: Final[dict[str, CountOperation]] = {
     "twinbus:purge": _count_removed("removed"),
     "twinbus:delete-by-sequence-number": _count_removed("sequence-numbers"),
     "twinbus:resubmit": _count_management,
+    "twinbus:move": _count_management,
+    "twinbus:search": _count_peek,
     "twinbus:complete-up-to": _count_removed("completed"),
     "twinbus:fragments": _count_management,
     "twinbus:withhold": _count_nothing,

@@ -1,4 +1,4 @@
-"""Operations that delete messages, resubmit dead letters, or serve clients that read a queue as a log."""
+"""Operations that delete messages, resubmit or move them, or serve clients that read a queue as a log."""
 
 from __future__ import annotations
 
@@ -128,6 +128,32 @@ def resubmit(context: RequestContext, arguments: Arguments, on_reply: OnReply) -
             on_reply(success({"sequence-numbers": Array(int, list(new_numbers))}))
 
     context.part.resubmit(numbers, edited, context.namespace.intake, on_resubmitted)
+
+
+def check_move(context: RequestContext, arguments: Arguments) -> str:
+    """Return the path of the destination. Raise a ServiceBusError if the messages cannot be moved there."""
+    context.check_epoch(arguments)
+    numbers = arguments.sequence_numbers()
+    if len(numbers) > MAX_RESUBMIT:
+        raise InvalidArgument(f"sequence-numbers has {len(numbers)} numbers; move at most {MAX_RESUBMIT} at once")
+    destination = context.namespace.find_sendable(arguments.text("destination"))
+    if destination is context.entity and context.sub_queue is SubQueue.MAIN:
+        raise InvalidArgument(f"the messages are in '{context.path}' already: name another destination")
+    destination.check_send_enabled()
+    return destination.path
+
+
+def move(context: RequestContext, arguments: Arguments, on_reply: OnReply) -> None:
+    """Move active messages to another entity: all of them, or none."""
+    destination, numbers = check_move(context, arguments), arguments.sequence_numbers()
+
+    def on_moved(error: ServiceBusError | None) -> None:
+        if error is not None:
+            on_reply(failure(error))
+        else:
+            on_reply(success({"sequence-numbers": Array(int, list(numbers))}))
+
+    context.part.move(context.sub_queue, numbers, destination, context.namespace.intake, on_moved)
 
 
 def _reply_with_counts(on_reply: OnReply, count_name: str) -> Callable[[RemovalResult | ServiceBusError], None]:

@@ -21,18 +21,20 @@ from twinbus.broker.ports.peer_protocol import (
     ListFragments,
     ListSessions,
     ManagementCall,
+    MoveMessages,
     PeekMessages,
     Purge,
     ReceiveDeferred,
     RenewLocks,
     RenewSession,
     Resubmit,
+    SearchMessages,
     SetSessionState,
     UpdateDisposition,
     Withhold,
 )
 from twinbus.model.errors import ServiceBusError
-from twinbus.server.amqp.management import deletion, messages, sessions
+from twinbus.server.amqp.management import deletion, messages, search, sessions
 from twinbus.server.amqp.management.responses import failure
 from twinbus.server.amqp.request_link import Response
 
@@ -60,6 +62,8 @@ OPERATION_BY_MESSAGE: Final[dict[type[ManagementCall], ManagementOperation]] = {
     Purge: deletion.purge,
     DeleteBySequenceNumber: deletion.delete_by_sequence_number,
     Resubmit: deletion.resubmit,
+    MoveMessages: deletion.move,
+    SearchMessages: search.search,
     CompleteUpTo: deletion.complete_up_to,
     ListFragments: deletion.list_fragments,
     Withhold: messages.withhold,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from twinbus.model.errors import InvalidOperation, NotImplementedHere, ServiceBusError
-from twinbus.server.amqp.management import deletion, messages, rules, sessions, transactional_operations
+from twinbus.server.amqp.management import deletion, messages, rules, search, sessions, transactional_operations
 from twinbus.server.amqp.management.arguments import Arguments
 from twinbus.server.amqp.management.fragment_routing import run_operation
 from twinbus.server.amqp.management.partitioned_operations import PARTITIONED_OPERATIONS
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 PEEK_OPERATION: Final = "com.microsoft:peek-message"
 WITHHOLD_OPERATION: Final = "twinbus:withhold"
+MOVE_OPERATION: Final = "twinbus:move"
+SEARCH_OPERATION: Final = "twinbus:search"
 OPERATIONS: Final[dict[str, tuple[Right, ManagementOperation]]] = {
     PEEK_OPERATION: (Right.LISTEN, messages.peek),
     "com.microsoft:schedule-message": (Right.SEND, messages.schedule),
@@ -50,6 +52,8 @@ OPERATIONS: Final[dict[str, tuple[Right, ManagementOperation]]] = {
     "twinbus:purge": (Right.LISTEN, deletion.purge),
     "twinbus:delete-by-sequence-number": (Right.LISTEN, deletion.delete_by_sequence_number),
     "twinbus:resubmit": (Right.LISTEN, deletion.resubmit),
+    MOVE_OPERATION: (Right.LISTEN, deletion.move),
+    SEARCH_OPERATION: (Right.LISTEN, search.search),
     "twinbus:complete-up-to": (Right.LISTEN, deletion.complete_up_to),
     "twinbus:fragments": (Right.LISTEN, deletion.list_fragments),
     WITHHOLD_OPERATION: (Right.LISTEN, messages.withhold),
@@ -73,12 +77,15 @@ TRANSACTIONAL_OPERATIONS: Final[dict[str, TransactionalOperation]] = {
     "com.microsoft:schedule-message": transactional_operations.schedule,
     "com.microsoft:update-disposition": transactional_operations.update_disposition,
 }
-TOPIC_OPERATIONS: Final = frozenset({"com.microsoft:schedule-message", "com.microsoft:cancel-scheduled-message"})
-"""Operations that are allowed on a topic, from which clients cannot receive."""
+TOPIC_OPERATIONS: Final = frozenset(
+    {"com.microsoft:schedule-message", "com.microsoft:cancel-scheduled-message", SEARCH_OPERATION}
+)
+"""Operations that are allowed on a topic, from which clients cannot receive; a topic holds scheduled messages."""
 
 
 LARGE_RESPONSES: Final[dict[str, int]] = {
     PEEK_OPERATION: messages.MAX_PEEK_BYTES,
+    SEARCH_OPERATION: search.MAX_RESPONSE_BYTES,
     "com.microsoft:receive-by-sequence-number": 1_048_576,
     "com.microsoft:get-session-state": 262_144,
     "com.microsoft:get-message-sessions": 131_072,
@@ -142,6 +149,8 @@ class ManagementNode:
         arguments = Arguments(request.body, max_id_characters=context.namespace.limits.max_id_characters)
         if operation == WITHHOLD_OPERATION:
             context.mark_withholding()
+        elif operation == MOVE_OPERATION:
+            self._grants.check(Right.SEND, arguments.text("destination"))
         if request.transaction is None:
             partitioned_operation = PARTITIONED_OPERATIONS.get(operation) if context.entity.is_partitioned else None
             if partitioned_operation is not None:

@@ -17,7 +17,7 @@ from twinbus.broker.ports.incoming_batch import IncomingBatch, ValidationPolicy
 from twinbus.broker.ports.settlement import Disposition, lock_lost_error
 from twinbus.model.errors import InvalidArgument, InvalidOperation, ServiceBusError
 from twinbus.model.partition_key import fragment_of
-from twinbus.server.amqp.management import deletion, messages, sessions
+from twinbus.server.amqp.management import deletion, messages, search, sessions
 from twinbus.server.amqp.management.fragment_routing import run_operation
 from twinbus.server.amqp.management.partitioned_peek import PartitionedPeek
 from twinbus.server.amqp.management.responses import failure, no_content, success
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 _STATUS_OK: Final = 200
 _STATUS_NO_CONTENT: Final = 204
+_STATUS_UNAVAILABLE: Final = 500
+"""The lowest status of a fragment or process that does not work."""
 _PEEK_LOCK: Final = 1
 
 
@@ -125,6 +127,13 @@ def _resubmit(context: RequestContext, arguments: Arguments, on_reply: OnReply) 
         _check_same_fragment(context, arguments)
     _run_and_merge(
         context, deletion.resubmit, _split_by_sequence_number(context, arguments), _merge_sequence_numbers, on_reply
+    )
+
+
+def _move(context: RequestContext, arguments: Arguments, on_reply: OnReply) -> None:
+    deletion.check_move(context, arguments)
+    _run_and_merge(
+        context, deletion.move, _split_by_sequence_number(context, arguments), _merge_sequence_numbers, on_reply
     )
 
 
@@ -328,6 +337,28 @@ def _peek(context: RequestContext, arguments: Arguments, on_reply: OnReply) -> N
         PartitionedPeek(context, arguments, on_reply).start()
 
 
+def _search(context: RequestContext, arguments: Arguments, on_reply: OnReply) -> None:
+    """Search one fragment; the response says where the next request continues, perhaps in the next fragment.
+
+    A fragment that does not respond is skipped, and named in the response.
+    """
+    number = fragment_of_sequence(search.parse_criteria(context, arguments).from_sequence)
+    if number >= len(context.per_fragment):
+        on_reply(search.empty_response(arguments))
+        return
+
+    def on_found(response: Response) -> None:
+        status = response.properties["statusCode"]
+        if isinstance(status, int) and status >= _STATUS_UNAVAILABLE:
+            response = search.empty_response(arguments, unavailable_fragment=number)
+        on_reply(search.continue_after(response, number, len(context.per_fragment)))
+
+    try:
+        run_operation(search.search, context.per_fragment[number], arguments, on_found)
+    except ServiceBusError as error:
+        on_found(failure(error))
+
+
 def _batch_delete(context: RequestContext, arguments: Arguments, on_reply: OnReply) -> None:
     """Delete from one fragment after the other until enough messages are deleted."""
     max_count = min(arguments.whole_number("message-count", minimum=1), deletion.MAX_BATCH_DELETE)
@@ -421,6 +452,8 @@ PARTITIONED_OPERATIONS: Final[dict[str, ManagementOperation]] = {
     "twinbus:purge": _purge,
     "twinbus:delete-by-sequence-number": _delete_by_sequence_number,
     "twinbus:resubmit": _resubmit,
+    "twinbus:move": _move,
+    "twinbus:search": _search,
     "twinbus:complete-up-to": _complete_up_to,
     "twinbus:fragments": _list_fragments,
     "twinbus:withhold": _withhold,
