@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from twinbus import version_and_build
-from twinbus.cli import drain, key, pair, profile, token  # noqa: F401  # drain is a command of pair
+from twinbus.cli import connections, drain, key, pair, profile, token, top  # noqa: F401  # drain is a command of pair
 from twinbus.cli.deprecated_arguments import accepting
 from twinbus.cli.entity import app as entity
 from twinbus.cli.entity import create, show, transfer  # noqa: F401  # commands of entity
@@ -46,6 +46,8 @@ app.command(cls=accepting("--admin-connection-string"), epilog=EXAMPLES)(rehears
 app.add_typer(entity.app, name="entity")
 app.add_typer(pair.app, name="pair")
 app.add_typer(key.app, name="key")
+app.add_typer(connections.app, name="connections")
+app.command(epilog=top.EXAMPLES)(top.top)
 app.add_typer(profile.app, name="profile")
 app.command(epilog=token.EXAMPLES)(token.token)
 app.add_typer(message, name="message")
