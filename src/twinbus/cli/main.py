@@ -16,6 +16,7 @@ from twinbus.cli.deprecated_arguments import accepting
 from twinbus.cli.entity import app as entity
 from twinbus.cli.entity import create, show, transfer  # noqa: F401  # commands of entity
 from twinbus.cli.message.app import app as message
+from twinbus.cli.output import examples
 from twinbus.cli.pipeline import app as pipeline
 from twinbus.cli.pipeline import audit, capture, costs, replay, syphon  # noqa: F401  # commands of pipeline
 from twinbus.cli.rehearse import EXAMPLES, rehearse
@@ -29,7 +30,7 @@ def config() -> None:
     """Work with configuration files."""
 
 
-@config_app.command()
+@config_app.command(epilog=examples("twinbus config sample > twinbus.toml"))
 def sample() -> None:
     """Print a configuration file for `twinbus serve --config` with every setting and its default."""
     typer.echo(resources.files("twinbus.server.config").joinpath("sample.toml").read_text("utf-8"), nl=False)
@@ -41,7 +42,7 @@ app = typer.Typer(
     rich_markup_mode=None,  # boxes around errors make logs hard to read and to search
     pretty_exceptions_enable=False,  # typer's tracebacks print local variables, which may hold keys
 )
-app.command()(serve)
+app.command(epilog=examples("twinbus serve contoso --data twinbus-data", "twinbus serve --config twinbus.toml"))(serve)
 app.command(cls=accepting("--admin-connection-string"), epilog=EXAMPLES)(rehearse)
 app.add_typer(entity.app, name="entity")
 app.add_typer(pair.app, name="pair")

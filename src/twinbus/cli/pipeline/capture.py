@@ -15,7 +15,7 @@ import typer
 
 from twinbus.cli import connection
 from twinbus.cli.deprecated_arguments import accepting
-from twinbus.cli.output import examples
+from twinbus.cli.output import JsonOption, examples, print_json
 from twinbus.cli.pipeline.app import MasterOption, app, reported_errors, single_ca_file
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ def capture(  # noqa: PLR0913  # one per option
     ready_file: connection.ReadyFileOption = None,
     profile: connection.ProfileOption = None,
     ca_file: connection.CaFileOption = None,
+    as_json: JsonOption = False,
     master: MasterOption = None,
 ) -> None:
     """Write each message of some entities exactly once to Parquet files with manifests."""
@@ -79,7 +80,7 @@ def capture(  # noqa: PLR0913  # one per option
             available_now=available_now,
         )
         _warn_about_shared_entities(settings)
-        run(settings, master)
+        run(settings, master, as_json=as_json)
 
 
 def _warn_about_shared_entities(settings: CaptureSettings) -> None:
@@ -93,7 +94,7 @@ def _warn_about_shared_entities(settings: CaptureSettings) -> None:
         )
 
 
-def run(settings: CaptureSettings, master: str | None) -> None:
+def run(settings: CaptureSettings, master: str | None, *, as_json: bool = False) -> None:
     """Run the capture until it is stopped or has captured all available messages."""
     from twinbus.pipeline.capture.driver import Capture  # noqa: PLC0415
     from twinbus.pipeline.source import read_positions  # noqa: PLC0415
@@ -103,7 +104,10 @@ def run(settings: CaptureSettings, master: str | None) -> None:
         read_positions(settings.source_options(path))
     with session("twinbus capture", master=master) as spark, _progress() as progress:
         asyncio.run(_until_stopped(Capture(spark, settings, progress)))
-    typer.echo(f"{progress.messages:,} messages in {progress.files:,} files.")
+    if as_json:
+        print_json({"messages": progress.messages, "files": progress.files})
+    else:
+        typer.echo(f"{progress.messages:,} messages in {progress.files:,} files.")
 
 
 async def _until_stopped(capture_job: Capture) -> None:
