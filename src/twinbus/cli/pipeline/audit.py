@@ -35,7 +35,7 @@ _TIME_FORMATS: Final = ["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"]
 
 @app.command(
     epilog=examples(
-        "twinbus pipeline audit /srv/journals --profile main --secondary-profile backup",
+        "twinbus pipeline audit /srv/journals --ready-file primary.json",
         "twinbus pipeline audit /srv/journals --captures /srv/captured --covered '*'",
     )
 )

@@ -31,7 +31,7 @@ MAX_SHOWN_ROWS: Final = 40
 
 @app.command(
     cls=accepting("--connection-string", "--secondary-connection-string", "--secondary-admin-connection-string"),
-    epilog=examples("twinbus pipeline syphon --profile main --secondary-profile backup --available-now"),
+    epilog=examples("twinbus pipeline syphon --secondary-profile backup --available-now"),
 )
 def syphon(  # noqa: PLR0913  # one per option
     *,
