@@ -33,8 +33,8 @@ async def run_twinbus(*arguments: str, columns: int = 80) -> str:
 
 async def pair_status(secondary: ServerProcess, *options: str, columns: int = 80) -> str:
     """Return the output of `twinbus pair status`."""
-    string, ca_file = secondary.admin_connection_string, secondary.ca_file
-    return await run_twinbus("pair", "status", string, "--ca-file", ca_file, *options, columns=columns)
+    connection = ("--secondary-connection-string", secondary.admin_connection_string, "--ca-file", secondary.ca_file)
+    return await run_twinbus("pair", "status", *connection, *options, columns=columns)
 
 
 async def run_twinbus_process(*arguments: str, columns: int = 80) -> str:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Self
+from typing import TYPE_CHECKING, Annotated, Final, Self, TypeAlias
 
 import typer
 
@@ -85,14 +85,21 @@ def _option_for_profile(role: Role) -> object:
     )
 
 
+def _hidden_option_for_admin(role: Role) -> object:
+    """Return the option for administration on another port, which ready files and profiles have."""
+    return typer.Option(role.option("admin-connection-string"), hidden=True)
+
+
 ConnectionStringOption = Annotated[str | None, _option_for_string(Role.PRIMARY)]
 ReadyFileOption = Annotated[Path | None, _option_for_ready_file(Role.PRIMARY)]
 ProfileOption = Annotated[str | None, _option_for_profile(Role.PRIMARY)]
+AdminConnectionStringOption = Annotated[str | None, _hidden_option_for_admin(Role.PRIMARY)]
 CaFileOption = Annotated[
     list[Path] | None,
     typer.Option("--ca-file", metavar="FILE", help="CA certificate to trust; repeatable.", show_default=False),
 ]
 SecondaryConnectionStringOption = Annotated[str | None, _option_for_string(Role.SECONDARY)]
+SecondaryAdminConnectionStringOption = Annotated[str | None, _hidden_option_for_admin(Role.SECONDARY)]
 SecondaryReadyFileOption = Annotated[Path | None, _option_for_ready_file(Role.SECONDARY)]
 SecondaryProfileOption = Annotated[str | None, _option_for_profile(Role.SECONDARY)]
 SourceConnectionStringOption = Annotated[str | None, _option_for_string(Role.SOURCE)]
@@ -130,29 +137,51 @@ def find_target(
     ca_file: list[Path] | None,
     *,
     role: Role = Role.PRIMARY,
+    admin: str | None = None,
 ) -> Target:
     """Return the namespace that the options, the environment, the default profile or a local server names.
 
-    Raise CommandFailed if none of them does, or if the first one that does is invalid.
+    `admin` is a connection string for administration only. Raise CommandFailed if none of the places names a namespace,
+    or if the first one that does is invalid.
     """
+    if connection_string is None and ready_file is None and profile is None:
+        connection_string = admin
     target = _from_options(connection_string, ready_file, profile, role) or _from_surroundings(role)
     if target is None:
         raise Misuse(_not_found_text(role))
+    if admin is not None:
+        target = replace(target, admin_connection_string=admin)
     check_target(target)
     return target.with_ca_files(ca_file or ())
 
 
-def has_target(connection_string: str | None, ready_file: Path | None, profile: str | None, role: Role) -> bool:
-    """Return whether `find_target` would find a namespace, valid or not."""
-    return any(
-        (
-            connection_string is not None,
-            ready_file is not None,
-            profile is not None,
-            os.environ.get(role.variable("CONNECTION_STRING")),
-            role.ready_file is not None and role.ready_file.exists(),
-        )
-    )
+def find_optional_target(
+    connection_string: str | None,
+    ready_file: Path | None,
+    profile: str | None,
+    ca_file: list[Path] | None,
+    *,
+    role: Role,
+    admin: str | None = None,
+) -> Target | None:
+    """Return the namespace that the options or the environment name, for commands that also work without it."""
+    options = (connection_string, ready_file, profile, admin)
+    if all(option is None for option in options) and not os.environ.get(role.variable("CONNECTION_STRING")):
+        return None
+    return find_target(connection_string, ready_file, profile, ca_file, role=role, admin=admin)
+
+
+Places: TypeAlias = "tuple[str | None, Path | None, str | None]"
+"""Values of the options for a connection string, a ready file and a profile."""
+
+
+def find_pair(
+    primary: Places, secondary: Places, ca_file: list[Path] | None, secondary_admin: str | None = None
+) -> tuple[Target, Target]:
+    """Return both namespaces of a pair; both trust all CA files. Raise CommandFailed as `find_target` does."""
+    first = find_target(*primary, ca_file)
+    second = find_target(*secondary, None, role=Role.SECONDARY, admin=secondary_admin)
+    return first.with_ca_files(second.ca_files), second.with_ca_files(first.ca_files)
 
 
 def target_from_ready_file(file: Path) -> Target:
@@ -215,7 +244,8 @@ def _from_surroundings(role: Role) -> Target | None:
     string = os.environ.get(role.variable("CONNECTION_STRING"))
     if string:
         ca_file = os.environ.get(role.variable("CA_FILE"))
-        return Target(string, string, (Path(ca_file),) if ca_file else (), role.variable("CONNECTION_STRING"))
+        admin = os.environ.get(role.variable("ADMIN_CONNECTION_STRING")) or string
+        return Target(string, admin, (Path(ca_file),) if ca_file else (), role.variable("CONNECTION_STRING"))
     if role is Role.PRIMARY:
         name = read_profiles().default
         if name is not None:

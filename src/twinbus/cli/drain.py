@@ -7,23 +7,30 @@ messages cannot be delivered now (they are printed with the reason). The work is
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import sys
+from functools import partial
 from pathlib import Path  # noqa: TC003  # typer reads it
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from twinbus.cli.pair import app, exit_with_error
+from twinbus.cli import connection
+from twinbus.cli.deprecated_arguments import accepting
+from twinbus.cli.output import EXIT_INTERRUPTED, JsonOption, Misuse, examples, fail, print_json, run_command
+from twinbus.cli.pair import app
 from twinbus.model.errors import ServiceBusError
 
+if TYPE_CHECKING:
+    from twinbus.cli.backlog_drain import DrainOptions, RemainingMessages
 
-@app.command()
+
+@app.command(
+    cls=accepting("--connection-string", "--secondary-connection-string", "--secondary-admin-connection-string"),
+    epilog=examples("twinbus pair drain", "twinbus pair drain --profile main --secondary-profile backup"),
+)
 def drain(  # noqa: PLR0913  # one per option
-    primary: Annotated[str, typer.Argument(metavar="PRIMARY", help="Connection string of the primary.")],
-    secondary: Annotated[str, typer.Argument(metavar="SECONDARY", help="Connection string of the secondary.")],
-    admin: Annotated[
-        str, typer.Argument(metavar="SECONDARY_ADMIN", help="Connection string for administration of the secondary.")
-    ],
     *,
     dead_letters: Annotated[
         bool,
@@ -50,46 +57,77 @@ def drain(  # noqa: PLR0913  # one per option
         float,
         typer.Option(min=0, metavar="SECONDS", help="How long messages wait for a destination that does not exist."),
     ] = 3600.0,
-    ca_file: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FILE", help="CA certificate to trust, such as ca_file of a ready file; repeatable."),
-    ] = None,
+    connection_string: connection.ConnectionStringOption = None,
+    ready_file: connection.ReadyFileOption = None,
+    profile: connection.ProfileOption = None,
+    secondary_connection_string: connection.SecondaryConnectionStringOption = None,
+    secondary_admin: connection.SecondaryAdminConnectionStringOption = None,
+    secondary_ready_file: connection.SecondaryReadyFileOption = None,
+    secondary_profile: connection.SecondaryProfileOption = None,
+    ca_file: connection.CaFileOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Move the parked messages of a pair back to the primary until its backlog queues are empty."""
     from twinbus.cli import backlog_drain  # noqa: PLC0415  # imports the client: `serve` starts faster
 
     logging.getLogger("twinbus").addHandler(logging.NullHandler())  # warnings would break the progress bar
     if spool is not None and (dead_letters or extra):
-        exit_with_error("pair drain", ValueError("--spool cannot be combined with --dead-letters or --extra"))
+        fail("pair drain", Misuse("--spool cannot be combined with --dead-letters or --extra"))
+    primary, secondary = run_command(
+        "pair drain",
+        partial(
+            connection.find_pair,
+            (connection_string, ready_file, profile),
+            (secondary_connection_string, secondary_ready_file, secondary_profile),
+            ca_file,
+            secondary_admin,
+        ),
+    )
     options = backlog_drain.DrainOptions(
-        connection_strings=(primary, secondary, admin),
+        connection_strings=(
+            primary.connection_string,
+            secondary.connection_string,
+            secondary.admin_connection_string,
+        ),
         primary_name=name,
         lowest_index=count if extra else 0,
         backlog_queue_count=count,
-        ca_files=ca_file or (),
+        ca_files=primary.ca_files,
         idle_timeout_s=wait,
         deduct=deduct,
         not_found_grace_s=not_found_grace,
     )
-    try:
-        if spool is not None:
-            _check_folder(spool)
-            remaining = asyncio.run(backlog_drain.send_spooled(options, spool))
-        elif dead_letters:
-            remaining = asyncio.run(backlog_drain.resend_dead_letters(options))
-        else:
-            remaining = asyncio.run(backlog_drain.drain_backlog(options))
-    except (ServiceBusError, ValueError, OSError) as error:
-        if "CERTIFICATE_VERIFY_FAILED" in str(error):
-            exit_with_error(
-                "pair drain", ValueError(f"{error}. Give the CA certificate of each namespace with --ca-file FILE")
-            )
-        exit_with_error("pair drain", error)
+    with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
+        remaining = _drain(options, spool, dead_letters=dead_letters)
+    if as_json:
+        details = [{"subject": subject, "reason": reason} for subject, reason in remaining.details]
+        is_stalled = remaining.count > 0 and remaining.has_timed_out
+        print_json({"left": remaining.count, "has_timed_out": is_stalled, "details": details})
     if remaining.count:
         count_text = "1 message is left" if remaining.count == 1 else f"{remaining.count:,} messages are left"
         reason = f": nothing has moved for {wait:g} s (--wait)" if remaining.has_timed_out else ""
         remaining.print_details(f"twinbus pair drain: {count_text}{reason}. Remove the cause and run again")
         raise typer.Exit(2)
+
+
+def _drain(options: DrainOptions, spool: Path | None, *, dead_letters: bool) -> RemainingMessages:
+    from twinbus.cli import backlog_drain  # noqa: PLC0415  # imports the client: `serve` starts faster
+
+    try:
+        if spool is not None:
+            _check_folder(spool)
+            return asyncio.run(backlog_drain.send_spooled(options, spool))
+        if dead_letters:
+            return asyncio.run(backlog_drain.resend_dead_letters(options))
+        return asyncio.run(backlog_drain.drain_backlog(options))
+    except KeyboardInterrupt:
+        typer.echo("twinbus pair drain: interrupted", err=True)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    except (ServiceBusError, ValueError, OSError) as error:
+        if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            text = f"{error}. Give the CA certificate of each namespace with --ca-file FILE"
+            fail("pair drain", ValueError(text))
+        fail("pair drain", error)
 
 
 def _check_folder(folder: Path) -> None:

@@ -17,7 +17,7 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
-from twinbus.cli.pair import exit_with_error
+from twinbus.cli.output import JsonOption, examples, fail, print_json, print_table
 from twinbus.server.auth import key_file, key_socket
 from twinbus.server.auth.key_file import KeyChangeRefused, KeyCommand
 from twinbus.server.auth.key_socket import DATA_DIRECTORY, KeyCommandReply, KeyView
@@ -66,30 +66,27 @@ def key() -> None:
     """
 
 
-@app.command("list")
+@app.command("list", epilog=examples("twinbus key list --data twinbus-data/contoso"))
 def list_keys(
     *,
     data: DataOption,
     entity: EntityOption = "",
     show: ShowOption = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """List the keys of a namespace."""
     reply = _execute(data, KeyCommand("list", show=show, entity=entity))
     if as_json:
-        typer.echo(msgspec.json.encode([_to_json_object(key_view) for key_view in reply.keys]))
+        print_json([_to_json_object(key_view) for key_view in reply.keys])
         return
-    rows = [("NAME", "RIGHTS", "SECRETS", "CHANGED"), *map(_table_row, reply.keys)]
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    for row in rows:
-        typer.echo("  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[3]]))
+    print_table(("name", "rights", "secrets", "changed"), map(_table_row, reply.keys))
     for key_view in reply.keys if show else ():
         typer.echo("")
         typer.echo(f"{key_view.name}:")
         _print_secrets(key_view)
 
 
-@app.command()
+@app.command(epilog=examples("twinbus key add application --rights Send,Listen --data twinbus-data/contoso"))
 def add(
     name: NameArgument,
     *,
@@ -99,16 +96,20 @@ def add(
     data: DataOption,
     entity: EntityOption = "",
     show: ShowOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Add a key with a new secret."""
     parsed_rights = tuple(right.strip().capitalize() for right in rights.split(",") if right.strip())
     reply = _execute(data, KeyCommand("add", name, parsed_rights, show=show, entity=entity))
     key_view = _find_key(reply, name)
+    if as_json:
+        print_json({**_to_json_object(key_view), "is_effective": reply.pid is not None})
+        return
     typer.echo(f"Added key {name} with {', '.join(key_view.rights)}. {_effect_message(reply)}")
     _print_secrets_or_hint(key_view, data, entity, show=show)
 
 
-@app.command()
+@app.command(epilog=examples("twinbus key rotate application --data twinbus-data/contoso"))
 def rotate(
     name: NameArgument,
     *,
@@ -118,12 +119,16 @@ def rotate(
     ] = False,
     entity: EntityOption = "",
     show: ShowOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Generate a new primary secret; the old primary secret becomes the secondary one.
 
     Clients with the old primary secret keep working. The old secondary secret is refused from now on.
     """
     reply = _execute(data, KeyCommand("rotate", name, secondary=secondary, show=show, entity=entity))
+    if as_json:
+        print_json({**_to_json_object(_find_key(reply, name)), "is_effective": reply.pid is not None})
+        return
     if secondary:
         effect = "The secondary secret is new; the old one is no longer valid."
     else:
@@ -132,7 +137,7 @@ def rotate(
     _print_secrets_or_hint(_find_key(reply, name), data, entity, show=show)
 
 
-@app.command()
+@app.command(epilog=examples("twinbus key revoke application --data twinbus-data/contoso --secondary"))
 def revoke(
     name: NameArgument,
     *,
@@ -144,12 +149,16 @@ def revoke(
     force: Annotated[
         bool, typer.Option("--force", help="Revoke the key even if it is the last one with Manage.")
     ] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Revoke a key, or only its secondary secret.
 
     Revoked secrets, and tokens signed with them, are refused from now on. Links opened with them are closed.
     """
     reply = _execute(data, KeyCommand("revoke", name, secondary=secondary, force=force, entity=entity))
+    if as_json:
+        print_json({"name": name, "secondary_only": secondary, "is_effective": reply.pid is not None})
+        return
     revoked = f"the secondary secret of key {name}" if secondary else f"key {name}"
     typer.echo(f"Revoked {revoked}. {_effect_message(reply)}")
 
@@ -174,9 +183,9 @@ def _execute(data: Path, order: KeyCommand) -> KeyCommandReply:
                     ) from None
                 time.sleep(_POLL_INTERVAL_S)
     except PermissionError:
-        exit_with_error(f"key {order.do}", _not_owner_error(data))
+        fail(f"key {order.do}", _not_owner_error(data))
     except (KeyChangeRefused, StartError, OSError) as error:
-        exit_with_error(f"key {order.do}", error)
+        fail(f"key {order.do}", error)
 
 
 def _check_directory(data: Path) -> None:

@@ -11,13 +11,15 @@ from typing import Annotated
 import typer
 
 from twinbus import version_and_build
-from twinbus.cli import drain, key, pair, profile, token  # noqa: F401  # drain is a command of pair
+from twinbus.cli import connections, drain, key, pair, profile, token, top  # noqa: F401  # drain is a command of pair
+from twinbus.cli.deprecated_arguments import accepting
 from twinbus.cli.entity import app as entity
 from twinbus.cli.entity import create, show, transfer  # noqa: F401  # commands of entity
 from twinbus.cli.message.app import app as message
+from twinbus.cli.output import examples
 from twinbus.cli.pipeline import app as pipeline
 from twinbus.cli.pipeline import audit, capture, costs, replay, syphon  # noqa: F401  # commands of pipeline
-from twinbus.cli.rehearse import rehearse
+from twinbus.cli.rehearse import EXAMPLES, rehearse
 from twinbus.cli.serve import serve
 
 config_app = typer.Typer(help="Work with configuration files.", no_args_is_help=True)
@@ -28,7 +30,7 @@ def config() -> None:
     """Work with configuration files."""
 
 
-@config_app.command()
+@config_app.command(epilog=examples("twinbus config sample > twinbus.toml"))
 def sample() -> None:
     """Print a configuration file for `twinbus serve --config` with every setting and its default."""
     typer.echo(resources.files("twinbus.server.config").joinpath("sample.toml").read_text("utf-8"), nl=False)
@@ -40,11 +42,13 @@ app = typer.Typer(
     rich_markup_mode=None,  # boxes around errors make logs hard to read and to search
     pretty_exceptions_enable=False,  # typer's tracebacks print local variables, which may hold keys
 )
-app.command()(serve)
-app.command()(rehearse)
+app.command(epilog=examples("twinbus serve contoso --data twinbus-data", "twinbus serve --config twinbus.toml"))(serve)
+app.command(cls=accepting("--admin-connection-string"), epilog=EXAMPLES)(rehearse)
 app.add_typer(entity.app, name="entity")
 app.add_typer(pair.app, name="pair")
 app.add_typer(key.app, name="key")
+app.add_typer(connections.app, name="connections")
+app.command(epilog=top.EXAMPLES)(top.top)
 app.add_typer(profile.app, name="profile")
 app.command(epilog=token.EXAMPLES)(token.token)
 app.add_typer(message, name="message")

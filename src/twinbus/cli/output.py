@@ -132,7 +132,13 @@ def _in_utc(value: Any) -> Any:  # noqa: ANN401  # any JSON value
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table no wider than the terminal (80 columns without a terminal).
+    """Print a table no wider than the terminal (80 columns without a terminal)."""
+    for line in format_table(columns, rows, shutil.get_terminal_size((DEFAULT_COLUMNS, 24)).columns):
+        typer.echo(line)
+
+
+def format_table(columns: Sequence[str], rows: Iterable[Sequence[object]], width: int) -> list[str]:
+    """Return the lines of a table no wider than `width`.
 
     The widest text columns are cut with an ellipsis. Columns of numbers are aligned to the right and never cut before
     text. None is printed as an empty cell.
@@ -144,10 +150,11 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     ]
     cells = [[name.upper() for name in columns], *([_cell(value) for value in row] for row in values)]
     widths = [max(_width(row[index]) for row in cells) for index in range(len(columns))]
-    _fit(widths, is_number, shutil.get_terminal_size((DEFAULT_COLUMNS, 24)).columns)
-    for row in cells:
-        texts = (_pad(text, widths[index], right=is_number[index]) for index, text in enumerate(row))
-        typer.echo(_GAP.join(texts).rstrip())
+    _fit(widths, is_number, width)
+    return [
+        _GAP.join(_pad(text, widths[index], right=is_number[index]) for index, text in enumerate(row)).rstrip()
+        for row in cells
+    ]
 
 
 def printable(text: str, *, keep_newlines: bool = False) -> str:

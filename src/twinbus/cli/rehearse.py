@@ -9,14 +9,14 @@ from __future__ import annotations
 import signal
 import time
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path  # noqa: TC003
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from twinbus.cli import connection
 from twinbus.cli.admin_client import AdminClient, AdminRequestFailed
-from twinbus.cli.pair import exit_with_error
+from twinbus.cli.output import EXIT_INTERRUPTED, EXIT_MISUSE, CommandFailed, JsonOption, examples, fail, print_json
 from twinbus.cli.pair_status import read_senders
 from twinbus.model.outage import ALL_ENTITIES, MAX_OUTAGE_S, MIN_OUTAGE_S, OutageKind
 
@@ -199,17 +199,13 @@ class Rehearsal:
             raise AdminRequestFailed(text) from error
 
 
-_EXIT_MISUSE = 2
-_EXIT_INTERRUPTED = 130
+EXAMPLES: Final = examples(
+    "twinbus rehearse --namespace --for 30 --secondary-profile backup",
+    "twinbus rehearse --entity orders --kind busy",
+)
 
 
-def rehearse(
-    primary: Annotated[
-        str,
-        typer.Argument(
-            metavar="CONNECTION_STRING", help="Connection string for administration of the namespace, with Manage."
-        ),
-    ],
+def rehearse(  # noqa: PLR0913  # one per option
     *,
     entity: Annotated[str | None, typer.Option(metavar="PATH", help="Queue or topic to make unavailable.")] = None,
     namespace: Annotated[bool, typer.Option("--namespace", help="Make all entities unavailable.")] = False,
@@ -219,41 +215,51 @@ def rehearse(
     kind: Annotated[
         OutageKind, typer.Option(help="What clients get: an unavailable error, a busy error, or no response.")
     ] = OutageKind.REFUSE,
-    secondary: Annotated[
-        str | None,
-        typer.Option(
-            metavar="CONNECTION_STRING",
-            help="Connection string for administration of the secondary, to which senders report.",
-        ),
-    ] = None,
-    ca_file: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FILE", help="CA certificate to trust, such as ca_file of a ready file; repeatable."),
-    ] = None,
+    connection_string: connection.ConnectionStringOption = None,
+    admin: connection.AdminConnectionStringOption = None,
+    ready_file: connection.ReadyFileOption = None,
+    profile: connection.ProfileOption = None,
+    secondary_connection_string: connection.SecondaryConnectionStringOption = None,
+    secondary: Annotated[str | None, typer.Option("--secondary", hidden=True)] = None,
+    secondary_ready_file: connection.SecondaryReadyFileOption = None,
+    secondary_profile: connection.SecondaryProfileOption = None,
+    ca_file: connection.CaFileOption = None,
+    as_json: JsonOption = False,
 ) -> None:
-    """Rehearse an outage, and show which senders failed over and recovered, and when."""
+    """Rehearse an outage, and show which senders failed over and recovered, and when.
+
+    Senders report to the secondary: without one, the outage is not observed.
+    """
     if (entity is None) == (not namespace):
         typer.echo("twinbus rehearse: give either --entity PATH or --namespace", err=True)
-        raise typer.Exit(_EXIT_MISUSE)
+        raise typer.Exit(EXIT_MISUSE)
     if not MIN_OUTAGE_S <= seconds <= MAX_OUTAGE_S:
         typer.echo(f"twinbus rehearse: --for {seconds:g}: use {MIN_OUTAGE_S:g} to {MAX_OUTAGE_S:g} seconds", err=True)
-        raise typer.Exit(_EXIT_MISUSE)
+        raise typer.Exit(EXIT_MISUSE)
     try:
-        primary_client = AdminClient(primary, ca_file or ())
-        secondary_client = AdminClient(secondary, ca_file or ()) if secondary is not None else None
+        target = connection.find_target(connection_string, ready_file, profile, ca_file, admin=admin)
+        places = (secondary_connection_string, secondary_ready_file, secondary_profile)
+        observed = connection.find_optional_target(*places, ca_file, role=connection.Role.SECONDARY, admin=secondary)
+        primary_client = AdminClient(target.admin_connection_string, target.ca_files)
+        secondary_client = (
+            AdminClient(observed.admin_connection_string, observed.ca_files) if observed is not None else None
+        )
         path = ALL_ENTITIES if entity is None else entity
         rehearsal = Rehearsal(primary_client, secondary_client, path, kind=kind.value, seconds=seconds)
         is_complete = _run_with_progress(rehearsal)
-    except AdminRequestFailed as error:
-        exit_with_error("rehearse", error)
-    if secondary_client is not None:
+    except (CommandFailed, OSError) as error:
+        fail("rehearse", error)
+    if as_json:
+        print_json(_result_json(rehearsal, path, is_complete=is_complete))
+    elif secondary_client is not None:
         _print_result(rehearsal.observer)
     elif is_complete:
         scope = "all entities" if entity is None else f"'{entity}'"
-        typer.echo(f"The outage of {scope} ended after {seconds:g} s. Give --secondary to see the reports of senders.")
+        advice = "Give --secondary-ready-file or --secondary-profile to see the reports of senders."
+        typer.echo(f"The outage of {scope} ended after {seconds:g} s. {advice}")
     if not is_complete:
         typer.echo("twinbus rehearse: interrupted; the outage is switched off", err=True)
-        raise typer.Exit(_EXIT_INTERRUPTED)
+        raise typer.Exit(EXIT_INTERRUPTED)
 
 
 def _run_with_progress(rehearsal: Rehearsal) -> bool:
@@ -274,6 +280,23 @@ def _run_with_progress(rehearsal: Rehearsal) -> bool:
     finally:
         signal.signal(signal.SIGTERM, previous_handler)
     return True
+
+
+def _result_json(rehearsal: Rehearsal, path: str, *, is_complete: bool) -> dict[str, object]:
+    observer = rehearsal.observer
+    records = sorted(observer.records.values(), key=lambda record: (_first_change_s(record), record.client))
+    return {
+        "path": path,
+        "seconds": rehearsal.seconds,
+        "is_complete": is_complete,
+        "senders": len(observer.senders),
+        "failed_over": len(observer.failed_over),
+        "suspected_only": len(observer.suspected_only),
+        "records": [
+            {field.name: getattr(record, field.name) for field in fields(record) if field.name != "sender_key"}
+            for record in records
+        ],
+    }
 
 
 def _print_result(observer: FailoverObserver) -> None:

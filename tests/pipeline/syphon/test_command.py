@@ -52,7 +52,9 @@ def test_a_primary_without_a_name_needs_the_option() -> None:
 
 
 def test_a_wrong_connection_string_is_refused() -> None:
-    assert invoke("nonsense", LOCAL, LOCAL).exit_code == 1
+    result = invoke("--connection-string", "nonsense", "--secondary-connection-string", LOCAL)
+    assert result.exit_code == 2
+    assert "--connection-string: unknown field" in result.output
 
 
 def test_an_invalid_certificate_file_is_refused(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 def status(reporter: Reporter, *options: str, columns: int = 220) -> Any:  # noqa: ANN401  # click's result
     server = reporter.server
-    arguments = ("pair", "status", server.admin_connection_string, "--ca-file", server.ca_file, *options)
+    connection = ("--secondary-connection-string", server.admin_connection_string, "--ca-file", server.ca_file)
+    arguments = ("pair", "status", *connection, *options)
     return CliRunner(env={"COLUMNS": str(columns)}).invoke(app, arguments, prog_name="twinbus")
 
 

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from twinbus.cli.output import CommandFailed, Misuse, fail
 from twinbus.model.errors import ServiceBusError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from twinbus.cli.connection import Target
 
 app = typer.Typer(help="Run jobs on Apache Spark.", no_args_is_help=True)
 
@@ -34,6 +37,8 @@ def reported_errors(command: str) -> Iterator[None]:
 
     try:
         yield
+    except CommandFailed as error:
+        fail(f"pipeline {command}", error)
     except (PipelineError, ServiceBusError, ValueError, OSError) as error:
         typer.echo(f"twinbus pipeline {command}: {error}", err=True)
         raise typer.Exit(1) from error
@@ -46,6 +51,14 @@ def reported_errors(command: str) -> Iterator[None]:
             raise
         typer.echo(f"twinbus pipeline {command}: {reason}", err=True)
         raise typer.Exit(1) from error
+
+
+def single_ca_file(target: Target) -> str | None:
+    """Return the CA file for a source or sink, which take one. Raise Misuse if there are several."""
+    if len(target.ca_files) > 1:
+        names = ", ".join(map(str, target.ca_files))
+        raise Misuse(f"{names}: this command takes one CA file; join them in one file")
+    return str(target.ca_files[0]) if target.ca_files else None
 
 
 def _spark_failure_reason(error: Exception) -> str | None:

@@ -11,10 +11,13 @@ import contextlib
 import datetime as dt
 import threading
 from pathlib import Path  # noqa: TC003  # typer reads it
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import typer
 
+from twinbus.cli import connection
+from twinbus.cli.connection import Role
+from twinbus.cli.output import JsonOption, examples, print_json
 from twinbus.cli.pipeline.app import MasterOption, app, reported_errors
 
 if TYPE_CHECKING:
@@ -30,23 +33,18 @@ _POLL_INTERVAL_S: Final = 0.5
 _TIME_FORMATS: Final = ["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"]
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "twinbus pipeline audit /srv/journals --ready-file primary.json",
+        "twinbus pipeline audit /srv/journals --captures /srv/captured --covered '*'",
+    )
+)
 def audit(  # noqa: PLR0913  # one per option
     journals: Annotated[
         list[Path],
         typer.Argument(metavar="JOURNALS...", help="Folders with journals of senders, receivers and syphons."),
     ],
     *,
-    primary: Annotated[
-        str | None, typer.Option(metavar="STRING", help="Connection string of the primary, to read its messages.")
-    ] = None,
-    primary_admin: Annotated[
-        str | None,
-        typer.Option(metavar="STRING", help="Connection string for administration of the primary, to list entities."),
-    ] = None,
-    secondary: Annotated[
-        str | None, typer.Option(metavar="STRING", help="Connection string of the secondary, to read parked messages.")
-    ] = None,
     captures: Annotated[
         list[str] | None, typer.Option("--captures", metavar="FOLDER", help="Folder with captured files; repeatable.")
     ] = None,
@@ -80,10 +78,17 @@ def audit(  # noqa: PLR0913  # one per option
         str | None,
         typer.Option(metavar="FOLDER", help="Write every message with its verdict to this folder, as Parquet."),
     ] = None,
-    ca_file: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FILE", help="CA certificate to trust, such as ca_file of a ready file; repeatable."),
-    ] = None,
+    connection_string: connection.ConnectionStringOption = None,
+    ready_file: connection.ReadyFileOption = None,
+    profile: connection.ProfileOption = None,
+    primary: Annotated[str | None, typer.Option("--primary", hidden=True)] = None,
+    primary_admin: Annotated[str | None, typer.Option("--primary-admin", hidden=True)] = None,
+    secondary_connection_string: connection.SecondaryConnectionStringOption = None,
+    secondary_ready_file: connection.SecondaryReadyFileOption = None,
+    secondary_profile: connection.SecondaryProfileOption = None,
+    secondary: Annotated[str | None, typer.Option("--secondary", hidden=True)] = None,
+    ca_file: connection.CaFileOption = None,
+    as_json: JsonOption = False,
     master: MasterOption = None,
 ) -> None:
     """Check whether every message that was reported as sent was delivered, parked or dead-lettered, or is lost."""
@@ -91,13 +96,17 @@ def audit(  # noqa: PLR0913  # one per option
         # Imported here, so that `serve` starts faster.
         from twinbus.pipeline.audit.job import AuditSettings  # noqa: PLC0415
 
+        places = (connection_string, ready_file, profile)
+        secondary_places = (secondary_connection_string, secondary_ready_file, secondary_profile)
+        first = _find_access(places, ca_file, Role.PRIMARY, primary, primary_admin)
+        second = _find_access(secondary_places, ca_file, Role.SECONDARY, secondary)
         settings = AuditSettings(
             journals=journals,
             captures=captures or (),
             capture_names=captured_as or (),
-            primary=_make_access(primary, ca_file or ()),
-            primary_admin=_make_access(primary_admin, ca_file or ()),
-            secondary=_make_access(secondary, ca_file or ()),
+            primary=first.messaging,
+            primary_admin=first.administration,
+            secondary=second.messaging,
             covered_entities=covered or (),
             namespaces=namespace or (),
             since=_as_utc(since),
@@ -105,8 +114,37 @@ def audit(  # noqa: PLR0913  # one per option
             max_clock_skew_s=skew,
             report_folder=report,
         )
-        code = run(settings, master)
+        code = run(settings, master, as_json=as_json)
     raise typer.Exit(code)
+
+
+class _Access(NamedTuple):
+    """A namespace that the audit reads; None if it reads the namespace not at all."""
+
+    messaging: NamespaceAccess | None
+    administration: NamespaceAccess | None
+
+
+def _find_access(
+    places: connection.Places,
+    ca_file: list[Path] | None,
+    role: Role,
+    messaging: str | None = None,
+    admin: str | None = None,
+) -> _Access:
+    """Return the namespace that the options or the environment name: an audit of journals needs none.
+
+    `messaging` and `admin` are from the options of earlier versions, each of which gives one kind of access.
+    """
+    if messaging is not None or admin is not None:
+        return _Access(_make_access(messaging, ca_file or ()), _make_access(admin, ca_file or ()))
+    target = connection.find_optional_target(*places, ca_file, role=role)
+    if target is None:
+        return _Access(None, None)
+    return _Access(
+        _make_access(target.connection_string, target.ca_files),
+        _make_access(target.admin_connection_string, target.ca_files),
+    )
 
 
 def _make_access(connection_string: str | None, ca_files: Sequence[Path]) -> NamespaceAccess | None:
@@ -123,9 +161,9 @@ def _as_utc(time: dt.datetime | None) -> dt.datetime | None:
     return None if time is None else time.replace(tzinfo=dt.UTC)
 
 
-def run(settings: AuditSettings, master: str | None) -> int:
+def run(settings: AuditSettings, master: str | None, *, as_json: bool = False) -> int:
     """Run the audit, print the result, and return the exit code."""
-    from twinbus.cli.pipeline.audit_view import show  # noqa: PLC0415
+    from twinbus.cli.pipeline.audit_view import result_json, show  # noqa: PLC0415
     from twinbus.pipeline.audit.inspection import check_access  # noqa: PLC0415
     from twinbus.pipeline.audit.job import run_audit as judge_all  # noqa: PLC0415
     from twinbus.pipeline.spark import session  # noqa: PLC0415
@@ -136,7 +174,10 @@ def run(settings: AuditSettings, master: str | None) -> int:
         progress.show_step("starting Spark")
         with session("twinbus audit", master=master) as spark, progress.watching_spark(spark):
             result = judge_all(spark, settings, progress.show_step)
-    show(result, settings.report_folder)
+    if as_json:
+        print_json(result_json(result))
+    else:
+        show(result, settings.report_folder)
     return result.exit_code
 
 

@@ -50,6 +50,26 @@ def show(result: AuditResult, report_folder: str | None, console: Console | None
     console.print(Text(conclusion(result)))
 
 
+def result_json(result: AuditResult) -> dict[str, object]:
+    """Return the result as JSON."""
+    return {
+        "conclusion": conclusion(result),
+        "counts": [
+            {"entity": entity, "verdict": verdict, "messages": count}
+            for (entity, verdict), count in sorted(result.counts.items())
+        ],
+        "parked_durations": result.parked_durations,
+        "lost": result.lost,
+        "duplicated": result.duplicated,
+        "duplicated_count": result.duplicated_count,
+        "sent_repeatedly": result.sent_repeatedly,
+        "sent_repeatedly_count": result.sent_repeatedly_count,
+        "unknown_reasons": [{"reason": reason, "messages": count} for reason, count in result.unknown_reasons],
+        "missing_inputs": result.missing_inputs,
+        "until": result.until,
+    }
+
+
 def conclusion(result: AuditResult) -> str:
     """Return the conclusion of the audit in one line."""
     total, lost, unknown = sum(result.counts.values()), result.count(Verdict.LOST), result.count(Verdict.UNKNOWN)

@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from pathlib import Path  # noqa: TC003  # typer reads it
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from twinbus.cli.pipeline.app import MasterOption, app, reported_errors
+from twinbus.cli import connection
+from twinbus.cli.deprecated_arguments import accepting
+from twinbus.cli.output import JsonOption, examples, print_json
+from twinbus.cli.pipeline.app import MasterOption, app, reported_errors, single_ca_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,14 +28,11 @@ if TYPE_CHECKING:
     from twinbus.pipeline.capture.settings import CaptureSettings
 
 
-@app.command()
+@app.command(
+    cls=accepting("--connection-string"),
+    epilog=examples("twinbus pipeline capture /srv/captured orders --available-now"),
+)
 def capture(  # noqa: PLR0913  # one per option
-    connection: Annotated[
-        str,
-        typer.Argument(
-            metavar="CONNECTION_STRING", help="Connection string of the namespace.", envvar="TWINBUS_CONNECTION_STRING"
-        ),
-    ],
     to: Annotated[str, typer.Argument(metavar="FOLDER", help="Folder for the files, or s3://, hdfs://, gs://...")],
     entities: Annotated[
         list[str], typer.Argument(metavar="ENTITY...", help="Queues, or subscriptions as topic/Subscriptions/name.")
@@ -56,9 +55,11 @@ def capture(  # noqa: PLR0913  # one per option
     namespace: Annotated[
         str | None, typer.Option(metavar="NAME", help="First part of file paths (default: from the host name).")
     ] = None,
-    ca_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="CA certificate to trust, such as ca_file of a ready file.")
-    ] = None,
+    connection_string: connection.ConnectionStringOption = None,
+    ready_file: connection.ReadyFileOption = None,
+    profile: connection.ProfileOption = None,
+    ca_file: connection.CaFileOption = None,
+    as_json: JsonOption = False,
     master: MasterOption = None,
 ) -> None:
     """Write each message of some entities exactly once to Parquet files with manifests."""
@@ -66,19 +67,20 @@ def capture(  # noqa: PLR0913  # one per option
         # Imported here, so that `serve` starts faster.
         from twinbus.pipeline.capture.settings import CaptureSettings, make_limits  # noqa: PLC0415
 
+        target = connection.find_target(connection_string, ready_file, profile, ca_file)
         settings = CaptureSettings(
-            connection_string=connection,
+            connection_string=target.connection_string,
             entities=entities,
             target_uri=to,
             limits=make_limits(window, size),
             namespace=namespace,
-            ca_file=None if ca_file is None else str(ca_file),
+            ca_file=single_ca_file(target),
             completes_captured=complete,
             allows_data_loss=allow_data_loss,
             available_now=available_now,
         )
         _warn_about_shared_entities(settings)
-        run(settings, master)
+        run(settings, master, as_json=as_json)
 
 
 def _warn_about_shared_entities(settings: CaptureSettings) -> None:
@@ -92,7 +94,7 @@ def _warn_about_shared_entities(settings: CaptureSettings) -> None:
         )
 
 
-def run(settings: CaptureSettings, master: str | None) -> None:
+def run(settings: CaptureSettings, master: str | None, *, as_json: bool = False) -> None:
     """Run the capture until it is stopped or has captured all available messages."""
     from twinbus.pipeline.capture.driver import Capture  # noqa: PLC0415
     from twinbus.pipeline.source import read_positions  # noqa: PLC0415
@@ -102,7 +104,10 @@ def run(settings: CaptureSettings, master: str | None) -> None:
         read_positions(settings.source_options(path))
     with session("twinbus capture", master=master) as spark, _progress() as progress:
         asyncio.run(_until_stopped(Capture(spark, settings, progress)))
-    typer.echo(f"{progress.messages:,} messages in {progress.files:,} files.")
+    if as_json:
+        print_json({"messages": progress.messages, "files": progress.files})
+    else:
+        typer.echo(f"{progress.messages:,} messages in {progress.files:,} files.")
 
 
 async def _until_stopped(capture_job: Capture) -> None:

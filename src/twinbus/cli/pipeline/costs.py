@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, Ty
 
 import typer
 
+from twinbus.cli.output import JsonOption, examples, print_json
 from twinbus.cli.pipeline.app import MasterOption, app, reported_errors
 
 if TYPE_CHECKING:
@@ -38,7 +39,12 @@ def _percent_option(help_text: str) -> Any:  # noqa: ANN401
     return typer.Option(metavar="PERCENT", min=0, max=100, help=help_text)
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "twinbus pipeline costs data/contoso --html costs.html",
+        "twinbus pipeline costs --what-if --messages 20000000 --clients 8",
+    )
+)
 def costs(  # noqa: PLR0913  # one per option
     data: Annotated[
         list[str] | None,
@@ -103,6 +109,7 @@ def costs(  # noqa: PLR0913  # one per option
     premium_units: Annotated[
         int | None, _what_if_option("Premium messaging units to compare with (default: 1)")
     ] = None,
+    as_json: JsonOption = False,
     master: MasterOption = None,
 ) -> None:
     """Report the costs of namespaces by entity, outage and stage, or predict the costs of a pair."""
@@ -139,7 +146,7 @@ def costs(  # noqa: PLR0913  # one per option
             inputs = _Inputs(data or [], journals or [], parquet, master)
             terms = _BillingOptions(tariff, model, period, since, until, failed_calls is not False, egress or 0.0)
             document = _explain(inputs, terms)
-        _output(document, html)
+        _output(document, html, as_json=as_json)
 
 
 class _Inputs(NamedTuple):
@@ -246,14 +253,17 @@ def _progress() -> Iterator[Callable[[str], None]]:
         yield lambda text: progress.update(task, description=text)
 
 
-def _output(document: Document, html: Path | None) -> None:
+def _output(document: Document, html: Path | None, *, as_json: bool) -> None:
     from rich.console import Console  # noqa: PLC0415  # `serve` starts faster
 
     from twinbus import __version__  # noqa: PLC0415
     from twinbus.pipeline.costs.html_page import render_page  # noqa: PLC0415
 
     console = Console()
-    show(document, console if console.is_terminal else Console(width=_DEFAULT_WIDTH))
+    if as_json:
+        print_json(document_json(document))
+    else:
+        show(document, console if console.is_terminal else Console(width=_DEFAULT_WIDTH))
     if html is not None:
         now = dt.datetime.now(dt.UTC)
         html.write_text(render_page(document, f"twinbus {__version__}, {now:%Y-%m-%d %H:%M} UTC"), encoding="utf-8")
@@ -261,6 +271,29 @@ def _output(document: Document, html: Path | None) -> None:
 
 
 # --- output -----------------------------------------------------------------------------------------------------------
+
+
+def document_json(document: Document) -> dict[str, object]:
+    """Return a document as JSON: each row of a table is an object with the heads of its columns."""
+    return {
+        "title": document.title,
+        "facts": dict(document.facts),
+        "warnings": document.warnings,
+        "sections": [
+            {
+                "title": section.title,
+                "paragraphs": section.paragraphs,
+                "tables": [
+                    {
+                        "caption": table.caption,
+                        "rows": [dict(zip(table.headers, row, strict=False)) for row in table.rows],
+                    }
+                    for table in section.tables
+                ],
+            }
+            for section in document.sections
+        ],
+    }
 
 
 def show(document: Document, console: Console) -> None:

@@ -7,12 +7,14 @@ the files is in `twinbus.pipeline.capture.replay`.
 from __future__ import annotations
 
 import datetime as dt
-from pathlib import Path  # noqa: TC003  # typer reads it
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from twinbus.cli.pipeline.app import MasterOption, app, reported_errors
+from twinbus.cli import connection
+from twinbus.cli.deprecated_arguments import accepting
+from twinbus.cli.output import JsonOption, examples, print_json
+from twinbus.cli.pipeline.app import MasterOption, app, reported_errors, single_ca_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,16 +24,11 @@ if TYPE_CHECKING:
     from twinbus.pipeline.capture.manifest import Manifest
 
 
-@app.command()
+@app.command(
+    cls=accepting("--connection-string"),
+    epilog=examples("twinbus pipeline replay /srv/captured orders --to orders-copy --dry-run"),
+)
 def replay(  # noqa: PLR0913  # one per option
-    connection: Annotated[
-        str,
-        typer.Argument(
-            metavar="CONNECTION_STRING",
-            help="Connection string of the namespace to send to.",
-            envvar="TWINBUS_CONNECTION_STRING",
-        ),
-    ],
     source: Annotated[str, typer.Argument(metavar="FOLDER", help="Folder to which `capture` wrote.")],
     entity: Annotated[str, typer.Argument(metavar="ENTITY", help="The entity that was captured.")],
     *,
@@ -59,9 +56,11 @@ def replay(  # noqa: PLR0913  # one per option
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="Option of the sink, such as secondaryConnectionString; repeatable."),
     ] = None,
-    ca_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="CA certificate to trust, such as ca_file of a ready file.")
-    ] = None,
+    connection_string: connection.ConnectionStringOption = None,
+    ready_file: connection.ReadyFileOption = None,
+    profile: connection.ProfileOption = None,
+    ca_file: connection.CaFileOption = None,
+    as_json: JsonOption = False,
     master: MasterOption = None,
 ) -> None:
     """Send captured messages to an entity unchanged: all, those of a period, or those that match a filter."""
@@ -76,22 +75,29 @@ def replay(  # noqa: PLR0913  # one per option
         from twinbus.pipeline.sink.options import read_options  # noqa: PLC0415
         from twinbus.pipeline.spark import session  # noqa: PLC0415
 
+        target = connection.find_target(connection_string, ready_file, profile, ca_file)
         options = {
-            "connectionString": connection,
+            "connectionString": target.connection_string,
             "entity": to or parent_entity(entity),
             **_parse_options(option or ()),
         }
-        if ca_file is not None:
-            options["caFile"] = str(ca_file)
+        trusted = single_ca_file(target)
+        if trusted is not None:
+            options["caFile"] = trusted
         read_options(options)  # invalid options fail here, before Spark starts
         times = {"since": _parse_time("--since", since), "until": _parse_time("--until", until)}
         folder = Folder(source)
         files = find_files(folder, find_entity_folder(folder, entity, namespace), entity, **times)
-        _print_files(entity, files)
+        _print_files(entity, files, is_note=as_json)
+        messages = 0
         if files:
             with session("twinbus replay", master=master) as spark:
                 rows = read_rows(spark, folder, files, **times, where=where)
-                _print_count(rows) if dry_run else _send(rows, options)
+                messages = rows.count() if dry_run else _send(rows, options)
+        if as_json:
+            print_json({"files": len(files), "messages": messages, "dry_run": dry_run})
+        elif files:
+            typer.echo(f"{messages:,} messages {'would be' if dry_run else 'were'} sent.")
 
 
 def _parse_time(name: str, text: str | None) -> dt.datetime | None:
@@ -114,9 +120,9 @@ def _parse_options(texts: Sequence[str]) -> dict[str, str]:
     return options
 
 
-def _print_files(entity: str, files: Sequence[Manifest]) -> None:
+def _print_files(entity: str, files: Sequence[Manifest], *, is_note: bool) -> None:
     if not files:
-        typer.echo(f"No captured file of '{entity}' has messages of that period.")
+        typer.echo(f"No captured file of '{entity}' has messages of that period.", err=is_note)
         return
     first, last = min(file.first_enqueued for file in files), max(file.last_enqueued for file in files)
     messages, size = sum(file.eventCount for file in files), sum(file.sizeInBytes for file in files)
@@ -127,11 +133,8 @@ def _print_files(entity: str, files: Sequence[Manifest]) -> None:
     )
 
 
-def _print_count(rows: DataFrame) -> None:
-    typer.echo(f"{rows.count():,} messages would be sent.")
-
-
-def _send(rows: DataFrame, options: Mapping[str, str]) -> None:
+def _send(rows: DataFrame, options: Mapping[str, str]) -> int:
+    """Send the rows, and return their number."""
     from pyspark.sql import Observation  # noqa: PLC0415
     from pyspark.sql.functions import count, lit  # noqa: PLC0415
     from rich.console import Console  # noqa: PLC0415
@@ -141,4 +144,4 @@ def _send(rows: DataFrame, options: Mapping[str, str]) -> None:
     observation = Observation("replay")
     with Console(stderr=True).status("sending"):
         send_rows(rows.observe(observation, count(lit(1)).alias("messages")), options)
-    typer.echo(f"{observation.get['messages']:,} messages were sent.")
+    return int(observation.get["messages"])

@@ -9,11 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from pathlib import Path  # noqa: TC003  # typer reads it
+import sys
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from twinbus.cli import connection
+from twinbus.cli.deprecated_arguments import accepting
+from twinbus.cli.output import JsonOption, examples, print_json
 from twinbus.cli.pipeline.app import MasterOption, app, reported_errors
 
 if TYPE_CHECKING:
@@ -26,13 +29,11 @@ MAX_SHOWN_ROWS: Final = 40
 """Maximum number of report rows to print."""
 
 
-@app.command()
+@app.command(
+    cls=accepting("--connection-string", "--secondary-connection-string", "--secondary-admin-connection-string"),
+    epilog=examples("twinbus pipeline syphon --secondary-profile backup --available-now"),
+)
 def syphon(  # noqa: PLR0913  # one per option
-    primary: Annotated[str, typer.Argument(metavar="PRIMARY", help="Connection string of the primary.")],
-    secondary: Annotated[str, typer.Argument(metavar="SECONDARY", help="Connection string of the secondary.")],
-    admin: Annotated[
-        str, typer.Argument(metavar="SECONDARY_ADMIN", help="Connection string for administration of the secondary.")
-    ],
     *,
     available_now: Annotated[
         bool,
@@ -60,17 +61,34 @@ def syphon(  # noqa: PLR0913  # one per option
         str | None,
         typer.Option(metavar="DIR", help="Folder for the journals of the tasks, on the machines on which they run."),
     ] = None,
-    ca_file: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FILE", help="CA certificate to trust, such as ca_file of a ready file; repeatable."),
-    ] = None,
+    connection_string: connection.ConnectionStringOption = None,
+    ready_file: connection.ReadyFileOption = None,
+    profile: connection.ProfileOption = None,
+    secondary_connection_string: connection.SecondaryConnectionStringOption = None,
+    secondary_admin: connection.SecondaryAdminConnectionStringOption = None,
+    secondary_ready_file: connection.SecondaryReadyFileOption = None,
+    secondary_profile: connection.SecondaryProfileOption = None,
+    ca_file: connection.CaFileOption = None,
+    as_json: JsonOption = False,
     master: MasterOption = None,
 ) -> None:
     """Move the parked messages of a pair back to its primary, with Spark tasks."""
     with reported_errors("syphon"):
         from twinbus.pipeline.syphon import Pair, Wanted  # noqa: PLC0415  # `serve` starts faster
 
-        pair = Pair.of(primary, secondary, admin, name=name, ca_files=ca_file or ())
+        primary, secondary = connection.find_pair(
+            (connection_string, ready_file, profile),
+            (secondary_connection_string, secondary_ready_file, secondary_profile),
+            ca_file,
+            secondary_admin,
+        )
+        pair = Pair.of(
+            primary.connection_string,
+            secondary.connection_string,
+            secondary.admin_connection_string,
+            name=name,
+            ca_files=primary.ca_files,
+        )
         settings = Wanted(
             pair=pair,
             available_now=available_now,
@@ -80,8 +98,12 @@ def syphon(  # noqa: PLR0913  # one per option
             journal_dir=journal_dir,
             report_place=report,
         )
-        result = _run(settings, master)
-    _print_report(result)
+        with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
+            result = _run(settings, master)
+    if as_json:
+        print_json(_report_json(result))
+    else:
+        _print_report(result)
     if result.write_error is not None:
         typer.echo(f"twinbus pipeline syphon: the report was not written to {result.write_error}", err=True)
         raise typer.Exit(1)
@@ -173,6 +195,17 @@ def _print_report(report: Report) -> None:
     if len(report.rows) > MAX_SHOWN_ROWS:
         console.print(f"and {len(report.rows) - MAX_SHOWN_ROWS:,} more rows")
     console.print(f"{report.moved:,} messages were moved, {report.dead_lettered:,} dead-lettered.")
+
+
+def _report_json(report: Report) -> dict[str, object]:
+    return {
+        "is_finished": report.is_finished,
+        "moved": report.moved,
+        "dead_lettered": report.dead_lettered,
+        "left": report.left,
+        "reason": report.reason,
+        "rows": report.rows,
+    }
 
 
 def _cells(row: ReportRow) -> list[str]:

@@ -196,7 +196,11 @@ async def test_q09_the_parked_time_is_measured_by_the_secondarys_clock_despite_a
 async def drain(servers: tuple[ServerProcess, ServerProcess], name: str, *options: str, columns: int = 80) -> Result:
     primary, secondary = servers
     listener = connection_string(secondary).replace(secondary.key_name, "listener").replace(secondary.key, LISTENER)
-    strings = (connection_string(primary), listener, secondary.admin_connection_string)
+    strings = [
+        *("--connection-string", connection_string(primary)),
+        *("--secondary-connection-string", listener),
+        *("--secondary-admin-connection-string", secondary.admin_connection_string),
+    ]
     trusted = ["--ca-file", primary.ca_file, "--ca-file", secondary.ca_file, "--primary-name", name]
     runner = CliRunner(env={"COLUMNS": str(columns)})
     arguments = ["pair", "drain", *strings, *trusted, *options]
