@@ -11,7 +11,6 @@ from azure.servicebus.exceptions import ServiceBusError
 from tests.support.server_process import wait_until
 
 if TYPE_CHECKING:
-
     from tests.server.api.api_client import ApiClient
     from tests.support.server_process import ServerProcess
 
