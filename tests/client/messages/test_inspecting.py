@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.server_process import wait_until
 from twinbus.client import BrokeredMessage, BulkProgress, MessageInspector, QueueClient
-from twinbus.client.errors import ConnectionFailed, FactoryFaulted
+from twinbus.client.errors import ConnectionFailed, FactoryFaulted, UnknownAnswer
 from twinbus.client.events import SettledInBulk
 from twinbus.model.errors import InvalidArgument, MessageNotFound, NotImplementedHere
 
@@ -271,6 +271,21 @@ async def test_a_server_without_an_operation_is_named_in_the_error(bus: Bus, mon
 
     monkeypatch.setattr(inspector, "_request", lambda operation, body, **_: request(f"{operation}-unknown", body))
     with pytest.raises(NotImplementedHere, match="does not support twinbus:search, an operation of twinbus"):
+        await found(inspector)
+
+
+async def test_a_search_that_a_server_never_ends_is_an_error(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that ignores the position would send the first page for ever."""
+    queue = bus.create_queue()
+    await send(queue, 1, 2)
+    inspector = inspector_of(bus, queue.path)
+    request = inspector._request  # noqa: SLF001
+
+    async def request_first_page(operation: str, body: dict[str, object], **_: object) -> object:
+        return await request(operation, {**body, "from-sequence-number": 0, "message-count": 1})
+
+    monkeypatch.setattr(inspector, "_request", request_first_page)
+    with pytest.raises(UnknownAnswer, match="does not get beyond message 2"):
         await found(inspector)
 
 
