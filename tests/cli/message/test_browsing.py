@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,8 +13,6 @@ from twinbus.client import BrokeredMessage, MessagingFactory
 if TYPE_CHECKING:
     from tests.cli.message.conftest import MessageCommands
     from tests.support.server_process import ServerProcess
-
-TIMEOUT_S = 60
 
 
 def send_orders(run: MessageCommands, queue: str, count: int) -> None:
@@ -80,28 +76,20 @@ def test_dead_letters_are_counted_by_reason_and_listed(run: MessageCommands, que
     ids=["plain", "partitioned", "filtered"],
 )
 async def test_new_messages_are_watched_and_stay_in_the_queue(
-    server: ServerProcess, elements: dict[str, str], options: list[str]
+    run: MessageCommands, server: ServerProcess, elements: dict[str, str], options: list[str]
 ) -> None:
-    """A message that was there before is not shown."""
+    """A message that was there before is not shown. Messages are sent until the command has shown two."""
     queue = server.create_queue(**elements)
     async with MessagingFactory.from_connection_string(server.connection_string) as factory:
         sender = factory.create_message_sender(queue)
         await sender.send(BrokeredMessage("before", properties={"price": 9}))
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "twinbus", "message", "watch", queue, "--json", "--count", "2", *options,
-            env={**os.environ, "TWINBUS_CONNECTION_STRING": server.connection_string},
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
-        assert process.stdout is not None
-        assert process.stderr is not None
-        async with asyncio.timeout(TIMEOUT_S):
-            assert b"Watching" in await process.stderr.readline()
-            for number in range(1, 4):
-                await sender.send(BrokeredMessage(f"{number}", properties={"price": number}))
-            output = await process.stdout.read()
-            assert await process.wait() == 0
-        shown = [json.loads(line)["body"] for line in output.splitlines()]
-        assert len(shown) == 2
-        assert set(shown) <= ({"2", "3"} if options else {"1", "2", "3"})
-    assert server.message_counts(queue) == (4, 0)
+        watching = asyncio.ensure_future(asyncio.to_thread(run.json_lines, "watch", queue, "--count", "2", *options))
+        count = 0
+        while not watching.done():
+            await sender.send(BrokeredMessage(f"{count}", properties={"price": count % 3}))
+            count += 1
+        shown = [int(message["body"]) for message in await watching]
+    assert len(set(shown)) == 2
+    assert all(number < count for number in shown)
+    assert {number % 3 for number in shown} <= ({2} if options else {0, 1, 2})
+    assert server.message_counts(queue) == (count + 1, 0)

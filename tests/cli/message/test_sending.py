@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import signal
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.server_process import wait_until
+
 if TYPE_CHECKING:
     from tests.cli.message.conftest import MessageCommands
+    from tests.support.server_process import ServerProcess
+
+TIMEOUT_S = 60
 
 
 def test_a_message_has_the_values_of_the_options(run: MessageCommands, queue: str) -> None:
@@ -108,6 +117,27 @@ def test_messages_are_repeated_and_scheduled(run: MessageCommands, queue: str) -
 def test_bad_input_is_refused(run: MessageCommands, queue: str, arguments: list[str], text: str) -> None:
     run("send", queue, *arguments, exit_code=2)
     assert text in " ".join(run.errors.split())
+
+
+async def test_lines_are_sent_as_they_arrive_until_ctrl_c(server: ServerProcess, queue: str) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "twinbus", "message", "send", queue, "--lines", "-",
+        env={**os.environ, "TWINBUS_CONNECTION_STRING": server.connection_string},
+        stdin=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdin is not None
+    process.stdin.write(b"first\n")
+    await process.stdin.drain()
+    await asyncio.to_thread(wait_until, lambda: server.message_counts(queue) == (1, 0))
+    process.send_signal(signal.SIGINT)
+    async with asyncio.timeout(TIMEOUT_S):
+        _, errors = await process.communicate()
+    assert process.returncode == 130
+    assert errors.decode().splitlines() == [
+        "1 message accepted before the command ended.",
+        "twinbus message send: interrupted",
+    ]
 
 
 def test_a_missing_file_is_named(run: MessageCommands, queue: str) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.server_process import wait_until
 from twinbus.client import BrokeredMessage, BulkProgress, MessageInspector, QueueClient
+from twinbus.client.errors import ConnectionFailed, FactoryFaulted, UnknownAnswer
 from twinbus.client.events import SettledInBulk
 from twinbus.model.errors import InvalidArgument, MessageNotFound, NotImplementedHere
 
@@ -76,6 +77,7 @@ async def test_a_search_does_not_return_messages_that_arrive_after_it_began(bus:
     async for page in inspector_of(bus, queue.path).search_pages(page_size=1):
         seen += [message.message_id for message in page.messages]
         await send(queue, 100 + len(seen))
+        assert len(seen) <= 3
     assert seen == ["1", "2", "3"]
 
 
@@ -190,6 +192,33 @@ async def test_dead_letters_are_counted_by_reason(bus: Bus) -> None:
     assert (first.count, first.is_complete) == (3, False)
 
 
+async def test_after_a_failure_the_caller_knows_what_was_done_and_a_repetition_does_the_rest(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection of the inspector is lost after two of four requests."""
+    monkeypatch.setattr("twinbus.client.inspector.message_inspector.PAGE_SIZE", 2)
+    queue = bus.create_queue()
+    await send(queue, *range(8))
+    await dead_letter(queue, 8)
+    factory = bus.factory()
+    inspector = factory.create_message_inspector(f"{queue.path}/$DeadLetterQueue")
+    numbers = [message.sequence_number async for message in inspector.search()]
+    reports: list[int] = []
+
+    def report(progress: BulkProgress) -> None:
+        reports.append(progress.done_count)
+        if progress.done_count == 4:
+            factory.abort(ConnectionFailed("the network is down"))
+
+    with pytest.raises(FactoryFaulted):
+        await inspector.resubmit(numbers, on_progress=report)
+    assert reports == [2, 4]
+    assert bus.message_counts(queue) == (4, 4)
+    progress = await inspector_of(bus, queue.path, dead_letters=True).resubmit(numbers)
+    assert (progress.done_count, progress.skipped) == (4, numbers[:4])
+    assert bus.message_counts(queue) == (8, 0)
+
+
 # --- scheduled messages -----------------------------------------------------------------------------------------------
 
 
@@ -242,6 +271,21 @@ async def test_a_server_without_an_operation_is_named_in_the_error(bus: Bus, mon
 
     monkeypatch.setattr(inspector, "_request", lambda operation, body, **_: request(f"{operation}-unknown", body))
     with pytest.raises(NotImplementedHere, match="does not support twinbus:search, an operation of twinbus"):
+        await found(inspector)
+
+
+async def test_a_search_that_a_server_never_ends_is_an_error(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that ignores the position would send the first page for ever."""
+    queue = bus.create_queue()
+    await send(queue, 1, 2)
+    inspector = inspector_of(bus, queue.path)
+    request = inspector._request  # noqa: SLF001
+
+    async def request_first_page(operation: str, body: dict[str, object], **_: object) -> object:
+        return await request(operation, {**body, "from-sequence-number": 0, "message-count": 1})
+
+    monkeypatch.setattr(inspector, "_request", request_first_page)
+    with pytest.raises(UnknownAnswer, match="does not get beyond message 2"):
         await found(inspector)
 
 

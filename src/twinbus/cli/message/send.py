@@ -1,38 +1,33 @@
 """The command `twinbus message send`: send one message, or many from files, lines or JSON lines.
 
-Owns the options, the sources of messages, and the pace. Many sends are under way at once, in order; the first failure
-stops the command, which says how many messages were accepted.
+Owns the options and the pace; the messages come from `message_source`. Many sends are under way at once, in order; the
+first failure stops the command, which says how many messages were accepted.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime as dt
-import itertools
-import sys
-from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final
+from pathlib import Path  # noqa: TC003  # typer reads the annotations
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from twinbus.cli.connection import CaFileOption, ConnectionStringOption, ProfileOption, ReadyFileOption, find_target
 from twinbus.cli.message.arguments import check_one_of, parse_property, parse_time, scheduled_time
 from twinbus.cli.message.entity import EntityArgument, connect, entity_path
+from twinbus.cli.message.message_source import STDIN, MessageSource
 from twinbus.cli.message.progress_line import ProgressLine
 from twinbus.cli.output import CommandFailed, JsonOption, Misuse, plural, print_json, run_command
 from twinbus.cli.units import parse_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator
 
     from twinbus.client import BrokeredMessage, MessageSender
 
-STDIN: Final = "-"
 MAX_PENDING_SENDS: Final = 64
-MAX_LINE_BYTES: Final = 100 * 1_048_576
-MAX_FILE_BYTES: Final = 100 * 1_048_576
-"""Maximum size of a file or line: the largest message that a namespace can be set to accept."""
 MAX_REPORTED_NUMBERS: Final = 20
 EXAMPLES: Final = """
 Examples:
@@ -130,61 +125,18 @@ def send(  # noqa: PLR0913  # one per option
         async with connect(find_target(connection_string, ready_file, profile, ca_file)) as factory:
             path = entity_path(entity)
             sending = Sending(factory.create_message_sender(path), path, rate)
-            for _ in range(repeat):
-                if not await sending.send_all(_read(source, body, file, lines, json_lines), template):
-                    break
-            await sending.finish()
+            try:
+                for _ in range(repeat):
+                    reader = MessageSource(body, file or (), lines, json_lines)
+                    if not await sending.send_all(reader.read(), template):
+                        break
+                await sending.finish()
+            except asyncio.CancelledError:
+                sending.report_interruption()
+                raise
         sending.print_result(as_json=as_json)
 
     run_command("message send", run)
-
-
-# --- sources ----------------------------------------------------------------------------------------------------------
-
-
-def _read(
-    source: str, body: str | None, files: list[Path] | None, lines: str | None, json_lines: str | None
-) -> Iterator[tuple[str, BrokeredMessage]]:
-    """Yield the messages of a source, each with a text that says where it came from."""
-    from twinbus.cli.message.message_json import InvalidMessage, from_json  # noqa: PLC0415  # `--help` starts faster
-    from twinbus.client import BrokeredMessage  # noqa: PLC0415
-
-    if source == "BODY":
-        content = sys.stdin.buffer.read(MAX_FILE_BYTES) if body == STDIN else str(body).encode()
-        yield "the message", BrokeredMessage(content)
-    elif source == "--file":
-        for file in files or ():
-            with _open(str(file)) as stream:
-                yield str(file), BrokeredMessage(stream.read(MAX_FILE_BYTES))
-    else:
-        name = lines if lines is not None else str(json_lines)
-        with _open(name) as stream:
-            for number in itertools.count(1):
-                line = stream.readline(MAX_LINE_BYTES)
-                if not line:
-                    return
-                where = f"line {number} of {'stdin' if name == STDIN else name}"
-                text = line.rstrip(b"\r\n")
-                if lines is not None:
-                    yield where, BrokeredMessage(text)
-                elif text.strip():
-                    try:
-                        yield where, from_json(text)
-                    except InvalidMessage as error:
-                        raise CommandFailed(f"{where}: {error}") from None
-
-
-@contextmanager
-def _open(name: str) -> Iterator[BinaryIO]:
-    if name == STDIN:
-        yield sys.stdin.buffer
-        return
-    try:
-        stream = Path(name).open("rb")  # noqa: SIM115  # closed below; only opening is guarded
-    except OSError as error:
-        raise CommandFailed(f"{name} cannot be read: {error.strerror}") from None
-    with stream:
-        yield stream
 
 
 class MessageTemplate:
@@ -214,38 +166,40 @@ class Sending:
         self._path = path
         self._interval_s = None if rate is None else 1 / rate
         self._next_s = 0.0
+        self._slots = asyncio.Semaphore(MAX_PENDING_SENDS)
         self._pending: dict[asyncio.Task[int | None], str] = {}
         self._sent_count = 0
         self._sequence_numbers: list[int] = []
         """Sequence numbers of scheduled messages."""
         self._failure: tuple[str, BaseException] | None = None
         self._read_error: CommandFailed | None = None
+        self._scope = asyncio.timeout(None)
+        """Reading of messages, which ends when a send fails, even if the next message has not arrived."""
 
-    async def send_all(self, messages: Iterator[tuple[str, BrokeredMessage]], template: MessageTemplate) -> bool:
+    async def send_all(self, messages: AsyncIterator[tuple[str, BrokeredMessage]], template: MessageTemplate) -> bool:
         """Send messages; return False if one failed, so that no more are sent."""
         loop = asyncio.get_running_loop()
         with ProgressLine() as progress:
             try:
-                while self._failure is None:
-                    item = await asyncio.to_thread(next, messages, None)  # stdin may block
-                    if item is None:
-                        return True
-                    where, message = item
-                    template.apply_to(message)
-                    await self._wait_for_turn(loop)
-                    self._pending[loop.create_task(self._send(message))] = where
-                    while len(self._pending) >= MAX_PENDING_SENDS:
-                        await self._wait()
-                    await self._collect_done()
-                    progress.show(f"{self._sent_count:,} sent")
+                async with asyncio.timeout(None) as self._scope:
+                    async for where, message in messages:
+                        template.apply_to(message)
+                        await self._wait_for_turn(loop)
+                        await self._slots.acquire()
+                        task = loop.create_task(self._send(message))
+                        self._pending[task] = where
+                        task.add_done_callback(self._on_sent)
+                        progress.show(f"{self._sent_count:,} sent")
             except CommandFailed as error:
                 self._read_error = error
-        return False
+            except TimeoutError:
+                assert self._failure is not None
+        return self._failure is None and self._read_error is None
 
     async def finish(self) -> None:
         """Wait for the sends that are under way."""
         while self._pending:
-            await self._wait()
+            await asyncio.wait(self._pending)
 
     async def _send(self, message: BrokeredMessage) -> int | None:
         when = message.scheduled_enqueue_time_utc
@@ -261,20 +215,26 @@ class Sending:
                 await asyncio.sleep(self._next_s - now_s)
             self._next_s = max(self._next_s, now_s) + self._interval_s
 
-    async def _wait(self) -> None:
-        await asyncio.wait(self._pending, return_when=asyncio.FIRST_COMPLETED)
-        await self._collect_done()
+    def _on_sent(self, task: asyncio.Task[int | None]) -> None:
+        where = self._pending.pop(task)
+        self._slots.release()
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is None:
+            self._sent_count += 1
+            number = task.result()
+            if number is not None:
+                self._sequence_numbers.append(number)
+        elif self._failure is None:
+            self._failure = (where, error)
+            if self._scope.when() is None:
+                with contextlib.suppress(RuntimeError):  # all messages were read
+                    self._scope.reschedule(asyncio.get_running_loop().time())
 
-    async def _collect_done(self) -> None:
-        for task in [task for task in self._pending if task.done()]:
-            where, error = self._pending.pop(task), task.exception()
-            if error is None:
-                self._sent_count += 1
-                number = task.result()
-                if number is not None:
-                    self._sequence_numbers.append(number)
-            elif self._failure is None:
-                self._failure = (where, error)
+    def report_interruption(self) -> None:
+        """Say how many messages were accepted before the command was interrupted."""
+        typer.echo(f"{plural(self._sent_count, 'message')} accepted before the command ended.", err=True)
 
     def print_result(self, *, as_json: bool) -> None:
         """Print what was sent. Raise CommandFailed if a message could not be read or sent."""

@@ -20,7 +20,7 @@ from twinbus.client.errors import UnknownAnswer
 from twinbus.client.events import SettledInBulk
 from twinbus.client.inspector.bulk_operation import BulkOperation, BulkProgress
 from twinbus.client.sender import MessageSender
-from twinbus.model.description import FRAGMENT_SHIFT
+from twinbus.model.description import FRAGMENT_COUNT, FRAGMENT_SHIFT
 from twinbus.model.errors import (
     InvalidArgument,
     InvalidOperation,
@@ -170,8 +170,10 @@ class MessageInspector(ClientEntity):
             response = await self._twinbus_request("twinbus:search", {**body, "from-sequence-number": position})
             fragment = max(position, 0) >> FRAGMENT_SHIFT
             end = ends.setdefault(fragment, _number(response, "end-sequence-number"))
-            position = _number(response, "next-sequence-number")
+            start, position = position, _number(response, "next-sequence-number")
             is_finished = response.body.get("is-finished") is True
+            if position <= start and not is_finished:  # the search would never end
+                raise UnknownAnswer(f"a search of '{self.path}' does not get beyond message {start}")
             if position >= end and position >> FRAGMENT_SHIFT == fragment and not is_finished:
                 position = (fragment + 1) << FRAGMENT_SHIFT  # what follows has arrived since the search began
             messages = [message for message in _messages_of(response) if message.sequence_number < end]
@@ -193,7 +195,7 @@ class MessageInspector(ClientEntity):
             after_all = (len(ends) << FRAGMENT_SHIFT) + _AFTER_ALL_MESSAGES
             response = await self._twinbus_request("twinbus:search", {"from-sequence-number": after_all})
             ends.append(_number(response, "end-sequence-number"))
-            if response.body.get("is-finished") is True:
+            if response.body.get("is-finished") is True or len(ends) == FRAGMENT_COUNT:
                 return ends
 
     async def summarize_dead_letters(

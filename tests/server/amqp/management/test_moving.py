@@ -21,7 +21,7 @@ from twinbus.amqp.codec.performatives import Error
 from twinbus.amqp.message import Header, Message, Properties, build, data
 from twinbus.amqp.outcomes import ACCEPTED, Rejected
 from twinbus.amqp.sasl import Credentials
-from twinbus.amqp.types import Array
+from twinbus.amqp.types import Array, Int, Timestamp
 
 if TYPE_CHECKING:
     from tests.support.entity_operations import ManagementResponse
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tests.support.server_process import ServerProcess
 
 MOVE = "twinbus:move"
+ALL_SESSIONS = Timestamp(253_402_300_800_000)
 
 
 async def move(client: RawClient, source: str, destination: str, *numbers: int) -> ManagementResponse:
@@ -98,12 +99,14 @@ async def test_messages_with_a_time_to_live_and_a_session_move(server: ServerPro
         message = build(
             header=Header(ttl=3_600_000), properties=Properties(message_id="order 1", group_id="a"), body=data(b"")
         )
-        await send(client, queue, message, order_message(2, session="a"))
+        await send(client, queue, message, order_message(2, session="b"))
         response = await move(client, queue, other, 1)
         assert response.status == 200, response.text
         wait_until(lambda: server.message_counts(other) == (1, 0))
-        body: dict[str, object] = {"session-id": "a"}
-        assert message_ids(await peek(client, queue, **body)) == order_ids(2)
+        sessions = await request_management(
+            client, queue, "com.microsoft:get-message-sessions", {"last-updated-time": ALL_SESSIONS, "skip": Int(0)}
+        )
+        assert sessions.body["sessions-ids"].items == ["b"]
         assert server.message_counts(queue) == (1, 0)
 
 
