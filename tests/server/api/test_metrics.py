@@ -82,6 +82,7 @@ def test_figures_of_clients_are_on_the_page(api: ApiClient, queue: str, sdk: Ser
     assert after.value("twinbus_receivers", entity=queue) == 1
     oldest = after.value("twinbus_oldest_active_message_timestamp_seconds", entity=queue)
     assert oldest is not None
+    assert message.enqueued_time_utc is not None
     assert 0 <= oldest - message.enqueued_time_utc.timestamp() < 10
     for operation, count in (("sends", 2), ("settlements", 1)):
         name = "twinbus_operations_total"

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
     from tests.support.multi_process_server import MultiProcessServer
 
-ROUNDS = 12
+ROUNDS = 8
+SCRAPE_INTERVAL_S = 0.1
 BATCH = 5
 
 
@@ -65,7 +66,7 @@ async def send_and_receive(factory: MessagingFactory, queue: str, ledger: Ledger
 async def drain(factory: MessagingFactory, queue: str, ledger: Ledger) -> None:
     """Receive all messages that are left."""
     client = factory.create_queue_client(queue, ReceiveMode.RECEIVE_AND_DELETE)
-    while messages := await client.receive_batch(100, 0.5):
+    while messages := await client.receive_batch(100, 0.2):
         ledger.received |= {str(message.message_id) for message in messages}
 
 
@@ -111,9 +112,10 @@ async def test_totals_never_fall_and_equal_the_ledger_after_a_worker_died(
             load = [asyncio.ensure_future(send_and_receive(factory, *entry)) for entry in ledgers.items()]
             while min(len(ledger.confirmed) for ledger in ledgers.values()) < 2 * BATCH:
                 assert not all(task.done() for task in load)
+                await asyncio.wait(load, timeout=SCRAPE_INTERVAL_S)
                 note(await asyncio.to_thread(scrape_on, server, alive))
             pid = server.signal_worker(1, signal.SIGKILL)
-            while not all(task.done() for task in load):
+            while (await asyncio.wait(load, timeout=SCRAPE_INTERVAL_S))[1]:
                 note(await asyncio.to_thread(scrape_on, server, alive))
             await asyncio.gather(*load)
         await asyncio.to_thread(server.wait_for_replacement, 1, pid)

@@ -102,7 +102,7 @@ class StatusEndpoints:
                 r"\$api/v1/connections/(?P<id>[^/]+)",
                 None,
                 GET=listen(self._get_connection),
-                DELETE=manage(self._close_connection),
+                DELETE=self._handler(self._close_connection),
             ),
             route(r"\$api/v1/openapi\.json", None, GET=_get_openapi),
             route(r"\$api(/.*)?", None, GET=_handler_of_unknown, DELETE=_handler_of_unknown),
@@ -189,15 +189,13 @@ class StatusEndpoints:
     async def _list_connections(self, call: Call) -> Response:
         parameters = Parameters(call, "top", "after")
         top = parameters.top
-        worker, after = parameters.after_connection()
+        first_worker, after = parameters.after_connection()
         found: list[ConnectionStatus] = []
         for number in self._collector.peers.numbers:
-            if number >= worker and len(found) <= top:
-                page = await self._collector.call(number, calls.ListConnections(after, top + 1 - len(found)))
-                found += page or []
-                after = 0
-            elif number < worker:
-                continue
+            missing = top + 1 - len(found)
+            if number >= first_worker and missing > 0:
+                last = after if number == first_worker else 0
+                found += await self._collector.call(number, calls.ListConnections(last, missing)) or []
         return _json_response(
             ConnectionPage(connections=found[:top], next=found[top - 1].id if len(found) > top else None)
         )
@@ -210,11 +208,11 @@ class StatusEndpoints:
             raise _connection_not_found(call.names["id"])
         return _json_response(details)
 
-    async def _close_connection(self, call: Call) -> Response:
+    async def _close_connection(self, call: Call, access: Access) -> Response:
+        access.check_namespace(Right.MANAGE)
         Parameters(call)
         worker, number = parse_connection_id(call.names["id"])
-        by_key = self._authenticator.authenticate(call).key_name
-        if not await self._collector.call(worker, calls.CloseConnection(number, by_key)):
+        if not await self._collector.call(worker, calls.CloseConnection(number, access.key_name)):
             raise _connection_not_found(call.names["id"])
         return Response(status_code=204)
 

@@ -8,15 +8,18 @@ reset of a counter.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import twinbus
+from twinbus.model.errors import ServiceBusError
 from twinbus.server.api.entity_metrics import EntityMetrics
 from twinbus.server.api.metrics_format import Family, render
 from twinbus.server.api.pairing_summary import summarise
 from twinbus.server.api.usage_rates import OPERATIONS
 
 if TYPE_CHECKING:
+    from twinbus.model.status import PairingStatus
     from twinbus.server.amqp.gateway import Gateway
     from twinbus.server.api.collector import Collector
     from twinbus.server.api.entity_index import EntityIndex
@@ -119,7 +122,9 @@ class MetricsPage:
 
     async def _render_namespace(self) -> str:
         name = self._gateway.administration.namespace
-        pairings = [({"primary": one.primary}, one) for one in await summarise(self._gateway.pairing_reports)]
+        pairings: list[tuple[dict[str, object], PairingStatus]] = []
+        with suppress(ServiceBusError):  # the supervisor, which has the reports, does not answer
+            pairings += [({"primary": one.primary}, one) for one in await summarise(self._gateway.pairing_reports)]
         return "".join(
             [
                 render(BUILD, [({"namespace": name, "version": twinbus.__version__}, 1)]),
