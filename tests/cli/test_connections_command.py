@@ -52,7 +52,7 @@ async def test_a_connection_is_shown_with_its_locks_and_closed(server: ServerPro
 
         refused = await asyncio.to_thread(invoke, "connections", "close", number, "--ready-file", server.ready_file)
         assert refused.exit_code == EXIT_MISUSE
-        assert "with 1 lock and 0 sessions? Add --yes to confirm" in refused.output
+        assert "with 1 lock and 0 sessions? There is no terminal to ask: confirm with --yes" in refused.output
         closed = await connections(server, "close", number, "--yes")
         assert closed.startswith("Closed the connection of ")
         assert number not in [one["id"] for one in await connections_json(server, "list")]

@@ -109,7 +109,10 @@ def test_a_queue_with_messages_is_deleted_only_after_confirmation(server: Server
     assert HttpClient(server).request("POST", f"/{name}/messages", "one").status == 201
     refused = invoke("entity", "delete", name)
     assert refused.exit_code == EXIT_MISUSE
-    assert refused.output == f"twinbus entity delete: Delete queue {name} with 1 message? Add --yes to confirm\n"
+    assert (
+        refused.output
+        == f"twinbus entity delete: Delete queue {name} with 1 message? There is no terminal to ask: confirm with --yes\n"
+    )
     assert entity("delete", name, "--yes") == f"Queue {name} deleted with 1 message.\n"
     assert entity("list", name).startswith("There are no")
 

@@ -98,7 +98,7 @@ def test_only_prune_deletes_and_only_after_confirmation(target: ServerProcess, n
     assert imported("one.toml", *ready) == {f"{name}/one": "created"}
     refused = invoke("entity", "import", "one.toml", "--prune", *ready)
     assert refused.exit_code == EXIT_MISUSE
-    assert "Delete 1 entity with their messages? Add --yes to confirm" in refused.output
+    assert "Delete 1 entity with their messages? There is no terminal to ask: confirm with --yes" in refused.output
     dry = imported("one.toml", "--prune", "--dry-run", *ready)
     assert dry == {f"{name}/one": "unchanged", f"{name}/other": "deleted"}
     assert f'"{name}/other"' in exported(target)
