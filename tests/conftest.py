@@ -11,7 +11,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
+import shutil
 import sysconfig
+import tempfile
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -58,9 +60,18 @@ def installed_is_current() -> bool:
     )
 
 
-def pytest_configure() -> None:
+CONFIGURATION = pytest.StashKey[str]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
     if not installed_is_current():
         os.environ["PYTHONPATH"] = str(SOURCES)
+    # Servers create their CA there, and commands read profiles: not in the home of the user who runs the tests.
+    config.stash[CONFIGURATION] = os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="twinbus-tests-")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    shutil.rmtree(config.stash[CONFIGURATION], ignore_errors=True)
 
 
 def pytest_report_header() -> str:

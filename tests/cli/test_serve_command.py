@@ -30,7 +30,7 @@ class FakeServer(ModuleType):
         self.answer: int | Exception = 0
 
     def run(self, settings: ServeSettings, announce: object, reread: Callable[[], ServeSettings]) -> int:
-        assert announce is None
+        self.announce = announce
         assert reread() == settings
         self.settings = settings
         if isinstance(self.answer, Exception):
@@ -52,6 +52,24 @@ def twinbus(*arguments: str) -> Result:
 def test_a_name_and_a_directory_are_enough(server: FakeServer) -> None:
     assert twinbus("serve", "contoso", "--data", "d").exit_code == 0
     assert server.settings == ServeSettings(name="contoso", data=Path("d"))
+    assert server.announce is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name", "data", "ready_file"),
+    [
+        ("", "contoso", "twinbus-data/contoso", "twinbus-data/contoso.json"),
+        ("fabrikam", "fabrikam", "twinbus-data/fabrikam", "twinbus-data/fabrikam.json"),
+        ("--ready-file r", "contoso", "twinbus-data/contoso", "r"),
+        ("--data d", "contoso", "d", None),
+    ],
+)
+def test_without_arguments_contoso_is_served_from_this_folder(
+    server: FakeServer, arguments: str, name: str, data: str, ready_file: str | None
+) -> None:
+    assert twinbus("serve", *arguments.split()).exit_code == 0
+    expected = ServeSettings(name=name, data=Path(data), ready_file=Path(ready_file) if ready_file else None)
+    assert server.settings == expected
 
 
 def test_every_option_reaches_the_server(server: FakeServer) -> None:
@@ -109,12 +127,11 @@ def test_an_invalid_option_prints_one_line_and_exits_with_2(server: FakeServer, 
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        ("contoso", "--data"),
         ("contoso --data d --amqp-port abc", "--amqp-port"),
         ("contoso --data d --colour", "--colour"),
     ],
 )
-def test_a_missing_or_unknown_option_is_named(arguments: str, named: str) -> None:
+def test_an_invalid_or_unknown_option_is_named(arguments: str, named: str) -> None:
     result = twinbus("serve", *arguments.split())
     assert result.exit_code == 2
     assert named in result.stderr.splitlines()[-1]

@@ -22,8 +22,14 @@ TIMEOUT_S = 20
 
 
 @contextmanager
-def connect_proton(server: ServerProcess, *, tls: bool = False, **options: Any) -> Iterator[BlockingConnection]:  # noqa: ANN401
-    """Open a connection, and close it at the end."""
+def connect_proton(
+    server: ServerProcess,
+    *,
+    tls: bool = False,
+    port: int | None = None,
+    **options: Any,  # noqa: ANN401  # the options of proton
+) -> Iterator[BlockingConnection]:
+    """Open a connection to a port (default: the AMQP port with or without TLS), and close it at the end."""
     options = {"user": server.key_name, "password": server.key, "timeout": TIMEOUT_S, **options}
     if tls:
         domain = SSLDomain(SSLDomain.MODE_CLIENT)
@@ -31,10 +37,10 @@ def connect_proton(server: ServerProcess, *, tls: bool = False, **options: Any) 
         domain.set_peer_authentication(SSLDomain.VERIFY_PEER_NAME)
         # Proton checks the host name against the certificate, but does not support addresses.
         options = {"ssl_domain": domain, "virtual_host": "localhost", **options}
-        connection = BlockingConnection(f"amqps://{server.host}:{AMQPS_PORT}", **options)
+        connection = BlockingConnection(f"amqps://{server.host}:{port or AMQPS_PORT}", **options)
     else:
         options = {"allowed_mechs": "PLAIN", "allow_insecure_mechs": True, **options}
-        connection = BlockingConnection(f"amqp://{server.host}:{server.amqp_port}", **options)
+        connection = BlockingConnection(f"amqp://{server.host}:{port or server.amqp_port}", **options)
     try:
         yield connection
     finally:

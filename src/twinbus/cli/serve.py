@@ -1,21 +1,25 @@
-"""The command `twinbus serve`: serve a namespace until a signal stops it.
+"""The command `twinbus serve`: serve a namespace, or a pair of namespaces, until a signal stops it.
 
-Owns the options, their help, and the exit codes: 0 after a clean stop, 1 if the server cannot start or has failed, 2
-for an invalid option or configuration file. Validation and defaults are in `server.config.settings`, the parsing of
-files in `server.config`. Options override the file.
+Owns the options, their help, the name and folder without arguments, and the exit codes: 0 after a clean stop, 1 if the
+server cannot start or has failed, 2 for an invalid option or configuration file. Validation and other defaults are in
+`server.config.settings`, the parsing of files in `server.config`. Options override the file.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 
+from twinbus.cli.connection import DATA_DIRECTORY
 from twinbus.server.config.settings import (
     DEFAULT_STORES,
+    PROTOCOLS,
     ConfigurationError,
     InvalidSetting,
     ServeSettings,
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
     from twinbus.server.runtime.ready_file import ReadyFile
 
 _DEFAULTS: Final = ServeSettings(name="defaults", data=Path())
+DEFAULT_NAME: Final = "contoso"
 _EXIT_FAILED: Final = 1
 _EXIT_MISUSE: Final = 2
 _PARAMETER_NAMES: Final = {
@@ -52,8 +57,8 @@ def serve(  # noqa: PLR0913  # one per option
         str | None,
         typer.Argument(
             metavar="NAME",
-            help="Name of the namespace: letters, digits and hyphens. May also be set in --config.",
-            show_default=False,
+            help="Name of the namespace: letters, digits and hyphens.",
+            show_default="contoso, or the name in --config",
         ),
     ] = None,
     *,
@@ -61,8 +66,8 @@ def serve(  # noqa: PLR0913  # one per option
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Data directory, created at the first start. May also be set in --config.",
-            show_default=False,
+            help="Data directory, created at the first start. With --pair, the folder for NAME and NAME-backup.",
+            show_default="twinbus-data/NAME, or the directory in --config",
         ),
     ] = None,
     config: Annotated[
@@ -73,6 +78,17 @@ def serve(  # noqa: PLR0913  # one per option
             show_default=False,
         ),
     ] = None,
+    pair: Annotated[
+        bool,
+        typer.Option("--pair", help="Serve the pair NAME and NAME-backup, each in a process of its own."),
+    ] = False,
+    secondary_ports: Annotated[  # noqa: ARG001  # `_serve_pair` reads it from the context
+        str,
+        typer.Option(
+            metavar="PORTS",
+            help="With --pair: AMQP, AMQPS, HTTP and HTTPS port of NAME-backup; 0 picks free ports.",
+        ),
+    ] = "5673,5674,5301,5444",
     emulator_key: Annotated[
         bool,
         typer.Option("--emulator-key", help="Also accept the key of Microsoft's emulator; only on loopback addresses."),
@@ -89,7 +105,8 @@ def serve(  # noqa: PLR0913  # one per option
     amqp_port: Annotated[
         str,
         typer.Option(
-            metavar="PORT", help="Port for AMQP without TLS. For all ports: 0 picks a free port, none disables it."
+            metavar="PORT",
+            help="Port for AMQP and HTTP, with and without TLS. For all ports: 0 picks a free port, none disables it.",
         ),
     ] = str(_DEFAULTS.amqp_port),
     amqps_port: Annotated[str, typer.Option(metavar="PORT", help="Port for AMQP with TLS.")] = str(
@@ -106,7 +123,7 @@ def serve(  # noqa: PLR0913  # one per option
         list[str] | None,
         typer.Option(
             metavar="amqp|http",
-            help="Open this port without TLS although --host can be reached from other machines; repeatable.",
+            help="Serve this protocol without TLS although --host can be reached from other machines; repeatable.",
             show_default="on loopback addresses only",
         ),
     ] = None,
@@ -134,7 +151,11 @@ def serve(  # noqa: PLR0913  # one per option
     ] = None,
     ready_file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="File to write when the server is ready, with ports and connection strings."),
+        typer.Option(
+            metavar="FILE",
+            help="File to write when the server is ready, with ports and connection strings.",
+            show_default="twinbus-data/NAME.json if --data is not given",
+        ),
     ] = None,
     show_connection_string: Annotated[
         bool,
@@ -190,7 +211,10 @@ def serve(  # noqa: PLR0913  # one per option
         typer.Option("--unsafe-no-sync", hidden=True, help="For tests and benchmarks: accepted messages can be lost."),
     ] = False,
 ) -> None:
-    """Serve a namespace until SIGTERM or Ctrl-C. SIGHUP reloads certificates, keys and the log level."""
+    """Serve a namespace until SIGTERM or Ctrl-C. SIGHUP reloads certificates, keys and the log level.
+
+    Without arguments, it serves the namespace contoso from the folder twinbus-data, and prints what to try.
+    """
     try:
         options = {
             "name": name,
@@ -222,9 +246,9 @@ def serve(  # noqa: PLR0913  # one per option
             "sync": not unsafe_no_sync,
         }
         explicit = _explicit_options(context, options)
-        reread = partial(_load_settings, explicit, config)
         try:
-            raise typer.Exit(_run(reread(), _print_connection_strings if show_connection_string else None, reread))
+            serve_chosen = _serve_pair if pair else _serve_one
+            raise typer.Exit(serve_chosen(context, explicit, config, show_keys=show_connection_string))
         except InvalidSetting as error:
             raise _error_at_source(error, explicit, config) from None
     except ConfigurationError as error:
@@ -235,9 +259,14 @@ def serve(  # noqa: PLR0913  # one per option
 
 def _explicit_options(context: typer.Context, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that were given on the command line, without the defaults."""
-    sources = {field: context.get_parameter_source(_PARAMETER_NAMES.get(field, field)) for field in options}
-    typed = {field for field, source in sources.items() if source is not None and source.name != "DEFAULT"}
-    return {field: value for field, value in options.items() if field in typed}
+    return {
+        field: value for field, value in options.items() if _is_explicit(context, _PARAMETER_NAMES.get(field, field))
+    }
+
+
+def _is_explicit(context: typer.Context, parameter: str) -> bool:
+    source = context.get_parameter_source(parameter)
+    return source is not None and source.name != "DEFAULT"
 
 
 def _load_settings(explicit: Mapping[str, Any], config: Path | None) -> ServeSettings:
@@ -248,6 +277,10 @@ def _load_settings(explicit: Mapping[str, Any], config: Path | None) -> ServeSet
 
         from_file = read_config(config, explicit.get("name"))
     chosen = {**from_file, **explicit}
+    if config is None:
+        name = chosen.setdefault("name", DEFAULT_NAME)
+        if "data" not in chosen:
+            chosen = {"data": DATA_DIRECTORY / name, "ready_file": DATA_DIRECTORY / f"{name}.json", **chosen}
     if "name" not in chosen:
         raise ConfigurationError("NAME is missing: give the name of the namespace, or a --config that has it")
     if "data" not in chosen:
@@ -285,11 +318,49 @@ def _run(
         raise StartError(f"the server failed: {type(error).__name__}: {error}") from error
 
 
-def _print_connection_strings(ready: ReadyFile) -> None:
-    typer.echo(f"Namespace {ready.namespace} is ready. Connection string for messaging clients of the Azure SDKs:")
-    typer.echo(f"    {ready.connection_string or 'none: no AMQP port is open'}")
-    typer.echo(f"For their administration clients, which must trust {ready.ca_file or 'your CA'}:")
-    typer.echo(f"    {ready.admin_connection_string or 'none: the https port is not open'}")
+def _serve_one(context: typer.Context, explicit: Mapping[str, Any], config: Path | None, *, show_keys: bool) -> int:
+    """Serve a namespace, and return the exit code."""
+    if _is_explicit(context, "secondary_ports"):
+        raise InvalidSetting("--secondary-ports", context.params["secondary_ports"], "needs --pair")
+    reread = partial(_load_settings, explicit, config)
+    settings = reread()
+    is_default = "data" not in explicit and config is None
+    return _run(settings, _choose_output(settings, show_keys=show_keys, is_default=is_default), reread)
+
+
+def _choose_output(settings: ServeSettings, *, show_keys: bool, is_default: bool) -> Callable[[ReadyFile], None] | None:
+    """Return the function that prints what users need when the server is ready; None for a server in the background."""
+    from twinbus.cli.serving import guide  # noqa: PLC0415  # help and errors appear faster
+
+    if show_keys:
+        return guide.print_connection_strings
+    if is_default or sys.stdout.isatty():
+        return partial(guide.print_first_steps, ready_file=settings.ready_file)
+    return None
+
+
+def _serve_pair(context: typer.Context, explicit: Mapping[str, Any], config: Path | None, *, show_keys: bool) -> int:
+    """Serve both namespaces of a pair, and return the exit code."""
+    from twinbus.cli.serving import guide  # noqa: PLC0415  # help and errors appear faster
+    from twinbus.cli.serving.pair import PairedServer, ServerPair, parse_ports, passed_options  # noqa: PLC0415
+
+    if "ready_file" in explicit:
+        reason = "cannot be used with --pair, which writes NAME.json and NAME-backup.json in the folder of --data"
+        raise InvalidSetting("--ready-file", explicit["ready_file"], reason)
+    folder, name = explicit.get("data", DATA_DIRECTORY), explicit.get("name", DEFAULT_NAME)
+    servers: list[PairedServer] = []
+    taken: dict[int, str] = {}
+    for namespace, ports in ((name, {}), (f"{name}-backup", parse_ports(context.params["secondary_ports"]))):
+        chosen = {**explicit, "name": namespace, "data": folder / namespace, **ports}
+        settings = _load_settings(chosen, config)  # reports an invalid option once, before a server is started
+        by_protocol = {protocol: getattr(settings, f"{protocol}_port") for protocol in PROTOCOLS}
+        for port in filter(None, by_protocol.values()):
+            if taken.setdefault(port, namespace) != namespace:
+                raise InvalidSetting("--secondary-ports", port, f"is already used by {name}")
+        servers.append(PairedServer(namespace, folder, by_protocol, passed_options(context)))
+    files = [server.ready_file for server in servers]
+    pair = ServerPair(servers, lambda ready_files: guide.print_pair_steps(ready_files, files, show_keys=show_keys))
+    return asyncio.run(pair.run())
 
 
 def _exit_with_error(error: StartError, code: int) -> NoReturn:

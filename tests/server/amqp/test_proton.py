@@ -235,7 +235,7 @@ def test_a_thousand_messages_are_received_in_order(server: ServerProcess, queue:
 @pytest.mark.parametrize(
     "credentials", [{"password": "c2VjcmV0"}, {"user": "Nobody"}, {"user": "x" * 3_000}], ids=["key", "name", "long"]
 )
-def test_a_wrong_key_is_refused(server: ServerProcess, credentials: dict[str, str], *, tls: bool) -> None:
+def test_a_wrong_key_is_refused(server: ServerProcess, credentials: dict[str, Any], *, tls: bool) -> None:
     with (
         pytest.raises(ConnectionException, match="amqp:unauthorized-access"),
         connect_proton(server, tls=tls, **credentials),

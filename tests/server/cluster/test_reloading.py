@@ -105,4 +105,5 @@ async def test_a_reload_changes_the_certificate_and_log_level_of_every_worker(
 
 def served_certificates(server: ReloadableMultiProcessServer) -> set[str]:
     """The certificates that new connections get, from any worker."""
-    return {server.served_certificate(port) for port in (server.https_port, server.amqps_port) for _ in range(10)}
+    ports = server.https_port, server.amqps_port, server.amqp_port
+    return {server.served_certificate(port) for port in ports for _ in range(10)}

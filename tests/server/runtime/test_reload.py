@@ -59,7 +59,8 @@ def test_new_connections_get_the_new_certificate_and_old_ones_stay_open(server: 
     server.install_certificate("two")
     assert server.served_certificate(server.https_port) == "one"
     server.reload()
-    assert [server.served_certificate(port) for port in (server.https_port, server.amqps_port)] == ["two", "two"]
+    ports = server.https_port, server.amqps_port, server.amqp_port
+    assert [server.served_certificate(port) for port in ports] == ["two", "two", "two"]
     new = http.client.HTTPSConnection(server.host, server.https_port, timeout=TIMEOUT_S, context=server.trusting("two"))
     for connection in (old, new):
         connection.request("GET", "/health")

@@ -1,4 +1,4 @@
-"""Ports without TLS can be closed, and are open to other machines only with `--plaintext`."""
+"""Ports can be closed, and serve other machines without TLS only with `--plaintext`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from tests.server.websocket.raw_websocket import frame, request
 from twinbus.amqp.codec.frames import SASL_FRAME, SASL_HEADER
 from twinbus.amqp.codec.frames import frame as amqp_frame
+from twinbus.amqp.codec.performatives import Open
 from twinbus.amqp.sasl import Credentials, SaslCode, SaslInit, SaslMechanisms, SaslOutcome
 from twinbus.cli.main import app
 from twinbus.client.connection_string import ConnectionString
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 ANYWHERE = "0.0.0.0"  # noqa: S104  # nothing listens there
 UNRECOGNIZED_LOOPBACK = "127.1"
 """Resolves to 127.0.0.1, but the server does not recognize it as a loopback address."""
-ADVICE = "add --plaintext amqp, or set --amqp-port none"
+ADVICE = "add --plaintext http, or set --http-port none"
 PORTS = dict.fromkeys(("amqp_port", "amqps_port", "http_port", "https_port"), 0)
 
 
@@ -60,33 +61,31 @@ async def serving(folder: Path, **options: Any) -> AsyncIterator[ReadyFile]:  # 
         ({"host": "127.8.9.10"}, ("amqp", "amqps", "http", "https")),
         ({"host": "::1"}, ("amqp", "amqps", "http", "https")),
         ({"host": "localhost"}, ("amqp", "amqps", "http", "https")),
-        ({"host": ANYWHERE}, ("amqps", "https")),
-        ({"host": "::"}, ("amqps", "https")),
-        ({"host": "192.0.2.1"}, ("amqps", "https")),
-        ({"host": "bus.example"}, ("amqps", "https")),
-        ({"host": ANYWHERE, "plaintext": ("http",)}, ("amqps", "http", "https")),
+        ({"host": ANYWHERE}, ("amqp", "amqps", "https")),
+        ({"host": "::"}, ("amqp", "amqps", "https")),
+        ({"host": "192.0.2.1"}, ("amqp", "amqps", "https")),
+        ({"host": "bus.example"}, ("amqp", "amqps", "https")),
+        ({"host": ANYWHERE, "plaintext": ("http",)}, ("amqp", "amqps", "http", "https")),
         ({"host": ANYWHERE, "plaintext": ("amqp", "http")}, ("amqp", "amqps", "http", "https")),
         ({"host": ANYWHERE, "plaintext": ("amqp",), "amqp_port": None}, ("amqps", "https")),
         ({"amqp_port": None, "https_port": None}, ("amqps", "http")),
     ],
 )
-def test_ports_without_tls_are_open_only_on_loopback_or_if_named(
-    options: dict[str, Any], ways: tuple[str, ...]
-) -> None:
+def test_the_http_port_is_open_only_on_loopback_or_if_named(options: dict[str, Any], ways: tuple[str, ...]) -> None:
     assert settings(**options).open_protocols == ways
 
 
 def test_a_server_without_any_port_is_refused() -> None:
     with pytest.raises(InvalidSetting, match="no port would be open"):
-        settings(host=ANYWHERE, amqps_port=None, https_port=None)
+        settings(host=ANYWHERE, amqp_port=None, amqps_port=None, https_port=None)
 
 
 @pytest.mark.parametrize(
     ("options", "line"),
     [
         (
-            "--amqp-port 5672",
-            f"--amqp-port 5672: has no TLS, but other machines can reach --host {ANYWHERE}: {ADVICE}",
+            "--http-port 5300",
+            f"--http-port 5300: has no TLS, but other machines can reach --host {ANYWHERE}: {ADVICE}",
         ),
         ("--plaintext amqps", "--plaintext 'amqps': it can be amqp, http"),
         ("--https-port nine", "--https-port 'nine': is not a port: give a number, 0 for any free port, or none"),
@@ -101,22 +100,58 @@ def test_an_invalid_option_is_reported_in_one_line_with_exit_code_2(options: str
 # --- served ports -----------------------------------------------------------------------------------------------------
 
 
-async def test_a_host_beyond_loopback_has_only_tls_ports(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_host_beyond_loopback_serves_only_tls(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with serving(tmp_path, host=UNRECOGNIZED_LOOPBACK) as ready:
-        assert (ready.amqp_port, ready.http_port) == (None, None)
+        assert ready.http_port is None
         messaging = ConnectionString.parse(ready.connection_string or "")
         assert (messaging.port, messaging.is_emulator) == (ready.amqps_port, False)
         administration = ConnectionString.parse(ready.admin_connection_string or "")
         assert administration.port == ready.https_port
         tls = ssl.create_default_context(cafile=ready.ca_file)
         async with httpx.AsyncClient(verify=tls) as client:
-            answer = await client.get(f"https://localhost:{ready.https_port}/health")
+            for port in (ready.https_port, ready.amqp_port):
+                answer = await client.get(f"https://localhost:{port}/health")
+                assert answer.json()["status"] == "ok"
+            refused = await client.get(f"http://localhost:{ready.amqp_port}/health")
+        assert refused.status_code == 400
+        assert (
+            f"port {ready.amqp_port} serves HTTP only over TLS, because other machines can reach the server: use HTTP "
+            f"over TLS on port {ready.https_port}, or start the server with --plaintext http" in refused.text
+        )
+    amqp, http = warnings(caplog, "TLS")[:2]
+    assert amqp == (
+        f"port {ready.amqp_port} serves AMQP only over TLS, because other machines can reach 127.1. Use TLS, or start "
+        "the server with --plaintext amqp"
+    )
+    assert http == (
+        "the http port is not opened: it has no TLS, but other machines can reach 127.1. Use https, or open it with "
+        "--plaintext http"
+    )
+
+
+async def test_on_the_amqp_port_plaintext_opens_only_what_it_names(tmp_path: Path) -> None:
+    async with serving(tmp_path, host=UNRECOGNIZED_LOOPBACK, plaintext=("http",)) as ready:
+        assert ConnectionString.parse(ready.connection_string or "").port == ready.amqps_port
+        async with httpx.AsyncClient() as client:
+            answer = await client.get(f"http://127.0.0.1:{ready.amqp_port}/health")
         assert answer.json()["status"] == "ok"
-    assert warnings(caplog, "plaintext") == [
-        f"the {way} port is not opened: it has no TLS, but other machines can reach 127.1. Use {way}s, or open "
-        f"it with --plaintext {way}"
-        for way in ("amqp", "http")
-    ]
+        reader, writer = await asyncio.open_connection("127.0.0.1", ready.amqp_port)
+        writer.write(b"AMQP\x00\x01\x00\x00" + amqp_frame(0, Open(container_id="app").encode()))
+        text = await asyncio.wait_for(reader.readuntil(b"--plaintext amqp"), 10)
+        writer.close()
+        await writer.wait_closed()
+        assert b"amqp:not-allowed" in text
+        assert f"use AMQP over TLS on port {ready.amqps_port}, or start the server with --plaintext amqp" in str(text)
+
+
+async def test_without_its_own_tls_ports_a_server_names_the_amqp_port_in_both_connection_strings(
+    tmp_path: Path,
+) -> None:
+    options = {"host": UNRECOGNIZED_LOOPBACK, "amqps_port": None, "https_port": None}
+    async with serving(tmp_path, **options) as ready:
+        for text in (ready.connection_string, ready.admin_connection_string):
+            parsed = ConnectionString.parse(text or "")
+            assert (parsed.port, parsed.is_emulator) == (ready.amqp_port, False)
 
 
 async def test_a_port_named_by_plaintext_is_open_with_a_warning(

@@ -119,9 +119,13 @@ class Gateway:
 
     def make_client_connection(self, peer: Peer) -> ClientConnection:
         """Return the connection for an accepted socket. SASL PLAIN is not offered to other machines without TLS."""
+        self.restrict_mechanisms(peer)
+        return ClientConnection(self, peer)
+
+    def restrict_mechanisms(self, peer: Peer) -> None:
+        """Offer SASL PLAIN only to a client whose password nobody else on the network can read."""
         if not self.allows_passwords(peer):
             peer.connection.offer_mechanisms(_MECHANISMS_WITHOUT_PASSWORD)
-        return ClientConnection(self, peer)
 
     def allows_passwords(self, peer: Peer) -> bool:
         """Return whether a client may use SASL PLAIN on its connection."""

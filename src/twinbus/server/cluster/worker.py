@@ -77,11 +77,11 @@ from twinbus.server.usage.writer import UsageWriter, UsageWriterConfig
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from twinbus.amqp import listener as amqp_peers
     from twinbus.broker.commit_log import CommitLog
     from twinbus.broker.ports.outage import Outages
     from twinbus.server.cluster.control_protocol import FromSupervisor
     from twinbus.server.paired_clients.report_format import ClientDeparture, Report
+    from twinbus.server.port.client_port import Accept
 
 
 class ClusterOutageSwitch(OutageSwitch):
@@ -292,7 +292,7 @@ class Worker:
         listeners.gateway.pairing_reports = ClusterReportService(self._connection)
         return listeners
 
-    def _acceptors(self, start: Start) -> dict[str, list[amqp_peers.StartAccepting]]:
+    def _acceptors(self, start: Start) -> dict[str, list[Accept]]:
         """Return functions that start accepting on the inherited sockets, by listener name."""
         counts = ConnectionCounts(start.connection_counts, start.workers)
         return {

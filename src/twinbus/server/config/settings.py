@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from twinbus.server.auth.keys import Key
 
 PROTOCOLS: Final = ("amqp", "amqps", "http", "https")
-"""The protocols over which clients connect to a namespace; each has its own port."""
+"""The protocols over which clients connect to a namespace; each has its own port. `amqp` also serves the others."""
 PLAINTEXT_PROTOCOLS: Final = ("amqp", "http")
 """The protocols without TLS."""
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
@@ -83,12 +83,12 @@ class ServeSettings:
     host: str = "127.0.0.1"
     """The address or host name to listen on."""
     amqp_port: int | None = 5672
-    """The AMQP port. For this and the other ports, 0 means any free port, and None means not to listen."""
+    """The port for all protocols. For this and the other ports, 0 means any free port, and None means not to listen."""
     amqps_port: int | None = 5671
     http_port: int | None = 5300
     https_port: int | None = 5443
     plaintext: tuple[str, ...] = ()
-    """Protocols without TLS that are open even if other machines can reach `host`."""
+    """Protocols that are served without TLS even if other machines can reach `host`."""
     workers: int = 1
     """The number of worker processes. If more than one, a supervisor starts them, and each worker owns some stores."""
     worker_timeout_s: float = 5.0
@@ -159,36 +159,30 @@ class ServeSettings:
 
     @property
     def open_protocols(self) -> tuple[str, ...]:
-        """The protocols on which the server listens."""
-        closed = (
-            ()
-            if self.is_loopback
-            else tuple(protocol for protocol in PLAINTEXT_PROTOCOLS if protocol not in self.plaintext)
-        )
+        """The protocols whose ports are open. If other machines can reach `host`, the AMQP port may serve only TLS."""
         return tuple(
             protocol
             for protocol in PROTOCOLS
-            if getattr(self, f"{protocol}_port") is not None and protocol not in closed
+            if getattr(self, f"{protocol}_port") is not None and (protocol != "http" or self.allows_plaintext("http"))
         )
+
+    def allows_plaintext(self, protocol: str) -> bool:
+        """Return whether clients may use a protocol (`amqp` or `http`) without TLS."""
+        return self.is_loopback or protocol in self.plaintext
 
     def port(self, protocol: str) -> int:
         """Return the port of an open protocol."""
         return int(getattr(self, f"{protocol}_port"))
 
     def check_explicit_ports(self, explicit_fields: Collection[str]) -> None:
-        """Raise InvalidSetting if a plaintext port that the user set (`explicit_fields`) would stay closed."""
-        for protocol in PLAINTEXT_PROTOCOLS:
-            if (
-                f"{protocol}_port" in explicit_fields
-                and getattr(self, f"{protocol}_port") is not None
-                and protocol not in self.open_protocols
-            ):
-                raise InvalidSetting(
-                    f"--{protocol}-port",
-                    self.port(protocol),
-                    f"has no TLS, but other machines can reach --host {self.host}: add --plaintext {protocol}, or set "
-                    f"--{protocol}-port none",
-                )
+        """Raise InvalidSetting if the HTTP port that the user set (`explicit_fields`) would stay closed."""
+        if "http_port" in explicit_fields and self.http_port is not None and "http" not in self.open_protocols:
+            raise InvalidSetting(
+                "--http-port",
+                self.http_port,
+                f"has no TLS, but other machines can reach --host {self.host}: add --plaintext http, or set "
+                "--http-port none",
+            )
 
     def _check_names(self) -> None:
         if not NAMESPACE_NAME.fullmatch(self.name):

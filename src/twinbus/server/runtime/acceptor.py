@@ -6,7 +6,8 @@
 Every connection is counted when it is accepted, before TLS. Then the acceptor waits for the first bytes, for at most
 `FIRST_BYTES_TIMEOUT_S`: in all served protocols the client sends first, so a silent connection costs only a socket and
 a small object. After the first bytes, TLS is negotiated (within the given time) and the protocol takes over. The
-protocol releases the connection's slot when the socket is closed.
+protocol releases the connection's slot when the socket is closed. A socket may have a second protocol, for clients that
+do not start TLS.
 
 If several processes accept from one socket, an `AcceptBalancer` decides which process accepts next.
 
@@ -23,6 +24,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from twinbus.model.callbacks import do_nothing
+from twinbus.server.port.detection import TLS_HANDSHAKE_RECORD
 from twinbus.server.runtime.logs import ThrottledLog
 
 if TYPE_CHECKING:
@@ -90,12 +92,21 @@ class Acceptor:
         self._failure_log = ThrottledLog(log)
 
     async def serve(
-        self, make_protocol: MakeProtocol, tls: ssl.SSLContext | None, tls_handshake_timeout_s: float
+        self,
+        make_protocol: MakeProtocol,
+        tls: ssl.SSLContext | None,
+        tls_handshake_timeout_s: float,
+        make_plaintext_protocol: MakeProtocol | None = None,
     ) -> Acceptor:
-        """Start accepting, and return this acceptor."""
+        """Start accepting, and return this acceptor.
+
+        With TLS, clients that do not start TLS get `make_plaintext_protocol`; without this function, their handshake
+        fails.
+        """
         self._make_protocol = make_protocol
+        self._make_plaintext_protocol = make_plaintext_protocol if tls is not None else None
         self._tls = tls
-        self._tls_handshake_timeout_s = tls_handshake_timeout_s if tls is not None else None
+        self._tls_handshake_timeout_s = tls_handshake_timeout_s
         self._sock.settimeout(0.0)
         if self._balancer is not None:
             self._balancer.start()
@@ -187,9 +198,13 @@ class Acceptor:
         """Remove a connection that has sent its first bytes or is closed."""
         self._waiting.pop(waiting, None)
 
-    def start_protocol(self, connection: socket.socket, slot: Slot) -> None:
-        """Start a task that negotiates TLS and creates the protocol."""
-        task = self._loop.create_task(self._negotiate(connection, slot))
+    def start_protocol(self, connection: socket.socket, slot: Slot, *, starts_tls: bool = True) -> None:
+        """Start a task that negotiates TLS and creates the protocol. `starts_tls` says what the first byte shows."""
+        if starts_tls or self._make_plaintext_protocol is None:
+            negotiation = self._negotiate(connection, slot, self._make_protocol, self._tls)
+        else:
+            negotiation = self._negotiate(connection, slot, self._make_plaintext_protocol, None)
+        task = self._loop.create_task(negotiation)
         slot.drop = task.cancel  # type: ignore[assignment]  # the returned bool is not needed
         self._starting_tasks.add(task)
         task.add_done_callback(partial(self._on_started, connection, slot))
@@ -201,14 +216,16 @@ class Acceptor:
             connection.close()
             slot.release()
 
-    async def _negotiate(self, connection: socket.socket, slot: Slot) -> None:
+    async def _negotiate(
+        self, connection: socket.socket, slot: Slot, make_protocol: MakeProtocol, tls: ssl.SSLContext | None
+    ) -> None:
         is_started = False
         try:
             transport, _ = await self._loop.connect_accepted_socket(
-                lambda: self._make_protocol(slot),
+                lambda: make_protocol(slot),
                 connection,
-                ssl=self._tls,
-                ssl_handshake_timeout=self._tls_handshake_timeout_s,
+                ssl=tls,
+                ssl_handshake_timeout=self._tls_handshake_timeout_s if tls is not None else None,
             )
             is_started = True
             slot.drop = transport.abort
@@ -245,7 +262,7 @@ class _WaitingConnection:
             return True
         self._stop_watching()
         self._slot.busy()
-        self._acceptor.start_protocol(self._connection, self._slot)
+        self._acceptor.start_protocol(self._connection, self._slot, starts_tls=first[0] == TLS_HANDSHAKE_RECORD)
         return True
 
     def close(self) -> None:

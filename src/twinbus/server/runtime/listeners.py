@@ -1,11 +1,11 @@
-"""The listeners of a namespace: AMQP, HTTP and WebSockets, with and without TLS.
+"""The ports and listeners of a namespace: AMQP, HTTP and WebSockets, with and without TLS.
 
     listeners = Listeners(settings, namespace, administration, keys, clock, meter)
     async with contextlib.AsyncExitStack() as stack:
         ports = await listeners.open(stack, tls, {"amqp": [acceptor.serve]})
 
-Owns: the gateway, the protocol of each port, and checking tokens over HTTP. The namespace and its administration are
-parameters.
+Owns: the gateway, the listeners behind each port, and checking tokens over HTTP. A `ClientPort` gives each connection
+to a listener. The namespace and its administration are parameters.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from twinbus.server.api.service import StatusApi
 from twinbus.server.auth import sas
 from twinbus.server.auth.key_registry import KeyRegistry
 from twinbus.server.auth.keys import Right
+from twinbus.server.config.settings import PLAINTEXT_PROTOCOLS
 from twinbus.server.http.allowed_hosts import ANY_HOST, AllowedHosts
 from twinbus.server.http.app import HttpApp
 from twinbus.server.http.data_plane import DataPlane
@@ -29,6 +30,9 @@ from twinbus.server.http.namespace_endpoints import OutageEndpoints
 from twinbus.server.http.pairing_endpoints import PairingEndpoints
 from twinbus.server.http.usage_meter import HttpUsageMeter
 from twinbus.server.paired_clients.backlog_reader import BacklogReader
+from twinbus.server.port.client_port import ClientPort
+from twinbus.server.port.detection import WireProtocol
+from twinbus.server.port.directory import PortDirectory
 from twinbus.server.runtime.loop_pauses import PauseMeter
 from twinbus.server.tls import certificates
 from twinbus.server.websocket.upgrade import WebSocketUpgrade
@@ -47,6 +51,7 @@ if TYPE_CHECKING:
     from twinbus.server.config.settings import ServeSettings
     from twinbus.server.http.listener import HttpListener
     from twinbus.server.http.routes import Recheck
+    from twinbus.server.port.client_port import Accept
     from twinbus.server.tls.certificates import Certificate
     from twinbus.server.usage.meter import UsageMeter
 
@@ -92,23 +97,27 @@ class Listeners:
         self,
         stack: contextlib.AsyncExitStack,
         tls: ssl.SSLContext | None,
-        serve_functions: Mapping[str, Sequence[StartAccepting]],
+        accept_functions: Mapping[str, Sequence[Accept]],
         certificate: Certificate | None = None,
     ) -> dict[str, int]:
-        """Open listeners with the functions that start accepting, by protocol, and return the ports by protocol.
+        """Open ports with the functions that start accepting, by name, and return the port numbers by name.
 
-        `stack` closes the listeners. If allowed hosts are limited, requests may also name the hosts in `certificate`.
+        `stack` closes the ports. If allowed hosts are limited, requests may also name the hosts in `certificate`.
         """
         self._allowed_hosts = self._make_allowed_hosts(certificate)
         self.status_api.start(stack)
         app = self._make_app(self._start_pause_meter(stack))
-        ports: dict[str, int] = {}
-        for protocol, functions in serve_functions.items():
-            for serve in functions:
-                listener = await self._open_listener(protocol, app, serve, tls if protocol.endswith("s") else None)
-                stack.push_async_callback(self._close_with_grace(listener.close))
-                ports.setdefault(protocol, listener.port)
-        return ports
+        settings = self._settings
+        directory = PortDirectory(
+            plaintext=[name for name in PLAINTEXT_PROTOCOLS if settings.allows_plaintext(name)], has_tls=tls is not None
+        )
+        for name, functions in accept_functions.items():
+            for accept in functions:
+                port = await self._make_port(name, directory, app)
+                number = await port.open(accept, tls)
+                stack.push_async_callback(self._close_with_grace(port.close))
+                directory.ports.setdefault(name, number)
+        return directory.ports
 
     def _on_entity_changed(self, key: str) -> None:
         self.key_registry.refresh(key)
@@ -156,16 +165,23 @@ class Listeners:
             on_login_failed=partial(gateway.login_log.record_failure, "http"),
         )
 
-    async def _open_listener(
-        self, protocol: str, app: HttpApp, serve: StartAccepting, tls: ssl.SSLContext | None
+    async def _make_port(self, name: str, directory: PortDirectory, app: HttpApp) -> ClientPort:
+        """Return a port that is not open, with a listener for each protocol that the port serves."""
+        port = ClientPort(name, directory, self.gateway)
+        for protocol in dict.fromkeys(spoken.protocol for spoken in directory.protocols(name)):
+            port.add_listener(await self._make_listener(protocol, app, port.serve_function(protocol)))
+        return port
+
+    async def _make_listener(
+        self, protocol: WireProtocol, app: HttpApp, serve: StartAccepting
     ) -> Listener | HttpListener:
         gateway = self.gateway
-        if protocol.startswith("http"):
+        if protocol is WireProtocol.HTTP:
             websocket_upgrade = WebSocketUpgrade(gateway.make_client_connection, gateway.make_connection)
             return await listen_http(
-                app, serve=serve, tls=tls, websocket_upgrade=websocket_upgrade, allowed_hosts=self._allowed_hosts
+                app, serve=serve, websocket_upgrade=websocket_upgrade, allowed_hosts=self._allowed_hosts
             )
-        return await aio.listen(gateway.make_client_connection, gateway.make_connection, serve=serve, tls=tls)
+        return await aio.listen(gateway.make_client_connection, gateway.make_connection, serve=serve)
 
     def _start_pause_meter(self, stack: contextlib.AsyncExitStack) -> PauseMeter | None:
         if not self._settings.measure_pauses:

@@ -12,6 +12,7 @@ import socket
 from typing import TYPE_CHECKING, Final
 
 from twinbus.server.config.settings import PLAINTEXT_PROTOCOLS, StartError
+from twinbus.server.port.directory import ONE_PORT
 
 if TYPE_CHECKING:
     import ssl
@@ -58,28 +59,39 @@ def bind_sockets(host: str, port: int) -> list[socket.socket]:
 def serve_with_loop(host: str, port: int) -> StartAccepting:
     """Return a function that accepts with the event loop's own server, without admission: for simulated networks."""
 
-    async def serve(make_protocol: MakeProtocol, tls: ssl.SSLContext | None, _timeout_s: float) -> AcceptingServer:
+    async def serve(
+        make_protocol: MakeProtocol,
+        tls: ssl.SSLContext | None,
+        _timeout_s: float,
+        _make_plaintext_protocol: MakeProtocol | None = None,
+    ) -> AcceptingServer:
         return await asyncio.get_running_loop().create_server(lambda: make_protocol(None), host, port, ssl=tls)
 
     return serve
 
 
 def _warn_about_plaintext(settings: ServeSettings, sockets: dict[str, list[socket.socket]]) -> None:
-    """Log which ports without TLS are open to other machines, and which are not opened."""
+    """Log what is open to other machines without TLS, and what they can use only with TLS."""
+    ports = {name: opened[0].getsockname()[1] for name, opened in sockets.items()}
     for protocol in PLAINTEXT_PROTOCOLS:
-        if protocol in sockets:
-            log.warning(
-                "--plaintext %s: port %d of %s is open without TLS: the network can read keys and messages",
-                protocol,
-                sockets[protocol][0].getsockname()[1],
-                settings.host,
-            )
-        elif getattr(settings, f"{protocol}_port") is not None:
-            log.warning(
-                "the %s port is not opened: it has no TLS, but other machines can reach %s. Use %ss, or open it with "
-                "--plaintext %s",
-                protocol,
-                settings.host,
-                protocol,
-                protocol,
-            )
+        if protocol in settings.plaintext:
+            for port in [ports[name] for name in dict.fromkeys((ONE_PORT, protocol)) if name in ports]:
+                log.warning(
+                    "--plaintext %s: port %d of %s is open without TLS: the network can read keys and messages",
+                    protocol,
+                    port,
+                    settings.host,
+                )
+    if "amqp" in ports and not settings.allows_plaintext("amqp"):
+        log.warning(
+            "port %d serves AMQP only over TLS, because other machines can reach %s. Use TLS, or start the server with "
+            "--plaintext amqp",
+            ports["amqp"],
+            settings.host,
+        )
+    if "http" not in ports and settings.http_port is not None:
+        log.warning(
+            "the http port is not opened: it has no TLS, but other machines can reach %s. Use https, or open it with "
+            "--plaintext http",
+            settings.host,
+        )

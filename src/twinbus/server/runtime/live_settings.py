@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from twinbus.server.auth.keys import KeyRing
 from twinbus.server.runtime.ready_file import ReadyFile, connection_string
 from twinbus.server.tls.certificates import Certificate, make_server_context
+from twinbus.server.tls.development_authority import choose_authority_directory
 from twinbus.server.tls.development_certificates import ensure_development_certificate
 
 if TYPE_CHECKING:
@@ -68,7 +69,10 @@ def choose_certificate(settings: ServeSettings, data_directory: DataDirectory) -
     """Return the certificate from the settings, or a development certificate if the settings have none."""
     if settings.tls_cert is not None and settings.tls_key is not None:
         return Certificate(settings.tls_cert, settings.tls_key)
-    return ensure_development_certificate(data_directory.tls_directory, settings.host, dt.datetime.now(dt.UTC))
+    own_directory = data_directory.tls_directory
+    return ensure_development_certificate(
+        own_directory, settings.host, dt.datetime.now(dt.UTC), choose_authority_directory(own_directory)
+    )
 
 
 def make_ready_file(
@@ -92,15 +96,18 @@ def make_ready_file(
 def messaging_connection_string(
     settings: ServeSettings, ports: Mapping[str, int | None], key: Key | None
 ) -> str | None:
-    """Return a connection string for AMQP, without TLS if that port is open: the client then needs no certificate."""
-    for protocol in ("amqp", "amqps"):
-        port = ports.get(protocol)
+    """Return a connection string for AMQP, without TLS if that is allowed: the client then needs no certificate.
+
+    If it uses the AMQP port, it is also a connection string for administration, because that port serves all protocols.
+    """
+    is_plaintext = settings.allows_plaintext("amqp")
+    for name in ("amqp", "amqps") if is_plaintext else ("amqps", "amqp"):
+        port = ports.get(name)
         if port is not None and key is not None:
-            return connection_string(settings.host, port, key, is_emulator=protocol == "amqp")
+            return connection_string(settings.host, port, key, is_emulator=is_plaintext and name == "amqp")
     return None
 
 
 def _admin_connection_string(settings: ServeSettings, ports: Mapping[str, int], key: Key | None) -> str | None:
-    if "https" not in ports or key is None:
-        return None
-    return connection_string(settings.host, ports["https"], key, is_emulator=False)
+    port = ports.get("https", ports.get("amqp"))
+    return connection_string(settings.host, port, key, is_emulator=False) if port is not None and key else None

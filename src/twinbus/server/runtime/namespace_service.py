@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from pathlib import Path
     from random import Random
 
-    from twinbus.amqp.listener import StartAccepting
     from twinbus.broker.clock import Clock
     from twinbus.server.auth.keys import KeyRing
     from twinbus.server.config.settings import ServeSettings
+    from twinbus.server.port.client_port import Accept
     from twinbus.server.runtime.stores import StoreBackend
     from twinbus.server.tls.certificates import Certificate
     from twinbus.store.catalogue import Catalogue
@@ -52,7 +52,7 @@ class Dependencies:
     store_backend: StoreBackend
     open_catalogue: Callable[[], Catalogue]
     """Opens the catalogue; called on a thread, because opening may block on a disk."""
-    open_acceptors: Callable[[], Mapping[str, Sequence[StartAccepting]]]
+    open_acceptors: Callable[[], Mapping[str, Sequence[Accept]]]
     """Opens the ports, and returns functions that start accepting, by protocol; called once the namespace is loaded."""
     usage_folder: Path | None = None
     """The folder for usage records; if None, usage is counted but not recorded."""

@@ -26,14 +26,16 @@ class ReadyFile(msgspec.Struct, frozen=True, kw_only=True):
 
     namespace: str
     amqp_port: int | None
-    """The AMQP port. This port and the other ports are None if they are not open."""
+    """The port for all protocols. This port and the other ports are None if they are not open."""
     amqps_port: int | None
     http_port: int | None
     https_port: int | None
     connection_string: str | None
-    """The connection string for the SDKs' messaging clients; None if no AMQP port is open, or no key has Manage."""
+    """The connection string for the SDKs. Administration clients can use it if it names `amqp_port`, which serves all
+    protocols. None if no AMQP port is open, or no key has Manage."""
     admin_connection_string: str | None
-    """The connection string for the SDKs' administration clients; None if https is not open, or no key has Manage."""
+    """The connection string for administration clients that use TLS; None if no open port serves HTTPS, or no key
+    has Manage."""
     ca_file: str | None
     """The CA certificate to trust; None if the server does not use a development certificate."""
     pid: int
@@ -55,8 +57,8 @@ class ReadyFile(msgspec.Struct, frozen=True, kw_only=True):
 def connection_string(host: str, port: int, key: Key, *, is_emulator: bool) -> str:
     """Return a connection string for the Azure SDKs.
 
-    With `is_emulator`, messaging clients connect without TLS to any port; administration clients must not use such a
-    string.
+    With `is_emulator`, messaging clients connect without TLS, and most administration clients with TLS, both to this
+    port. Administration clients can use such a string only for a port that serves both.
     """
     host = "localhost" if host in _LOCALHOST_ADDRESSES else host
     endpoint = f"sb://[{host}]:{port}" if ":" in host else f"sb://{host}:{port}"

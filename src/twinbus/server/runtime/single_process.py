@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     import asyncio
     import contextlib
 
-    from twinbus.amqp.listener import StartAccepting
     from twinbus.server.catalogue.local_catalogue import LocalCatalogue
     from twinbus.server.config.settings import ServeSettings
+    from twinbus.server.port.client_port import Accept
     from twinbus.server.runtime.data_directory import DataDirectory
     from twinbus.server.runtime.live_settings import LiveSettings
     from twinbus.server.runtime.ready_file import ReadyFile
@@ -95,7 +95,7 @@ class SingleProcessServer:
     def _make_ready_file(self) -> ReadyFile:
         return live_settings.make_ready_file(self._settings, self._ports, self._keys, self._certificate)
 
-    def _open_acceptors(self) -> dict[str, list[StartAccepting]]:
+    def _open_acceptors(self) -> dict[str, list[Accept]]:
         return {
             protocol: [Acceptor(sock, self.admission).serve for sock in sockets]
             for protocol, sockets in open_sockets(self._settings).items()
