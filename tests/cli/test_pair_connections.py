@@ -20,10 +20,12 @@ WARNING = "a connection string in an argument can be read by other users"
 def test_the_secondary_of_a_status_comes_from_a_ready_file_or_a_variable(
     server: ServerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from_option = json.loads(invoke("pair", "status", "--json", "--secondary-ready-file", server.ready_file).output)
+    from_option = json.loads(
+        invoke("pair", "status", "--json", "--secondary-ready-file", str(server.ready_file)).output
+    )
     assert set(from_option) == {"now", "senders", "backlog_queues"}
     Path("twinbus-data").mkdir()
-    Path("twinbus-data/contoso-backup.json").write_bytes(Path(server.ready_file).read_bytes())
+    Path("twinbus-data/contoso-backup.json").write_bytes(server.ready_file.read_bytes())
     assert set(json.loads(invoke("pair", "status", "--json").output)) == set(from_option)
     Path("twinbus-data/contoso-backup.json").unlink()
     monkeypatch.setenv("TWINBUS_SECONDARY_CONNECTION_STRING", server.connection_string)
@@ -48,14 +50,14 @@ def test_a_connection_string_as_the_value_of_an_option_is_no_argument(server: Se
 
 
 def test_a_drain_reports_in_json_what_is_left(server: ServerProcess) -> None:
-    options = ("--ready-file", server.ready_file, "--secondary-ready-file", server.ready_file)
+    options = ("--ready-file", str(server.ready_file), "--secondary-ready-file", str(server.ready_file))
     result = invoke("pair", "drain", *options, "--primary-name", "nobody", "--json")
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout) == {"left": 0, "has_timed_out": False, "details": []}
 
 
 def test_a_rehearsal_reports_in_json_which_senders_reacted(server: ServerProcess, queue: str) -> None:
-    options = ("--ready-file", server.ready_file, "--secondary-ready-file", server.ready_file)
+    options = ("--ready-file", str(server.ready_file), "--secondary-ready-file", str(server.ready_file))
     result = invoke("rehearse", "--entity", queue, "--for", "1", *options, "--json")
     assert result.exit_code == 0, result.output
     content = json.loads(result.stdout)

@@ -127,11 +127,6 @@ class ServerProcess:
         return str(self._ready["ca_file"])
 
     @property
-    def ready_file(self) -> str:
-        """Path of the ready file."""
-        return str(self._ready_file)
-
-    @property
     def connection_string(self) -> str:
         """Connection string for SDKs, without TLS."""
         return str(self._ready["connection_string"])
