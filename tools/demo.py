@@ -195,23 +195,38 @@ async def outage(
 
 async def drain(primary: Namespace, secondary: Namespace, journals: Path, console: Console) -> bool:
     """Move the parked messages back with `twinbus pipeline syphon`."""
-    strings = [primary.ready["connection_string"], secondary.ready["connection_string"]]
-    words = [*strings, secondary.ready["admin_connection_string"], f"--ca-file={secondary.ready['ca_file']}"]
-    words += [f"--primary-name={primary.name}", "--available-now", f"--journal-dir={journals}", f"--master={MASTER}"]
-    return await command("syphon", words, "PRIMARY SECONDARY SECONDARY_ADMIN --available-now", console)
+    words = [f"--primary-name={primary.name}", "--available-now", f"--journal-dir={journals}", f"--master={MASTER}"]
+    return await command("syphon", words, "--available-now", console, connections=connections(primary, secondary))
 
 
 async def audit(primary: Namespace, secondary: Namespace, journals: Path, console: Console) -> bool:
     """Check with `twinbus pipeline audit` that no message was lost."""
-    words = [str(journals), f"--primary={primary.ready['connection_string']}", "--covered=orders"]
-    words += [f"--secondary={secondary.ready['connection_string']}", f"--master={MASTER}"]
-    return await command("audit", words, "DIR --primary PRIMARY --secondary SECONDARY", console)
+    words = [str(journals), "--covered=orders", f"--master={MASTER}"]
+    return await command("audit", words, "DIR --covered orders", console, connections=connections(primary, secondary))
 
 
-async def command(name: str, words: list[str], shown: str, console: Console, *, until: str | None = None) -> bool:
+def connections(primary: Namespace, secondary: Namespace) -> dict[str, str]:
+    """Return the environment variables for both namespaces: other users can read arguments, but not these."""
+    variables = {}
+    for prefix, namespace in (("TWINBUS", primary), ("TWINBUS_SECONDARY", secondary)):
+        variables[f"{prefix}_CONNECTION_STRING"] = str(namespace.ready["connection_string"])
+        variables[f"{prefix}_ADMIN_CONNECTION_STRING"] = str(namespace.ready["admin_connection_string"])
+        variables[f"{prefix}_CA_FILE"] = str(namespace.ready["ca_file"])
+    return variables
+
+
+async def command(
+    name: str,
+    words: list[str],
+    shown: str,
+    console: Console,
+    *,
+    until: str | None = None,
+    connections: dict[str, str] | None = None,
+) -> bool:
     """Run a command of `twinbus pipeline`, show its output up to the line `until`, and return whether it succeeded."""
     console.print(Text(f"$ twinbus pipeline {name} {shown}", style="bold"))
-    environment = dict(os.environ)
+    environment = {**os.environ, **(connections or {})}
     if console.is_terminal:  # the command's output has colours, too, but no animations
         environment |= {"TTY_COMPATIBLE": "1", "TTY_INTERACTIVE": "0", "COLUMNS": str(console.width)}
     process = await asyncio.create_subprocess_exec(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 async def connections(server: ServerProcess, *arguments: str) -> str:
-    result = await asyncio.to_thread(invoke, "connections", *arguments, "--ready-file", server.ready_file)
+    result = await asyncio.to_thread(invoke, "connections", *arguments, "--ready-file", str(server.ready_file))
     assert result.exit_code == 0, result.output
     return str(result.output)
 
@@ -50,9 +50,11 @@ async def test_a_connection_is_shown_with_its_locks_and_closed(server: ServerPro
         assert f"Connection {number}\n" in shown
         assert f"\n{message.sequence_number} " in shown
 
-        refused = await asyncio.to_thread(invoke, "connections", "close", number, "--ready-file", server.ready_file)
+        refused = await asyncio.to_thread(
+            invoke, "connections", "close", number, "--ready-file", str(server.ready_file)
+        )
         assert refused.exit_code == EXIT_MISUSE
-        assert "with 1 lock and 0 sessions? Add --yes to confirm" in refused.output
+        assert "with 1 lock and 0 sessions? There is no terminal to ask: confirm with --yes" in refused.output
         closed = await connections(server, "close", number, "--yes")
         assert closed.startswith("Closed the connection of ")
         assert number not in [one["id"] for one in await connections_json(server, "list")]
@@ -60,6 +62,6 @@ async def test_a_connection_is_shown_with_its_locks_and_closed(server: ServerPro
 
 @pytest.mark.parametrize("command", ["show", "close"])
 def test_a_connection_that_does_not_exist_is_reported(command: str, server: ServerProcess) -> None:
-    result = invoke("connections", command, "0-999999", "--ready-file", server.ready_file)
+    result = invoke("connections", command, "0-999999", "--ready-file", str(server.ready_file))
     assert (result.exit_code, result.output.count("\n")) == (EXIT_FAILED, 1)
     assert "0-999999" in result.output

@@ -73,7 +73,7 @@ def test_the_examples_print_what_the_page_shows(tmp_path: Path) -> None:
     with run_server(folder) as server:
         ready_file = Path("twinbus-data/contoso.json")
         ready_file.parent.mkdir()
-        ready_file.write_bytes(Path(server.ready_file).read_bytes())
+        ready_file.write_bytes(server.ready_file.read_bytes())
         for block in re.findall(r"^```console\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL):
             for step in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
                 line, _, expected = step.partition("\n")

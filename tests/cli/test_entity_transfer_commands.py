@@ -29,7 +29,7 @@ def running_target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerP
 def target(running_target: ServerProcess) -> ServerProcess:
     """A namespace without entities."""
     Path("none.toml").touch()
-    imported("none.toml", "--prune", "--yes", "--ready-file", running_target.ready_file)
+    imported("none.toml", "--prune", "--yes", "--ready-file", str(running_target.ready_file))
     return running_target
 
 
@@ -46,7 +46,7 @@ def imported(*arguments: str) -> dict[str, str]:
 
 
 def exported(server: ServerProcess, *arguments: str) -> str:
-    return entity("export", "--ready-file", server.ready_file, *arguments)
+    return entity("export", "--ready-file", str(server.ready_file), *arguments)
 
 
 def create_entities(server: ServerProcess, name: str) -> None:
@@ -56,19 +56,19 @@ def create_entities(server: ServerProcess, name: str) -> None:
         ("subscription", f"{name}/topic", "urgent", "--filter", "priority > 5", "--action", "SET seen = 1"),
     ):
         if arguments[0] == "queue":
-            entity("create", *arguments[:-2], "--ready-file", server.ready_file)
+            entity("create", *arguments[:-2], "--ready-file", str(server.ready_file))
             late = arguments
         else:
-            entity("create", *arguments, "--ready-file", server.ready_file)
-    entity("update", "queue", late[1], *late[-2:], "--ready-file", server.ready_file)
+            entity("create", *arguments, "--ready-file", str(server.ready_file))
+    entity("update", "queue", late[1], *late[-2:], "--ready-file", str(server.ready_file))
 
 
 def test_a_namespace_is_copied_from_another_one_and_again_without_changes(
     server: ServerProcess, target: ServerProcess, name: str
 ) -> None:
     create_entities(server, name)
-    source = ("--from-namespace", "--source-ready-file", server.ready_file, "--prefix", name)
-    arguments = (*source, "--ready-file", target.ready_file)
+    source = ("--from-namespace", "--source-ready-file", str(server.ready_file), "--prefix", name)
+    arguments = (*source, "--ready-file", str(target.ready_file))
     dry = entity("import", *arguments, "--dry-run")
     assert dry.endswith("Dry run, nothing was changed: 3 created.\n")
     assert exported(target) == 'name = "target"\n'
@@ -83,22 +83,22 @@ def test_an_exported_file_is_imported_with_its_differences(
 ) -> None:
     create_entities(server, name)
     assert exported(server, file, "--prefix", name).endswith(f"3 entities exported to {file}.\n")
-    assert set(imported(file, "--ready-file", target.ready_file).values()) == {"created"}
+    assert set(imported(file, "--ready-file", str(target.ready_file)).values()) == {"created"}
     Path(file).write_text(Path(file).read_text().replace("PT30S", "PT20S"))
-    report = entity("import", file, "--ready-file", target.ready_file)
+    report = entity("import", file, "--ready-file", str(target.ready_file))
     assert report == (
         f"updated   queue {name}/queue\n          lock_duration: PT30S -> PT20S\n1 updated, 2 unchanged.\n"
     )
 
 
 def test_only_prune_deletes_and_only_after_confirmation(target: ServerProcess, name: str) -> None:
-    ready = ("--ready-file", target.ready_file)
+    ready = ("--ready-file", str(target.ready_file))
     entity("create", "queue", f"{name}/other", *ready)
     Path("one.toml").write_text(f'[[queues]]\nname = "{name}/one"')
     assert imported("one.toml", *ready) == {f"{name}/one": "created"}
     refused = invoke("entity", "import", "one.toml", "--prune", *ready)
     assert refused.exit_code == EXIT_MISUSE
-    assert "Delete 1 entity with their messages? Add --yes to confirm" in refused.output
+    assert "Delete 1 entity with their messages? There is no terminal to ask: confirm with --yes" in refused.output
     dry = imported("one.toml", "--prune", "--dry-run", *ready)
     assert dry == {f"{name}/one": "unchanged", f"{name}/other": "deleted"}
     assert f'"{name}/other"' in exported(target)
@@ -107,7 +107,7 @@ def test_only_prune_deletes_and_only_after_confirmation(target: ServerProcess, n
 
 
 def test_a_refused_entity_is_reported_and_the_others_are_imported(target: ServerProcess, name: str) -> None:
-    ready = ("--ready-file", target.ready_file)
+    ready = ("--ready-file", str(target.ready_file))
     entity("create", "topic", f"{name}/a", *ready)
     Path("two.toml").write_text(f'[[queues]]\nname = "{name}/a"\n[[queues]]\nname = "{name}/b"')
     result = invoke("entity", "import", "two.toml", *ready, columns=200)
@@ -142,6 +142,6 @@ def test_a_refusal_is_one_line(arguments: tuple[str, ...], code: int, reason: st
         '[[topics]]\nname = "t"\n[[topics.subscriptions]]\nname = "s"\n[[topics.subscriptions.rules]]\n'
         'name = "r"\nsql = "a >"'
     )
-    result = invoke("entity", *arguments, "--ready-file", server.ready_file)
+    result = invoke("entity", *arguments, "--ready-file", str(server.ready_file))
     assert (result.exit_code, result.output.count("\n")) == (code, 1), result.output
     assert result.output.startswith(f"twinbus entity {arguments[0]}: {reason}")

@@ -19,12 +19,12 @@ KEY = "Endpoint=sb://host;SharedAccessKeyName=root;SharedAccessKey=c2VjcmV0"
 
 
 def test_a_token_of_the_namespace_is_accepted_everywhere(server: ServerProcess, queue: str) -> None:
-    result = invoke("token", "--ready-file", server.ready_file)
+    result = invoke("token", "--ready-file", str(server.ready_file))
     assert HttpClient(server).request("POST", f"/{queue}/messages", "one", token=result.output.strip()).status == 201
 
 
 def test_a_token_of_an_entity_is_refused_for_others(server: ServerProcess, queue: str) -> None:
-    token = invoke("token", queue, "--ready-file", server.ready_file).output.strip()
+    token = invoke("token", queue, "--ready-file", str(server.ready_file)).output.strip()
     client = HttpClient(server)
     assert client.request("POST", f"/{queue}/messages", "one", token=token).status == 201
     assert client.request("POST", f"/{server.create_queue()}/messages", "one", token=token).status == 401

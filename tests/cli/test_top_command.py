@@ -67,7 +67,7 @@ class Terminal:
 
 def test_once_prints_the_figures_within_80_columns(server: ServerProcess, queue: str) -> None:
     assert HttpClient(server).request("POST", f"/{queue}/messages", "one").status == 201
-    result = invoke("top", "--once", "--prefix", queue, "--ready-file", server.ready_file)
+    result = invoke("top", "--once", "--prefix", queue, "--ready-file", str(server.ready_file))
     assert result.exit_code == 0, result.output
     lines = result.output.splitlines()
     assert all(len(line) <= 80 for line in lines)
@@ -77,7 +77,7 @@ def test_once_prints_the_figures_within_80_columns(server: ServerProcess, queue:
 
 
 def test_json_has_the_overview_the_entities_and_the_pairs(server: ServerProcess, queue: str) -> None:
-    arguments = ("top", "--once", "--json", "--prefix", queue, "--ready-file", server.ready_file)
+    arguments = ("top", "--once", "--json", "--prefix", queue, "--ready-file", str(server.ready_file))
     content = json.loads(invoke(*arguments).output)
     assert content["overview"]["namespace"] == "contoso"
     assert [entity["path"] for entity in content["entities"]] == [queue]
@@ -87,7 +87,7 @@ def test_json_has_the_overview_the_entities_and_the_pairs(server: ServerProcess,
 def test_the_screen_keeps_the_last_figures_while_the_namespace_is_down(tmp_path: Path) -> None:
     with run_server(tmp_path) as server:
         queue = server.create_queue()
-        terminal = Terminal("top", "--interval", "0.2", "--ready-file", server.ready_file)
+        terminal = Terminal("top", "--interval", "0.2", "--ready-file", str(server.ready_file))
         try:
             wait_until(lambda: queue[:20] in terminal.screen and "q: quit" in terminal.screen)
             server.stop()

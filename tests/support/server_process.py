@@ -85,7 +85,7 @@ class ServerProcess:
         """
         self.host = host or _next_loopback_address()
         self._has_own_address = host is None
-        self._ready_file = folder / "ready.json"
+        self.ready_file = folder / "ready.json"
         self._log = folder / "server.log"
         self._data = folder / "data"
         self.options = options if name is None else (name, *options)
@@ -125,11 +125,6 @@ class ServerProcess:
     @property
     def ca_file(self) -> str:
         return str(self._ready["ca_file"])
-
-    @property
-    def ready_file(self) -> str:
-        """Path of the ready file."""
-        return str(self._ready_file)
 
     @property
     def connection_string(self) -> str:
@@ -223,7 +218,7 @@ class ServerProcess:
     def start(self) -> None:
         """Start the server, and wait until it serves."""
         assert self._process is None, "the server is running already"
-        self._ready_file.unlink(missing_ok=True)  # a killed server leaves its ready file behind
+        self.ready_file.unlink(missing_ok=True)  # a killed server leaves its ready file behind
         ports = [f"--{name}-port={port}" for name, port in self._ports.items()]
         command = ["-m", "twinbus", "serve", f"--data={self._data}", f"--host={self.host}", *ports]
         with self._log.open("ab") as log:
@@ -232,7 +227,7 @@ class ServerProcess:
                     *self._launcher,
                     sys.executable,
                     *command,
-                    f"--ready-file={self._ready_file}",
+                    f"--ready-file={self.ready_file}",
                     "--min-free=0",
                     *self.log_options,
                     *(WORKER_OPTIONS if self._has_own_address else ()),
@@ -245,7 +240,7 @@ class ServerProcess:
                 start_new_session=not self._has_own_address,  # `kill` kills the whole process group
             )
         self._wait_until_ready(self._process)
-        self._ready = json.loads(self._ready_file.read_text())
+        self._ready = json.loads(self.ready_file.read_text())
         if self._has_own_address:
             self._ports = {name: int(self._ready[f"{name}_port"]) for name in self._ports}
 
@@ -258,7 +253,7 @@ class ServerProcess:
 
     def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> None:
         deadline = time.monotonic() + START_TIMEOUT_S
-        while not self._ready_file.exists():
+        while not self.ready_file.exists():
             if process.poll() is not None:
                 raise ServerFailed(f"the server ended with {process.returncode} instead of serving\n{self.log}")
             if time.monotonic() > deadline:
@@ -276,7 +271,7 @@ class ServerProcess:
         self._process = None
         if status != 0:
             raise ServerFailed(f"the server's clean stop ended with {status}\n{self.log}")
-        assert not self._ready_file.exists()
+        assert not self.ready_file.exists()
 
     def kill(self) -> None:
         """Kill the server in whatever state it is; do nothing if it is not running."""

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from twinbus.cli import connection
-from twinbus.cli.entity.show import YesOption, confirm
 from twinbus.cli.output import (
     JsonOption,
+    YesOption,
+    confirm,
     examples,
     format_time,
     plural,
@@ -134,7 +135,7 @@ def close(
     async def use(monitor: NamespaceMonitor) -> None:
         details = await monitor.connection(connection_id)
         held = f"{plural(details.lock_count, 'lock')} and {plural(details.session_count, 'session')}"
-        confirm(f"Close the connection of {printable(details.client)} with {held}?", yes=yes)
+        confirm(f"Close the connection of {printable(details.client)} with {held}?", is_confirmed=yes)
         await monitor.close_connection(connection_id)
         if as_json:
             print_json({"id": connection_id, "closed": True})

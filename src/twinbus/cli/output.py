@@ -34,6 +34,7 @@ _MIN_COLUMN: Final = 4
 _CERTIFICATE_ADVICE: Final = "give the CA certificate of the server with --ca-file FILE, or use its --ready-file"
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 class CommandFailed(Exception):
@@ -93,6 +94,16 @@ def describe_error(error: Exception) -> str:
     if "CERTIFICATE_VERIFY_FAILED" in text and "--ca-file" not in text:
         return f"{text.rstrip('.')}: {_CERTIFICATE_ADVICE}"
     return text
+
+
+def confirm(question: str, *, is_confirmed: bool) -> None:
+    """Ask on the terminal, unless --yes was given. Raise Misuse without a terminal, or CommandFailed after a no."""
+    if is_confirmed:
+        return
+    if not sys.stdin.isatty():
+        raise Misuse(f"{question} There is no terminal to ask: confirm with --yes")
+    if not typer.confirm(question, err=True):
+        raise CommandFailed("nothing was done")
 
 
 # --- JSON -------------------------------------------------------------------------------------------------------------

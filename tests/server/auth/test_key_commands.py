@@ -8,7 +8,6 @@ import json
 import os
 import socket
 import stat
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -33,6 +32,7 @@ from twinbus.server.runtime.data_directory import DataDirectory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 ROOT = "RootManageSharedAccessKey"
 WITHIN_S = 1.0
@@ -156,10 +156,10 @@ def long_poll(server: ServerProcess, key_secret: str) -> int:
 def test_the_ready_file_has_the_new_root_key(server: ServerProcess, data: Path) -> None:
     before = server.key
     run_key_command_ok(data, "rotate", ROOT)
-    ready = json.loads(Path(server.ready_file).read_text())
+    ready = json.loads(server.ready_file.read_text())
     assert ready["connection_string"] == server.connection_string.replace(before, secret(data, ROOT))
     assert ready["admin_connection_string"] == server.admin_connection_string.replace(before, secret(data, ROOT))
-    assert stat.S_IMODE(Path(server.ready_file).stat().st_mode) == 0o600
+    assert stat.S_IMODE(server.ready_file.stat().st_mode) == 0o600
     server.request("GET", "orders", expected=200)  # with the former key
     run_key_command_ok(data, "revoke", ROOT, "--secondary")
     with pytest.raises(AssertionError, match="401"):

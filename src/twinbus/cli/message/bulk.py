@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from twinbus.cli.connection import CaFileOption, ConnectionStringOption, ProfileOption, ReadyFileOption, find_target
-from twinbus.cli.message.arguments import check_numbers, check_one_of, confirm
+from twinbus.cli.message.arguments import check_numbers, check_one_of
 from twinbus.cli.message.browse import StateOption, check_state
 from twinbus.cli.message.entity import DeadLetterOption, EntityArgument, FilterOption, connect, entity_path
 from twinbus.cli.message.progress_line import ProgressLine
-from twinbus.cli.output import CommandFailed, JsonOption, Misuse, plural, print_json, run_command
+from twinbus.cli.output import CommandFailed, JsonOption, Misuse, YesOption, confirm, plural, print_json, run_command
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -66,7 +66,6 @@ AllOption = Annotated[bool, typer.Option("--all", help="All messages.")]
 CountOption = Annotated[
     int | None, typer.Option("--count", "-n", metavar="N", min=1, help="At most this many messages.")
 ]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 def resubmit(  # noqa: PLR0913  # one per option
