@@ -43,8 +43,8 @@ TABLES: Final[dict[str, tuple[str, Mapping[Any, Enum]]]] = {
     ),
     "SASL": (
         """\
-The ends take turns, so they share one state. Mechanisms, challenge and outcome are steps of the server; init and
-response are steps of the client. An illegal step drops the connection.""",
+The two peers take turns, so they share one state. The server sends mechanisms, challenge and outcome; the client sends
+init and response. If a peer takes an illegal step, the engine drops the connection.""",
         states.SASL_TRANSITIONS,
     ),
 }

@@ -51,7 +51,7 @@ class Handler(Protocol):
         """
 
     def on_writable(self) -> None:
-        """Resume sending: the socket accepts data again, or the output that waited for a session window has shrunk."""
+        """Resume sending: the socket accepts data again, or less output waits for the peer's session windows."""
 
 
 HandlerT = TypeVar("HandlerT", bound=Handler)

@@ -1,6 +1,7 @@
 """Durations and sizes as people write them: 30s, 1h30m, 14d, never; 5GB, 256KiB.
 
-Owns both notations, for options and for tables. ISO 8601, the notation of files and of the wire, is also accepted.
+Owns parsing both notations in options, and formatting them in tables. ISO 8601 durations, which entity files and the
+wire protocols use, are also accepted.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class PendingSettlement:
         properties: Mapping[str, object],
         on_settled: Callable[[bool], None],
     ) -> None:
-        """Create a pending settlement; `properties` are set in the messages.
+        """Create a pending settlement; `properties` are set on the messages when they are settled.
 
         `on_settled` is called with True after the commit, or with False after a rollback.
         """

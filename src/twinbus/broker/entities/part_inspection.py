@@ -119,7 +119,7 @@ class ReceivableInspection(PartInspection):
         )
 
     def locks(self, sub_queue: SubQueue, after: int, limit: int) -> list[HeldLock]:
-        """Return up to `limit` locks with sequence numbers above `after`, in their order."""
+        """Return up to `limit` locks with sequence numbers above `after`, in ascending order."""
         fragment = self._part.fragment_of(sub_queue)
         later = (lock for lock in fragment.locks.by_number.values() if lock.sequence > after)
         now_s, now_ms = fragment.clock.monotonic_s(), fragment.clock.wall_ms()
@@ -136,7 +136,7 @@ class ReceivableInspection(PartInspection):
         ]
 
     def sessions(self, after: bytes, limit: int) -> list[HeldSession]:
-        """Return up to `limit` locked sessions with ids above `after`, in their order."""
+        """Return up to `limit` locked sessions with ids above `after`, in ascending order."""
         sessions = self._part.main.sessions
         if sessions is None:
             return []

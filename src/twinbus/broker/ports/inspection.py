@@ -77,11 +77,11 @@ class PartInspection:
         raise NotImplementedError
 
     def locks(self, sub_queue: SubQueue, after: int, limit: int) -> list[HeldLock]:  # noqa: ARG002
-        """Return up to `limit` locks with sequence numbers above `after`, in their order."""
+        """Return up to `limit` locks with sequence numbers above `after`, in ascending order."""
         return []
 
     def sessions(self, after: bytes, limit: int) -> list[HeldSession]:  # noqa: ARG002
-        """Return up to `limit` locked sessions with ids above `after`, in their order."""
+        """Return up to `limit` locked sessions with ids above `after`, in ascending order."""
         return []
 
     def departures(self) -> int:

@@ -124,7 +124,9 @@ def send(  # noqa: PLR0913  # one per option
         )
         async with connect(find_target(connection_string, ready_file, profile, ca_file)) as factory:
             path = entity_path(entity)
-            sending = Sending(factory.create_message_sender(path), path, rate)
+            sender = factory.create_message_sender(path)
+            await sender.open()  # sends that wait for the link together would overtake each other
+            sending = Sending(sender, path, rate)
             try:
                 for _ in range(repeat):
                     reader = MessageSource(body, file or (), lines, json_lines)

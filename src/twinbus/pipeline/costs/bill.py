@@ -113,7 +113,7 @@ def money(amount: Decimal, currency: str = "USD") -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bill:
-    """Bill for a month in one model."""
+    """Bill for a month under one billing model."""
 
     operations: Decimal = ZERO
     base: Decimal = ZERO
@@ -141,7 +141,7 @@ class MonthlyUsage:
         return (self.first_day + dt.timedelta(days=32)).replace(day=1)
 
     def bill(self, tariff: Tariff, model: Model) -> Bill:
-        """Return the bill for the month in one model."""
+        """Return the bill for the month under the given billing model."""
         return Bill(
             operations=operations_cost(tariff, self.charges.for_model(model)),
             base=tariff.base_per_month,

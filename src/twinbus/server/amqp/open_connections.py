@@ -75,7 +75,7 @@ class OpenConnections:
         self.by_number.pop(number, None)
 
     def page(self, after: int, limit: int) -> list[OpenConnection]:
-        """Return up to `limit` connections with numbers above `after`, in their order."""
+        """Return up to `limit` connections with numbers above `after`, in ascending order."""
         numbers = sorted(number for number in self.by_number if number > after)[:limit]
         return [self.by_number[number] for number in numbers]
 

@@ -1,7 +1,7 @@
 """The overview of a namespace, with its alerts.
 
-Owns the sums over all entities, which are kept for a while: collecting them may use a fiftieth of the time at most.
-Owns the conditions of alerts, too.
+Owns the totals over all entities, and the conditions for alerts. The totals are cached, so that the server spends at
+most 2 % of its time collecting them.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class PortDirectory:
         return tuple(spoken for spoken in (main, *others) if spoken not in self._forbidden)
 
     def refusal(self, name: str, spoken: Spoken) -> str:
-        """Return why a port does not serve a protocol, and where to find the protocol."""
+        """Return the text that says why a port does not serve a protocol, and which ports serve it."""
         port = self.ports[name]
         if spoken.protocol is WireProtocol.UNKNOWN:
             return f"port {port} serves {MAIN_PROTOCOLS[name]}, but the client sent {spoken}"

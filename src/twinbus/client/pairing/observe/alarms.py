@@ -228,7 +228,7 @@ class Alarms:
             self._clear(AlarmKind.DEAD_LETTERED, path)
 
     def _raise_dead_lettered(self, path: str, count: int | None) -> None:
-        """Raise the alarm for dead-lettered messages, with their number if it is known."""
+        """Raise the alarm for dead-lettered messages; the text has their count, if it is known."""
         messages = "messages" if count is None else _count_of_messages(count)
         reason = (
             f"{messages} in '{path}/$DeadLetterQueue', each with the reason: fix the cause, then send them again with"

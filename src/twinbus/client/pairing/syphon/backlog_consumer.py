@@ -172,7 +172,10 @@ class BacklogConsumer:
                     await asyncio.wait(list(self._tasks))
 
     def _grant_credit(self) -> None:
-        """Grant credit, unless draining has stopped. Further messages would be released unsent, but still charged."""
+        """Grant credit, unless draining has stopped.
+
+        Messages that arrived after that would be released without being sent, but their receipt would still be charged.
+        """
         if not self._end_reason.done():
             self._link.keep_credit(PREFETCH_WINDOW)
 
