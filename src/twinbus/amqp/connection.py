@@ -227,7 +227,7 @@ class Connection:
         except FrameTooLarge as error:  # raised by one of our own responses
             self._fail(Violation(FRAME_SIZE_TOO_SMALL, str(error)), events)
         else:
-            if not self._is_work_limit_reached:  # only once per read, because it visits all links of a session
+            if not self._is_work_limit_reached:  # only once per read, because this call visits all links of a session
                 self._announce_reopened(events)
             self._hold_rest(data, at, events)
         if self._unauthenticated_input is not None:

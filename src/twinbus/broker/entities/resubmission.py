@@ -4,7 +4,7 @@ Owns: taking messages out of a fragment by their sequence numbers, and storing t
 each message is always in exactly one place. A resubmitted message goes from the dead-letter queue to its queue. A moved
 message becomes a transfer to another entity, which `forwarding` delivers exactly once. A message loses its dead-letter
 properties; its other contents are as they were sent, or as they were edited. It gets a new sequence number, a delivery
-count of 0 and its full time to live. There is no duplicate detection on resubmission, which would reject the message.
+count of 0 and its full time to live. Resubmission skips duplicate detection, which would reject the message.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Resubmission:
     ) -> None:
         """Lock active messages of `source`, pass their records to `store_again`, and delete them in the same batch.
 
-        If one of them does not exist or `store_again` raises an error, all messages stay where they are.
+        If one of the messages does not exist or `store_again` raises an error, all messages stay where they are.
         """
         source.commit_log.check_accepts_sends()
         source.check_loaded()

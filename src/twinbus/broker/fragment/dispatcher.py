@@ -220,7 +220,7 @@ class Dispatcher(LocalDispatcher):
             if redelivery.is_tracking:
                 count = redelivery.deliverable_count(window.ready, count)
                 if not count:
-                    break  # dispatching continues when the note about deliveries is on disk
+                    break  # dispatching continues when `redelivery` has noted a block on disk
             fragment.deliver_to(consumer, window.take(count))
         self._read_ahead()
         if self._drain_callbacks and not window.is_reading:

@@ -57,7 +57,7 @@ class MessageSearch:
         self._read_count = 0
         self._found_bytes = 0
         self._rows: list[SequencedRecord] = []
-        """Messages that were read and not evaluated yet, the next one last."""
+        """Messages that were read and not evaluated yet, in reverse order: the next message to evaluate is the last."""
         self._read_up_to = 0
         """The first sequence number that was not read."""
         self._result = SearchResult(max(criteria.from_sequence, fragment.message_table.first_sequence))
@@ -68,7 +68,7 @@ class MessageSearch:
         self.advance()
 
     def advance(self) -> None:
-        """Begin to read, if the process does not run too many searches; otherwise the limiter calls again."""
+        """Begin to read; if too many searches are running in the process, the limiter calls `advance` again later."""
         if not self._limiter.acquire(self):
             return
         try:

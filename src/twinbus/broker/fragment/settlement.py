@@ -144,7 +144,7 @@ class Settlement(SettlementPort):
         return lost
 
     def _keep_order(self, on_done: OnDone) -> OnDone:
-        """Return a callback that holds back later messages from an exclusive receiver until it is called."""
+        """Return a callback; until the callback is called, an exclusive receiver gets no later messages."""
         redelivery = self._fragment.redelivery
         return redelivery.block_until_returned(on_done) if redelivery.noted_blocks else on_done
 
@@ -159,7 +159,7 @@ class Settlement(SettlementPort):
         return lost
 
     def _track_deferral(self, on_done: OnDone) -> OnDone:
-        """Return a callback that marks a new deferral as pending until it is called."""
+        """Return a callback for a new deferral; until the callback is called, the deferral is pending."""
         self._last_deferral += 1
         number = self._last_deferral
         self._pending_deferrals.add(number)

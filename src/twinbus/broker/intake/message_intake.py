@@ -1,7 +1,7 @@
 """Conversion of messages, as clients send them, to records that can be stored.
 
-Owns the validation of messages and the unpacking of batches. Reads only the header, the annotations and the ids of a
-message, never its body.
+Owns the validation of messages and the unpacking of batches. The intake reads only the header, the annotations and the
+ids of a message, never its body.
 """
 
 from __future__ import annotations

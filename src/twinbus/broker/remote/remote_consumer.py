@@ -61,7 +61,7 @@ class RemoteConsumer:
         self._delivered_tags: list[bytes] = []
         """Delivery tags of the messages delivered since the last grant of credit."""
         self._confirmed_count = 0
-        """Number of these messages that the receiver has confirmed or returned."""
+        """Number of messages in `_delivered_tags` that the receiver has confirmed or returned."""
         if receive_and_delete:
             fragment.returnable[self] = {}
 
