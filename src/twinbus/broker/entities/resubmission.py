@@ -3,7 +3,7 @@
 Owns: taking messages out of a fragment by their sequence numbers, and storing them again in the same batch, so that
 each message is always in exactly one place. A resubmitted message goes from the dead-letter queue to its queue. A moved
 message becomes a transfer to another entity, which `forwarding` delivers exactly once. A message loses its dead-letter
-properties; its other contents are as they were sent, or as they were edited. It gets a new sequence number, a delivery
+properties; its other contents are as they were sent or edited. The message gets a new sequence number, a delivery
 count of 0 and its full time to live. Resubmission skips duplicate detection, which would reject the message.
 """
 
@@ -146,7 +146,7 @@ class Resubmission:
         look_up_records(source, [prefix + pack_sequence(sequence) for sequence in sequences], visit, looked_up)
 
     def _check_growth(self, new_records: list[bytes], old_records: list[bytes]) -> None:
-        """Raise QuotaExceeded if the new records are larger than the old ones, and do not fit into the entity."""
+        """Raise QuotaExceeded if the new records are larger than the old records, and do not fit into the entity."""
         growth = sum([len(record) for record in new_records]) - sum([len(record) for record in old_records])
         if growth > 0:
             self._part.check_quota(growth)

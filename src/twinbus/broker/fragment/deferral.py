@@ -45,7 +45,7 @@ class Deferral:
         session_id: bytes | None = None,
         session_locked_until_ms: int | None = None,
     ) -> None:
-        """Lock or delete deferred messages: all of them, or none if one of them does not exist (MessageNotFound).
+        """Lock or delete deferred messages: all of them, or none if any message does not exist (MessageNotFound).
 
         If `session_id` is given, all messages must belong to that session, and their locks last as long as the lock of
         the session.

@@ -383,7 +383,7 @@ class Fragment(FragmentPort):
         return [(sequence, as_delivered(sequence, record)) for sequence, record in messages]
 
     def _delete_and_deliver(self, consumer: Consumer, messages: list[SequencedRecord]) -> None:
-        """Delete messages, and deliver them when the deletion is on disk, so that each is received at most once."""
+        """Delete messages, and deliver them when the deletion is on disk: each message is received at most once."""
         dispatcher, message_table = self._dispatcher, self.message_table
         sequences = [sequence for sequence, _ in messages]
         self.in_flight.add_deleting(sequences)

@@ -1,9 +1,9 @@
 """Search: reading the messages of a fragment for which a filter is true, with a bounded amount of work.
 
-Owns: one request for a search. It reads the messages in the order of their sequence numbers, a bounded number at once,
-evaluates the filter within the work budget of the turn, and stops when it has found or read enough: the result says
-where the next request continues. Searches beyond the process's limit wait in the order of their requests. This module
-must not know how a request is encoded.
+Owns: one request for a search. A search reads the messages in the order of their sequence numbers, a bounded number at
+once, evaluates the filter within the work budget of the turn, and stops when it has found or read enough messages: the
+result says where the next request continues. Searches beyond the process's limit wait in the order of their requests.
+This module must not know how a request is encoded.
 """
 
 from __future__ import annotations

@@ -71,8 +71,8 @@ SET_BY_BROKER: Final = frozenset(
         DESTINATION_ANNOTATION,
     }
 )
-"""Annotations set by the broker. They are removed from incoming messages, because a client that sends a received
-message again sends them, too."""
+"""Annotations set by the broker. The intake removes these annotations from incoming messages, because a client that
+sends a received message again also sends its annotations."""
 MAX_SCHEDULED_TIME_MS: Final = FOREVER_MS
 _DEFAULT_HEADER: Final = MessageHeader()
 _ID_NAMES: Final = {MESSAGE_ID: "message-id", GROUP_ID: "session id (group-id)"}

@@ -6,8 +6,8 @@ While an entity is claimed, no other receiver can attach; browsing is still poss
 
 The next holder gets the messages that the previous holder had locked, including deferred messages, even if the previous
 holder closed its link itself. Otherwise, the messages of a host that died would stay locked, and the host that takes
-over its work would skip them. These messages are redelivered with a delivery count of at least 1 (`redelivery`),
-because the previous holder may have processed them.
+over the dead host's work would skip these messages. They are redelivered with a delivery count of at least 1
+(`redelivery`), because the previous holder may have processed them.
 """
 
 from __future__ import annotations
