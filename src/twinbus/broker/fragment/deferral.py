@@ -101,7 +101,7 @@ class Deferral:
         fragment.redelivery.ensure_noted(sequences, on_noted)
 
     def _check_unlocked(self, sequences: list[int], *, takes_locks: bool) -> None:
-        """Raise MessageNotFound if another receiver has locked a message, ServerBusy if too many would be locked."""
+        """Raise MessageNotFound if another receiver has locked a message, ServerBusy for too many locked messages."""
         locks, max_locks = self._fragment.deferred_in_flight, self._fragment.policy.max_locks
         locked = [sequence for sequence in sequences if sequence in locks]
         if locked:

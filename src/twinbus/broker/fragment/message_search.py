@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 READ_BATCH_SIZE: Final = 250
 READ_BATCH_BYTES: Final = 262_144
 MAX_READS: Final = 100
-"""Maximum number of reads for one request: numbers of deleted messages take reads, too."""
+"""Maximum number of reads for one request: ranges of deleted messages take reads, too."""
 VIEW_COST: Final = 5
 """Cost of finding the properties of one message, in units of the work budget."""
 

@@ -139,7 +139,7 @@ class SessionDispatcher(LocalDispatcher):
             self._search_log()
 
     def _try_session(self, session_lock: LocalSessionLock) -> None:
-        """Check whether a session has messages; if not, the receiver waits again, ahead of all other receivers."""
+        """Check whether a session has messages; if not, its receiver waits again, ahead of all other receivers."""
         self._tentative[session_lock.consumer] = session_lock
 
         def on_read() -> None:

@@ -72,7 +72,8 @@ class CreditReservation:
         self._is_expired = False
         self._on_drained: Callable[[], None] | None = None
         self._is_final_grant = False
-        """Whether the present grant of credit began after the drain, so that the drain ends with this grant."""
+        """Whether the present grant of credit began after the drain was requested, so that the drain ends with this
+        grant."""
         self._peer.notice_handlers[self._consumer_id] = self
         self._attach()
 
