@@ -337,7 +337,7 @@ class SessionDispatcher(LocalDispatcher):
 
     @property
     def lowest_available(self) -> int:
-        """The sequence number below which no message is available: all are in flight or gone."""
+        """The sequence number below which no message is available: all lower messages are in flight or removed."""
         return self._lowest
 
     def add_messages(self, messages: list[tuple[int, bytes]], size: int) -> None:  # noqa: ARG002

@@ -590,8 +590,8 @@ class Settlement(SettlementPort):
         def on_done(_error: ServiceBusError | None) -> None:
             expiry_index.mark_processed(low_watermark, awaits_commit=awaits_commit)
 
-        # The time index bounds this batch. If the batch were split, the messages of one part would be missing in the
-        # other part, and missing messages count as settled.
+        # The time index limits the size of this batch. `_expire_found` regards messages without a record as settled, so
+        # it must get the records of all messages at once.
         self._read_batch(
             expired, on_done, lambda messages, on_batch_done: self._expire_found(expired, messages, on_batch_done)
         )
