@@ -392,7 +392,7 @@ class Connection:
         session = self._by_remote_channel.get(channel)
         if session is None:
             if channel in self._ended_channels:
-                return None  # the Azure SDK for Python detaches links on a channel it has ended
+                return None  # the Azure SDK for Python detaches links after ending the session
             raise Violation(ILLEGAL_STATE, f"{step.name.lower()} on channel {channel}, where no session has begun")
         next_state = SESSION_TRANSITIONS.get((session.remote_state, step))
         if next_state is None:
