@@ -227,7 +227,7 @@ class Connection:
         except FrameTooLarge as error:  # raised by one of our own responses
             self._fail(Violation(FRAME_SIZE_TOO_SMALL, str(error)), events)
         else:
-            if not self._is_work_limit_reached:  # only once per read, because it visits all links of a session
+            if not self._is_work_limit_reached:  # only once per read, because this call visits all links of a session
                 self._announce_reopened(events)
             self._hold_rest(data, at, events)
         if self._unauthenticated_input is not None:
@@ -392,7 +392,7 @@ class Connection:
         session = self._by_remote_channel.get(channel)
         if session is None:
             if channel in self._ended_channels:
-                return None  # the Azure SDK for Python detaches links on a channel it has ended
+                return None  # the Azure SDK for Python detaches links after ending the session
             raise Violation(ILLEGAL_STATE, f"{step.name.lower()} on channel {channel}, where no session has begun")
         next_state = SESSION_TRANSITIONS.get((session.remote_state, step))
         if next_state is None:

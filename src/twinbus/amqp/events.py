@@ -115,7 +115,7 @@ class LinkDetached(Event):
     closed: bool
     error: Error | None
     lost: list[OutgoingDelivery]
-    """Messages we sent on the link whose outcome will never arrive: the peer may have received them or not."""
+    """Messages that we sent on the link and whose outcome will never arrive; the peer may have received them or not."""
 
 
 @dataclass(slots=True, kw_only=True)

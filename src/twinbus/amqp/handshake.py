@@ -105,7 +105,7 @@ class Handshake:
             self.is_done = True
             connection.receive_header()
             return
-        if not connection.is_client:  # part 2.2: respond to an unsupported header with the supported one
+        if not connection.is_client:  # part 2.2: respond to an unsupported header with a supported header
             connection.write(SASL_HEADER if sasl_is_missing else AMQP_HEADER)
         expected = "SASL" if sasl_is_missing else "AMQP 1.0"
         error = Error(condition=FRAMING_ERROR, description=f"the peer sent {header!r}, not {expected}")

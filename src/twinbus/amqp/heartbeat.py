@@ -104,7 +104,7 @@ class SilenceLimit:
             self.confirmed_s = self._unanswered_heartbeats.pop(0)
 
     def note_progress(self, now: float) -> None:
-        """Note that the peer reads our output, which shows that it is alive while we do not read from it."""
+        """Record that the peer reads our output: the peer is alive, although we do not read its input now."""
         self._progress_s = now
 
     def is_exceeded(self, now: float, last_received: float) -> bool:

@@ -86,7 +86,7 @@ class Link:
         return self.local_state is LinkState.DETACHED
 
     def _next_state(self, step: Step) -> LinkState:
-        """Return the state after `step`. Callers set it only once the frame is queued: an error keeps the old state."""
+        """Return the state after `step`. Callers set the state only after queuing the frame, in case of an error."""
         next_state = LINK_TRANSITIONS.get((self.local_state, step))
         if next_state is None:
             raise LocalError(f"{step.name.lower()} is not allowed on {self!r}")

@@ -2,7 +2,7 @@
 
 A server handles a peer's input in slices and checks the clock between slices; the remaining input is held until the
 peer's next turn. So a peer that sends without pause, or whose frames are expensive, cannot starve the other peers on
-the event loop. A server stops reading from a peer that makes it hold too much: output that the socket does not accept,
+the event loop. A server stops reading from a peer for which it holds too much: output that the socket does not accept,
 messages that the handler has not answered, or held input. A client reads everything at once and never pauses: if both
 ends paused, each could wait for the other to read.
 

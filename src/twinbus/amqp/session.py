@@ -291,7 +291,7 @@ class Session:
         return batch
 
     def _request_refresh(self) -> None:
-        # Defer the flow until output is sent: until then the peer cannot see it, and the old window applies.
+        # Send the flow together with the next output: the peer would not see it earlier, and the old window applies.
         if self._incoming_left < 0:
             raise SessionViolation(
                 WINDOW_VIOLATION, f"more than {self.limits.incoming_window} transfers without waiting for a flow"

@@ -87,7 +87,7 @@ class Limits:
     """Maximum number of elements in one performative.
 
     This limit is lower than `max_items`, because an element of one byte becomes an object of 70 bytes, and some
-    performatives are kept.
+    performatives are kept in memory.
     """
     max_name_bytes: int = 4_096
     """Maximum length of a link's name, which is kept as long as the link exists."""

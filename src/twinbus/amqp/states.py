@@ -1,9 +1,9 @@
 """State tables of the protocol: connections, sessions, links and the SASL exchange.
 
 AMQP is symmetric, and the state of each end depends only on the frames that this end has sent. So there is one table
-per kind of object, and each object has two states in it: one for the local end and one for the peer. The twelve
-connection states of the specification are pairs of these states. A step that is not in the table is illegal: if the
-peer takes it, the engine responds with an error; if our own program takes it, the engine raises LocalError.
+per kind of object, and each object has two states from its table: one for the local end and one for the peer. The
+twelve connection states of the specification are pairs of these states. A step that is not in the table is illegal: if
+the peer takes such a step, the engine responds with an error; if our own program does, the engine raises LocalError.
 
 One rule involves both ends and is not in the tables: after we have sent close, end or detach, all frames from the peer
 are dropped until its own close, end or detach arrives.
@@ -123,7 +123,7 @@ class SaslStep(Enum):
 
 
 class SaslState(Enum):
-    """State of a SASL exchange. The two ends take turns, so they share one state."""
+    """State of a SASL exchange. Server and client take turns, so they share one state."""
 
     AWAITING_MECHANISMS = auto()
     AWAITING_INIT = auto()

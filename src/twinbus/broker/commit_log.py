@@ -7,9 +7,9 @@ change belong to the fragments.
     commit_log.add(fragment, size, on_applied, on_done)      # at the end of a turn, all its changes become one commit
 
 `on_applied` is called when the changes are on disk, and updates the visible state of the fragment. `on_done` notifies
-the caller: without an error after `on_applied`, or with an error. There are two callbacks because a store may take too
-long to respond. In that case the caller gets StoreUnavailable, and `on_applied` is still called if the store responds
-later.
+the caller, either without an error (after `on_applied`) or with an error. There are two callbacks because a store may
+take too long to respond. In that case `on_done` gets StoreUnavailable, and `on_applied` is still called if the store
+responds later.
 """
 
 from __future__ import annotations

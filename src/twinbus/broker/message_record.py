@@ -313,7 +313,7 @@ def annotation_pairs_of(fields: RecordFields) -> list[tuple[object, object, byte
 
 
 def with_original_sequence(fields: RecordFields, sequence: int) -> RecordFields:
-    """Return the fields with `sequence` as the enqueued sequence number, unless the message already has one."""
+    """Return the fields with `sequence` as the enqueued sequence number, unless this number is already set."""
     if any(key == ENQUEUED_SEQUENCE_NUMBER for key, _, _ in annotation_pairs_of(fields)):
         return fields
     annotation = encode_annotations({ENQUEUED_SEQUENCE_NUMBER: sequence})

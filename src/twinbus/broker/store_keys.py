@@ -1,7 +1,7 @@
 """The keys of a fragment's records in its store.
 
-A key starts with the entity id and the fragment number, so that the records of an entity are one range of keys, and so
-are the records of a fragment. The area, the kind of record and the sort key for that kind follow:
+A key starts with the entity id and the fragment number, so that all records of an entity form one range of keys, as do
+all records of a fragment. The area, the kind of record and the sort key for that kind follow:
 
     LOG     ACTIVE, DEFERRED, SCHEDULED    sequence number                 messages
             SHARED_BODY                    body number                     bare messages shared by several records

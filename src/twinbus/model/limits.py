@@ -16,8 +16,8 @@ SUBSCRIPTION_NAME_MAX_CHARACTERS: Final = 50
 USER_METADATA_MAX_CHARACTERS: Final = 1024
 DUPLICATE_WINDOW_MIN_MS: Final = 20_000
 EMULATOR_WINDOW_MIN_MS: Final = 5_000
-"""Shortest duplicate detection window in Microsoft's emulator, whose configuration file may set less than Service Bus
-allows."""
+"""Shortest duplicate detection window in Microsoft's emulator, whose configuration file may set shorter windows than
+Service Bus allows."""
 DUPLICATE_WINDOW_MAX_MS: Final = 604_800_000
 AUTO_DELETE_MIN_MS: Final = 300_000
 

@@ -347,7 +347,7 @@ class BrokeredMessage:
 
     @property
     def expires_at_utc(self) -> dt.datetime:
-        """Time when the message expires; `datetime.max` if it never does."""
+        """Time when the message expires; `datetime.max` if the message never expires."""
         enqueued = self.enqueued_time_utc
         try:
             return enqueued + (self.time_to_live or dt.timedelta.max)

@@ -59,9 +59,9 @@ ROWS_MAX: Final = 10_000
 BEGIN: Final = "begin"
 """Mark of the minute in which a process started."""
 END: Final = "end"
-"""Mark of the minute in which a process stopped cleanly, with all usage counted. If the last row of a process run (its
-life) has no such mark, the process is still running or was killed. A kill loses the usage of the last second; a power
-cut loses the usage of the last minute."""
+"""Mark of the minute in which a process stopped cleanly, after counting all its usage. If the last row of a process run
+(its life) has no such mark, the process is still running or was killed. A kill loses the usage of the last second; a
+power cut loses the usage of the last minute."""
 LOST: Final = "lost"
 """Mark of the first minute after a time in which rows could not be written."""
 

@@ -42,8 +42,8 @@ _BUSY_TIMEOUT_S: Final = 1.0
 """Time to wait while another program, such as an SQLite tool, locks the file."""
 
 # Use a rollback journal, not a write-ahead log: changes are rare, a copy of the single file is complete, and after a
-# failed sync the next start rolls back. Use EXTRA, because FULL does not sync the removal of the journal: a journal
-# that reappears after a power cut would undo a change that was confirmed.
+# failed sync the next start rolls back. Set `synchronous` to EXTRA, because FULL does not sync the removal of the
+# journal: a journal that reappears after a power cut would undo a change that was confirmed.
 _SCHEMA: Final = """
     PRAGMA journal_mode = DELETE;
     PRAGMA synchronous = EXTRA;

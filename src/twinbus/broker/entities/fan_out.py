@@ -189,7 +189,7 @@ class TopicFragment(Fragment):
         message_table.next_sequence = first + len(records)
         publication = Publication(records, first, size, on_done, on_applied, on_batched)
         allowance = max(MIN_UNITS, work_budget.remaining)
-        remaining = 0  # a refused send counts as having used its whole allowance
+        remaining = 0  # a refused send counts as having used its whole share of the budget
         try:
             remaining = self._evaluate(publication, allowance)
         finally:

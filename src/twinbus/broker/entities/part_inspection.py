@@ -1,7 +1,8 @@
 """Inspections of parts in stores of this process: their figures, locks and sessions.
 
-Owns the reading of these from the areas of a part. Totals come from the sequence numbers on disk, so that they survive
-a crash: a fragment numbers its messages without gaps, and its counters say how many of them still exist.
+Owns: reading the figures, locks and sessions from the areas of a part. Totals come from the sequence numbers on disk,
+so that the totals survive a crash: a fragment numbers its messages without gaps, and its counters say how many of the
+messages still exist.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ class TopicInspection(PartInspection):
 class ReceivableInspection(PartInspection):
     """The inspection of a part of a queue or subscription.
 
-    Most entities do not change between two inspections: the counters of a fragment are replaced by every commit, so the
-    same objects mean the same figures.
+    Most entities do not change between two inspections, so figures are computed again only if the counters changed.
+    Every commit replaces the `MessageCounters` object of a fragment: the same object means the same figures.
     """
 
     def __init__(self, part: ReceivablePart) -> None:
@@ -149,7 +150,7 @@ class ReceivableInspection(PartInspection):
     def departures(self) -> int:
         """Return a number that changes whenever an active message leaves; -1 if there are none.
 
-        Arrivals change both terms equally.
+        An arriving message increments both the next sequence number and the number of active messages.
         """
         counters = self._part.main.message_table.committed
         return counters.next_sequence - counters.active_count if counters.active_count else -1

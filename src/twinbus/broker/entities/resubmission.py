@@ -3,8 +3,8 @@
 Owns: taking messages out of a fragment by their sequence numbers, and storing them again in the same batch, so that
 each message is always in exactly one place. A resubmitted message goes from the dead-letter queue to its queue. A moved
 message becomes a transfer to another entity, which `forwarding` delivers exactly once. A message loses its dead-letter
-properties; its other contents are as they were sent, or as they were edited. It gets a new sequence number, a delivery
-count of 0 and its full time to live. There is no duplicate detection on resubmission, which would reject the message.
+properties; its other contents are as they were sent or edited. The message gets a new sequence number, a delivery
+count of 0 and its full time to live. Resubmission skips duplicate detection, which would reject the message.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Resubmission:
     ) -> None:
         """Lock active messages of `source`, pass their records to `store_again`, and delete them in the same batch.
 
-        If one of them does not exist or `store_again` raises an error, all messages stay where they are.
+        If one of the messages does not exist or `store_again` raises an error, all messages stay where they are.
         """
         source.commit_log.check_accepts_sends()
         source.check_loaded()
@@ -146,7 +146,7 @@ class Resubmission:
         look_up_records(source, [prefix + pack_sequence(sequence) for sequence in sequences], visit, looked_up)
 
     def _check_growth(self, new_records: list[bytes], old_records: list[bytes]) -> None:
-        """Raise QuotaExceeded if the new records are larger than the old ones, and do not fit into the entity."""
+        """Raise QuotaExceeded if the new records are larger than the old records, and do not fit into the entity."""
         growth = sum([len(record) for record in new_records]) - sum([len(record) for record in old_records])
         if growth > 0:
             self._part.check_quota(growth)

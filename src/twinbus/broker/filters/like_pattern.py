@@ -100,7 +100,7 @@ _POSITIONS: Final = _PositionsCache()
 
 
 class Segment:
-    """Part of a pattern between two %: literal characters and `_` wildcards."""
+    """Part of a pattern before, between or after the % characters: literal characters and `_` wildcards."""
 
     __slots__ = (
         "_characters",
@@ -119,7 +119,7 @@ class Segment:
         self.size = len(characters)
         literal_positions = [position for position, character in enumerate(characters) if character is not None]
         self._leading_wildcards = literal_positions[0] if literal_positions else 0
-        """Wildcards before the core; `_trailing_wildcards` are those after it."""
+        """Number of wildcards before the core; `_trailing_wildcards` is the number of wildcards after the core."""
         self._trailing_wildcards = self.size - 1 - literal_positions[-1] if literal_positions else self.size
         core = characters[self._leading_wildcards : self.size - self._trailing_wildcards]
         literals = [character for character in core if character is not None]

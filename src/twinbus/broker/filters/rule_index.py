@@ -26,9 +26,11 @@ if TYPE_CHECKING:
 Key = TypeVar("Key", bound="Hashable")
 """Key by which the owner of the index identifies a rule."""
 _MAX_SCANNED_PROPERTIES: Final = 32
-"""Largest number of indexed properties for which reading each one is cheaper than listing the message's properties."""
+"""Up to this number of indexed properties, reading each indexed property is cheaper than listing the message's
+properties."""
 PAIR_BITS: Final = 1
-"""Shift from scanned properties to cost units: scanning two properties of a message costs about one unit."""
+"""Right shift that converts a number of scanned properties to cost units: scanning two properties costs about one
+unit."""
 MATCH_COST: Final = 1
 """Cost of a match without evaluation: adding the match and writing the copy take about one unit."""
 

@@ -41,7 +41,7 @@ class SystemProperty(NamedTuple):
     """Names, location and constraints of one system property."""
 
     names: tuple[str, ...]
-    """Accepted names, case-insensitive; the first one appears in error texts."""
+    """Accepted names, case-insensitive; the first name appears in error texts."""
     location: PropertyLocation
     field: int = 0
     """Field number in the properties section, for FIELD and ID."""
@@ -99,5 +99,5 @@ def property_number(name: str) -> int:
 
 
 def property_names(*, settable_only: bool = False) -> str:
-    """Return the names of all system properties, or of those an action may set, as a list for error texts."""
+    """Return the names of system properties (all, or only those that an action may set) as a list for error texts."""
     return ", ".join(entry.names[0] for entry in SYSTEM_PROPERTIES if entry.is_settable or not settable_only)

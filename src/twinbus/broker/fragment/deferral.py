@@ -45,7 +45,7 @@ class Deferral:
         session_id: bytes | None = None,
         session_locked_until_ms: int | None = None,
     ) -> None:
-        """Lock or delete deferred messages: all of them, or none if one of them does not exist (MessageNotFound).
+        """Lock or delete deferred messages: all of them, or none if any message does not exist (MessageNotFound).
 
         If `session_id` is given, all messages must belong to that session, and their locks last as long as the lock of
         the session.
@@ -101,7 +101,7 @@ class Deferral:
         fragment.redelivery.ensure_noted(sequences, on_noted)
 
     def _check_unlocked(self, sequences: list[int], *, takes_locks: bool) -> None:
-        """Raise MessageNotFound if another receiver has locked a message, ServerBusy if too many would be locked."""
+        """Raise MessageNotFound if another receiver has locked a message, ServerBusy for too many locked messages."""
         locks, max_locks = self._fragment.deferred_in_flight, self._fragment.policy.max_locks
         locked = [sequence for sequence in sequences if sequence in locks]
         if locked:

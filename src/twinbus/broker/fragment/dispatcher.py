@@ -35,7 +35,7 @@ class LocalDispatcher(DispatcherPort):
 
     @property
     def lowest_available(self) -> int:
-        """The sequence number below which no message is available: all are in flight or gone."""
+        """The sequence number below which no message is available: all lower messages are in flight or removed."""
         raise NotImplementedError
 
     def add_messages(self, messages: list[tuple[int, bytes]], size: int) -> None:
@@ -157,7 +157,7 @@ class Dispatcher(LocalDispatcher):
 
     @property
     def lowest_available(self) -> int:
-        """The sequence number below which no message is available: all are in flight or gone."""
+        """The sequence number below which no message is available: all lower messages are in flight or removed."""
         skipped = None if self._withheld_values is None else self._withheld_values.lowest_skipped
         return self.window.lowest_available if skipped is None else min(skipped, self.window.lowest_available)
 
@@ -220,7 +220,7 @@ class Dispatcher(LocalDispatcher):
             if redelivery.is_tracking:
                 count = redelivery.deliverable_count(window.ready, count)
                 if not count:
-                    break  # dispatching continues when the note about deliveries is on disk
+                    break  # dispatching continues when `redelivery` has noted a block on disk
             fragment.deliver_to(consumer, window.take(count))
         self._read_ahead()
         if self._drain_callbacks and not window.is_reading:

@@ -1,4 +1,4 @@
-"""Duplicate detection: a message whose id was already sent within the entity's window is accepted but not stored.
+"""Duplicate detection: a message is accepted but not stored if its id was already sent in the detection window.
 
 Owns: the stored message ids. Ids are stored in two generations, each about as long as the window. An id is looked up in
 both generations; when all ids in a generation are older than the window, one range deletion removes the generation,
@@ -169,7 +169,7 @@ class DuplicateDetection:
                 self._recently_stored_ids.update(new_ids)
 
         def on_stored(error: ServiceBusError | None) -> None:
-            # After such an error, the ids will never be in a batch.
+            # If an error occurs before `put_ids` is called, the ids will never be in a batch.
             if error is not None and not is_batched and incarnation == fragment.incarnation:
                 for duplicate_id in new_ids:
                     uncommitted_ids.pop(duplicate_id, None)

@@ -227,7 +227,7 @@ class Forwarder:
     def _wait_for_locks(self) -> None:
         """Wait until no receiver holds a message.
 
-        If a message were requeued after a later one was forwarded, the destination would ignore the requeued message.
+        If a message were requeued after a later message was forwarded, the destination would ignore the requeued one.
         """
         self._timer = None
         if self._fragment.in_flight.locks:

@@ -150,12 +150,12 @@ class Fragment(FragmentPort):
         self.forwarder: Forwarder | None = None
         """The forwarder to another entity, which is then the only consumer, or None."""
         self.check_quota: Callable[[int], None] = _no_quota
-        """A check, set by the entity's part, that raises QuotaExceeded if a number of bytes does not fit."""
+        """A check, set by the entity's part, that raises QuotaExceeded if so many bytes do not fit into the entity."""
         self.browse_cursors: dict[BrowseCursor, None] = {}
         self.returnable: dict[Consumer, dict[int, bytes]] = {}
-        """Messages deleted for each consumer that may still return them, by sequence number."""
+        """For each consumer that may return messages: the messages deleted for the consumer, by sequence number."""
         self._uncertain_sequences: set[int] = set()
-        """Messages being deleted for receivers or restored: their deletion or return is not on disk yet."""
+        """Sequence numbers of messages whose deletion for a receiver, or whose restoration, is not on disk yet."""
         self._token_source = token_source
         self._closed_error: ServiceBusError | None = None
         """The error for all operations after the entity was deleted, or None."""
@@ -230,7 +230,7 @@ class Fragment(FragmentPort):
     def run_in_order(self, call: Callable[[], None], on_error: OnDone, size: int) -> None:  # noqa: ARG002
         """Run a call when all earlier sends are in a batch: at once, unless a topic is still evaluating a send.
 
-        If the call cannot run, `on_error` gets the error. `size` is the number of waiting bytes.
+        If the call cannot run, `on_error` gets the error. `size` is the size of the messages to be sent, in bytes.
         """
         call()
 
@@ -378,12 +378,12 @@ class Fragment(FragmentPort):
         assert delivered_count == len(deliveries)
 
     def _with_delivery_counts(self, messages: list[SequencedRecord]) -> list[SequencedRecord]:
-        """Return the messages with a delivery count of at least 1 where they may have been delivered before."""
+        """Return the messages; messages that may have been delivered before get a delivery count of at least 1."""
         as_delivered = self.redelivery.as_delivered
         return [(sequence, as_delivered(sequence, record)) for sequence, record in messages]
 
     def _delete_and_deliver(self, consumer: Consumer, messages: list[SequencedRecord]) -> None:
-        """Delete messages, and deliver them when the deletion is on disk, so that each is received at most once."""
+        """Delete messages, and deliver them when the deletion is on disk: each message is received at most once."""
         dispatcher, message_table = self._dispatcher, self.message_table
         sequences = [sequence for sequence, _ in messages]
         self.in_flight.add_deleting(sequences)

@@ -69,7 +69,8 @@ class InFlight:
         self._highest = 0
 
     def _compact(self) -> None:
-        if len(self._heap) > 2 * len(self.locks) + _HEAP_SLACK:  # a long lock keeps later entries in the heap
+        # Removed messages stay in the heap as long as a lower message is in flight.
+        if len(self._heap) > 2 * len(self.locks) + _HEAP_SLACK:
             self._heap = sorted(self.locks)
 
     def _push(self, sequences: list[int]) -> None:

@@ -243,7 +243,7 @@ class MessageBrowser(MessageBrowserPort):
             pending_count -= 1
             all_rows.extend(rows)
             if rows and (len(rows) == count or sum([len(record) for _, record in rows]) > max_bytes):
-                last_sequences.append(sequence_of_key(rows[-1][0]))  # more rows of this kind may follow
+                last_sequences.append(sequence_of_key(rows[-1][0]))  # more messages in this state may follow
             if not pending_count:
                 last_sequence = min(last_sequences, default=committed.next_sequence)
                 messages.extend(_merge_rows(all_rows, last_sequence, count, max_bytes, fragment.redelivery))
@@ -291,7 +291,7 @@ class MessageBrowser(MessageBrowserPort):
         enqueued_ms: int,
         on_result: Callable[[int | ServiceBusError], None],
     ) -> None:
-        """Search messages of one kind by bisection: the result is in `sequence_range`, or is `best_sequence`.
+        """Search messages in one state by bisection: the result is in `sequence_range`, or is `best_sequence`.
 
         Bisection works because enqueued times never decrease.
         """
@@ -405,7 +405,11 @@ class MessageBrowser(MessageBrowserPort):
 def _merge_rows(
     rows: list[Row], last_sequence: int, count: int, max_bytes: int, redelivery: RedeliveryTracker
 ) -> list[bytes]:
-    """Return the first messages by sequence number, up to the last number that was read for every kind."""
+    """Return up to `count` messages in ascending order of sequence number; ignore rows above `last_sequence`.
+
+    The reads of active, deferred and scheduled messages may stop at different sequence numbers. Up to `last_sequence`,
+    the lowest of these numbers, no message is missing.
+    """
     messages: list[bytes] = []
     size = 0
     for sequence, record in sorted({sequence_of_key(key): record for key, record in rows}.items()):

@@ -1,9 +1,9 @@
 """Search: reading the messages of a fragment for which a filter is true, with a bounded amount of work.
 
-Owns: one request for a search. It reads the messages in the order of their sequence numbers, a bounded number at once,
-evaluates the filter within the work budget of the turn, and stops when it has found or read enough: the result says
-where the next request continues. Searches beyond the process's limit wait in the order of their requests. This module
-must not know how a request is encoded.
+Owns: one request for a search. A search reads the messages in the order of their sequence numbers, a bounded number at
+once, evaluates the filter within the work budget of the turn, and stops when it has found or read enough messages: the
+result says where the next request continues. Searches beyond the process's limit wait in the order of their requests.
+This module must not know how a request is encoded.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 READ_BATCH_SIZE: Final = 250
 READ_BATCH_BYTES: Final = 262_144
 MAX_READS: Final = 100
-"""Maximum number of reads for one request: numbers of deleted messages take reads, too."""
+"""Maximum number of reads for one request: ranges of deleted messages take reads, too."""
 VIEW_COST: Final = 5
 """Cost of finding the properties of one message, in units of the work budget."""
 
@@ -57,7 +57,7 @@ class MessageSearch:
         self._read_count = 0
         self._found_bytes = 0
         self._rows: list[SequencedRecord] = []
-        """Messages that were read and not evaluated yet, the next one last."""
+        """Messages that were read and not evaluated yet, in reverse order: the next message to evaluate is the last."""
         self._read_up_to = 0
         """The first sequence number that was not read."""
         self._result = SearchResult(max(criteria.from_sequence, fragment.message_table.first_sequence))
@@ -68,7 +68,7 @@ class MessageSearch:
         self.advance()
 
     def advance(self) -> None:
-        """Begin to read, if the process does not run too many searches; otherwise the limiter calls again."""
+        """Begin to read; if too many searches are running in the process, the limiter calls `advance` again later."""
         if not self._limiter.acquire(self):
             return
         try:

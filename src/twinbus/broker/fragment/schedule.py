@@ -154,7 +154,7 @@ class Schedule:
                 raise not_scheduled_error(sequence)
 
     def cancel(self, sequences: list[int], on_done: OnDone) -> None:
-        """Cancel scheduled messages: all of them, or none if one of them is not scheduled (MessageNotFound)."""
+        """Cancel scheduled messages: all of them, or none if any message is not scheduled (MessageNotFound)."""
         fragment = self._fragment
         self._check_not_changing(sequences)
         self._changing.update(sequences)

@@ -101,7 +101,7 @@ class SessionDispatcher(LocalDispatcher):
         session_lock = self._tentative.get(consumer)
         if session_lock is not None:
             self._release(session_lock)
-            if session_lock.session_id in self._free_sessions:  # the session becomes the next one again
+            if session_lock.session_id in self._free_sessions:  # the session is again the first to be assigned
                 self._free_sessions.move_to_end(session_lock.session_id, last=False)
             self._assign_sessions()  # another receiver may get the session
             return True
@@ -139,7 +139,7 @@ class SessionDispatcher(LocalDispatcher):
             self._search_log()
 
     def _try_session(self, session_lock: LocalSessionLock) -> None:
-        """Check whether a session has messages; if not, the receiver waits again, ahead of all other receivers."""
+        """Check whether a session has messages; if not, its receiver waits again, ahead of all other receivers."""
         self._tentative[session_lock.consumer] = session_lock
 
         def on_read() -> None:
@@ -337,7 +337,7 @@ class SessionDispatcher(LocalDispatcher):
 
     @property
     def lowest_available(self) -> int:
-        """The sequence number below which no message is available: all are in flight or gone."""
+        """The sequence number below which no message is available: all lower messages are in flight or removed."""
         return self._lowest
 
     def add_messages(self, messages: list[tuple[int, bytes]], size: int) -> None:  # noqa: ARG002
@@ -362,7 +362,8 @@ class SessionDispatcher(LocalDispatcher):
         self._lowest = min(self._lowest, sequence)
         session_lock = self.session_locks.get(session)
         if session_lock is None:
-            self._free_sessions.setdefault(session)  # no limit: there is at most one such session per receiver
+            # MAX_FREE_SESSIONS does not apply: each receiver that released its session adds at most one session.
+            self._free_sessions.setdefault(session)
         else:
             session_lock.requeue(sequence, record)
             self._to_serve[session_lock] = None
@@ -434,7 +435,7 @@ class SessionDispatcher(LocalDispatcher):
             if fragment.redelivery.is_tracking:
                 count = fragment.redelivery.deliverable_count(session_lock.ready, count)
                 if not count:
-                    self._blocked[session_lock] = None  # continues when the note about deliveries is on disk
+                    self._blocked[session_lock] = None  # continues when `redelivery` has noted a block on disk
                     break
             fragment.deliver_to(consumer, session_lock.take(count), session_lock.locked_until_ms)
         if session_lock.needs_read:

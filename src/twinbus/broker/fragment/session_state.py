@@ -30,7 +30,8 @@ _UPDATED: Final = Struct(">Q")
 _SESSION_ID_SIZE_BYTES: Final = 2
 """The length field before a session id in keys."""
 MAX_PAGES: Final = 1_000
-"""The maximum number of remembered pages of the listing, so that the next page is found without counting."""
+"""The maximum number of pages of the listing whose starts are remembered, so that a page is found without counting the
+sessions before it."""
 SCAN_BATCH_SIZE: Final = 200
 
 
@@ -108,7 +109,7 @@ class SessionStates:
             self._read_size(session_id)
 
     def _read_size(self, session_id: bytes) -> None:
-        """Read the size of a state, then apply the changes that wait for it, in order."""
+        """Read the size of a state, then apply the changes that wait for the size, in order."""
         key, incarnation = self._state_prefix + pack_session_id(session_id), self._fragment.incarnation
 
         def on_read(values: list[bytes | None] | StoreError) -> None:
@@ -193,7 +194,7 @@ class SessionStates:
     # --- listing sessions ---------------------------------------------------------------------------------------------
 
     def list_all(self, skip: int, top: int, on_result: Callable[[list[bytes] | ServiceBusError], None]) -> None:
-        """List up to `top` sessions that have active messages or a state, after the first `skip`."""
+        """List up to `top` sessions that have active messages or a state; skip the first `skip` sessions."""
         self._check_available()
         start_count = max((count for count in self._page_starts if count <= skip), default=0)
         session_ids: list[bytes] = []
@@ -249,7 +250,7 @@ class SessionStates:
     def list_updated(
         self, since_ms: int, skip: int, top: int, on_result: Callable[[list[bytes] | ServiceBusError], None]
     ) -> None:
-        """List up to `top` sessions whose state was set after `since_ms`, after the first `skip`."""
+        """List up to `top` sessions whose state was set after `since_ms`; skip the first `skip` sessions."""
         self._check_available()
         session_ids: list[bytes] = []
         updated_count = 0

@@ -144,7 +144,7 @@ class Settlement(SettlementPort):
         return lost
 
     def _keep_order(self, on_done: OnDone) -> OnDone:
-        """Return a callback that holds back later messages from an exclusive receiver until it is called."""
+        """Return a callback; until the callback is called, an exclusive receiver gets no later messages."""
         redelivery = self._fragment.redelivery
         return redelivery.block_until_returned(on_done) if redelivery.noted_blocks else on_done
 
@@ -159,7 +159,7 @@ class Settlement(SettlementPort):
         return lost
 
     def _track_deferral(self, on_done: OnDone) -> OnDone:
-        """Return a callback that marks a new deferral as pending until it is called."""
+        """Return a callback for a new deferral; until the callback is called, the deferral is pending."""
         self._last_deferral += 1
         number = self._last_deferral
         self._pending_deferrals.add(number)
@@ -590,8 +590,8 @@ class Settlement(SettlementPort):
         def on_done(_error: ServiceBusError | None) -> None:
             expiry_index.mark_processed(low_watermark, awaits_commit=awaits_commit)
 
-        # The time index bounds this batch. If the batch were split, the messages of one part would be missing in the
-        # other part, and missing messages count as settled.
+        # The time index limits the size of this batch. `_expire_found` regards messages without a record as settled, so
+        # it must get the records of all messages at once.
         self._read_batch(
             expired, on_done, lambda messages, on_batch_done: self._expire_found(expired, messages, on_batch_done)
         )

@@ -1,7 +1,7 @@
 """A time index: rows on disk that say when messages expire or become due.
 
-Owns: the rows of one kind, each a wall-clock time and a sequence number, and the position of the next scan. The
-callback `on_due` processes messages whose time has come.
+Owns: the rows of one index (expiry times or due times), each a wall-clock time and a sequence number, and the position
+of the next scan. The callback `on_due` processes messages whose time has come.
 
 Rows are scanned in the order of their times, a bounded number at once. A scan never starts below `low_watermark`: all
 rows below it are deleted, and scanning deleted rows takes as long as scanning existing rows. Messages that are settled
@@ -40,7 +40,7 @@ _ROW_BYTES: Final = 64
 
 
 class TimeIndex:
-    """The time rows of one kind in one fragment."""
+    """One time index of a fragment: expiry times of messages, or due times of scheduled messages."""
 
     def __init__(
         self,
@@ -213,9 +213,10 @@ class TimeIndex:
             self._unremembered_from_ms = self._first_added[0]  # the scan missed rows added meanwhile
 
     def mark_processed(self, low_watermark: tuple[int, int], *, awaits_commit: bool = False) -> None:
-        """Continue after due entries were processed: there are no rows below `low_watermark`.
+        """Schedule the next scan, because `on_due` has processed the due entries.
 
-        If `awaits_commit`, the next scan waits for a commit that makes the next entries visible.
+        No rows below `low_watermark` are left, so the next scan starts there. If `awaits_commit`, the next scan waits
+        for a commit that makes further entries visible.
         """
         self._is_processing = False
         self.low_watermark = min(max(self.low_watermark, low_watermark), self._first_added)

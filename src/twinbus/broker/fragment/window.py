@@ -154,7 +154,7 @@ class Window:
 
     @property
     def lowest_available(self) -> int:
-        """The sequence number below which no message is available: all are in flight or gone."""
+        """The sequence number below which no message is available: all lower messages are in flight or removed."""
         return min(self.ready[0][0], self.next_read) if self.ready else self.next_read
 
     def extend(self, messages: list[tuple[int, bytes]], size: int) -> None:

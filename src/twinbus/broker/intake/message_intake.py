@@ -1,7 +1,7 @@
 """Conversion of messages, as clients send them, to records that can be stored.
 
-Owns the validation of messages and the unpacking of batches. Reads only the header, the annotations and the ids of a
-message, never its body.
+Owns the validation of messages and the unpacking of batches. The intake reads only the header, the annotations and the
+ids of a message, never its body.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ SET_BY_BROKER: Final = frozenset(
         DESTINATION_ANNOTATION,
     }
 )
-"""Annotations set by the broker. They are removed from incoming messages, because a client that sends a received
-message again sends them, too."""
+"""Annotations set by the broker. The intake removes these annotations from incoming messages, because a client that
+sends a received message again also sends its annotations."""
 MAX_SCHEDULED_TIME_MS: Final = FOREVER_MS
 _DEFAULT_HEADER: Final = MessageHeader()
 _ID_NAMES: Final = {MESSAGE_ID: "message-id", GROUP_ID: "session id (group-id)"}

@@ -260,7 +260,7 @@ class _MultiKeyBatch:
         self._on_done(self._refusal_error(fragment_number, error))
 
     def _refusal_error(self, fragment_number: int, error: ServiceBusError) -> ServiceBusError:
-        """Return the error for a batch of which no portion was sent to a fragment."""
+        """Return the error for a batch of which no portion was sent to any fragment."""
         return self._sender_error(fragment_number, error.copy_with(may_have_happened=False))
 
     def _store(self) -> None:

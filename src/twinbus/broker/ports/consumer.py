@@ -40,8 +40,7 @@ class Consumer(Protocol):
     def deliver(self, deliveries: list[Delivery]) -> int:
         """Accept messages from the first one on, and return the number of accepted messages.
 
-        If the consumer's credit has shrunk meanwhile, the consumer may accept fewer messages than it reserved credit
-        for.
+        The consumer may accept fewer messages than its reserved credit, if its credit has shrunk since the reservation.
         """
 
     def request_messages(self) -> None:

@@ -6,8 +6,8 @@ While an entity is claimed, no other receiver can attach; browsing is still poss
 
 The next holder gets the messages that the previous holder had locked, including deferred messages, even if the previous
 holder closed its link itself. Otherwise, the messages of a host that died would stay locked, and the host that takes
-over its work would skip them. These messages are redelivered with a delivery count of at least 1 (`redelivery`),
-because the previous holder may have processed them.
+over the dead host's work would skip these messages. They are redelivered with a delivery count of at least 1
+(`redelivery`), because the previous holder may have processed them.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class ExclusiveReceiver:
         """Raise EntityClaimed if the entity cannot be claimed with this epoch.
 
         `has_other_receivers` means that non-exclusive receivers are attached. With `only_if_free`, no holder is
-        displaced: a host that fell silent must not use its higher epoch to take the entity back from the host that
-        took over its work.
+        displaced: a host that stopped responding must not use its higher epoch to take the entity back from the host
+        that took over its work.
         """
         if self.holder is not None and only_if_free:
             raise EntityClaimed(f"'{path}' is not free: it is claimed by a receiver (epoch {self.epoch})")
@@ -74,7 +74,7 @@ class ExclusiveReceiver:
                 self._locks[fragment] = locks
 
     def release(self, consumer: Consumer) -> None:
-        """End the claim of a consumer that has detached, if it is the holder."""
+        """End the claim of a consumer that has detached, if the consumer is the holder."""
         if self.holder is consumer:
             self._vacate()
 

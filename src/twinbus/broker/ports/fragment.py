@@ -155,7 +155,7 @@ class DispatcherPort:
         raise NotImplementedError
 
     def has_reserved_credit(self, consumer: Consumer) -> bool:  # noqa: ARG002
-        """Return whether credit of a receiver is reserved for the fragment, which was asked for messages."""
+        """Return whether credit of a receiver is reserved, because the receiver asked the fragment for messages."""
         return False
 
     def close(self, error: ServiceBusError) -> None:
@@ -171,7 +171,7 @@ class DispatcherPort:
 
 
 class SettlementPort:
-    """Settlement of locked messages, whose locks are named by numbers (`FragmentPort.lock_numbers`).
+    """Settlement of locked messages, whose locks are identified by numbers (`FragmentPort.lock_numbers`).
 
     Each method returns the numbers of locks that are known to be lost, and calls `on_done` for the other locks. A
     fragment in another process reports lost locks to `on_done` instead (`SomeLocksLost`).
@@ -192,7 +192,7 @@ class SettlementPort:
     def abandon(
         self, lock_numbers: Iterable[int], on_done: OnDone, properties: Mapping[str, object] | None = None
     ) -> list[int]:
-        """Requeue messages with an incremented delivery count, and set `properties` in the messages."""
+        """Requeue messages with an incremented delivery count, and set `properties` on the messages."""
         raise NotImplementedError
 
     def defer(
@@ -219,7 +219,7 @@ class SettlementPort:
     def settle(
         self, disposition: Disposition, lock_numbers: Iterable[int], on_done: OnDone, properties: Mapping[str, object]
     ) -> list[int]:
-        """Settle messages with any disposition; `properties` are set in the messages, such as a dead-letter reason."""
+        """Settle messages with any disposition, and set `properties` (such as a dead-letter reason) on the messages."""
         if disposition is Disposition.COMPLETE:
             return self.complete(lock_numbers, on_done)
         if disposition is Disposition.RELEASE:
@@ -268,7 +268,7 @@ class BrowseCursorPort:
 
     @property
     def has_reserved_credit(self) -> bool:
-        """Whether credit of the reader is reserved for the fragment, which was asked for messages."""
+        """Whether credit of the reader is reserved, because the reader asked the fragment for messages."""
         return False
 
 

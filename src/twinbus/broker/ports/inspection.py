@@ -1,7 +1,7 @@
-"""The inspection of a part of an entity: its figures, locks and sessions, for those who watch the broker.
+"""The inspection of a part of an entity: its figures, locks and sessions, for monitoring.
 
 Owns the signatures of these operations, and their results. An inspection changes nothing and reads no message, except
-for the enqueued time of the oldest one. Only the process that owns a part can inspect it.
+for the enqueued time of the oldest message. Only the process that owns a part can inspect the part.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class PartFigures(NamedTuple):
 
 
 def add_figures(figures: list[PartFigures]) -> PartFigures:
-    """Return the figures of several parts together, which are available if all of them are."""
+    """Return the sums of the figures of several parts; `is_available` is True if all parts are available."""
     if len(figures) == 1:
         return figures[0]
     (*numbers, _) = (sum(values) for values in zip(*figures, strict=True))
@@ -47,7 +47,7 @@ class HeldLock(NamedTuple):
 
     sequence_number: int
     lock_number: int
-    """The number that settles the message: it must not leave the server."""
+    """The number by which the message can be settled; this secret number must not leave the server."""
     session_id: bytes | None
     is_deferred: bool
     until_ms: int

@@ -93,7 +93,7 @@ class MultiFragmentReceiver:
                 self._next_index = (self.fragments.index(fragment) + 1) % len(self.fragments)
 
     def _drain_sequentially(self, consumer: Consumer, on_drained: Callable[[], None]) -> None:
-        """Drain one fragment after another, because credit reserved for a fragment cannot be offered to the next.
+        """Drain one fragment after another, because credit reserved for one fragment cannot be offered to others.
 
         Fragments that hold reserved credit come first: the other fragments need this credit.
         """

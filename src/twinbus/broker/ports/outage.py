@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class SilentOutage(StoreUnavailable):
-    """Error during a silent outage: the gateway sends it to the client only when the outage has ended."""
+    """Error during a silent outage: the gateway sends the error to the client only when the outage has ended."""
 
     def __init__(self, text: str, outage: Outage) -> None:
         """Create an error for `outage`; `text` is sent when the outage has ended."""

@@ -90,7 +90,7 @@ class FindByEnqueuedTime(_Message):
 
 
 class GetLogRange(_Message):
-    """Get the range of sequence numbers. Reply: `Numbers` with the lowest number and the next one to be assigned."""
+    """Get the range of sequence numbers. Reply: `Numbers` with the lowest number and the next number to be assigned."""
 
     address: FragmentAddress
 

@@ -34,7 +34,7 @@ class ReadLimiter:
         return len(self._running)
 
     def acquire(self, reader: LimitedReader) -> bool:
-        """Return whether a reader may read now; if not, its `advance` is called when it may."""
+        """Return whether a reader may read now; if not, its `advance` is called when the reader may read."""
         if len(self._running) >= self._max_concurrent:
             self._waiting[reader] = None
             return False
@@ -43,7 +43,7 @@ class ReadLimiter:
         return True
 
     def release(self, reader: LimitedReader) -> None:
-        """End a read or its wait, and let waiting readers read."""
+        """Record that a reader has finished its read or no longer waits, and let waiting readers read."""
         self._waiting.pop(reader, None)
         if reader not in self._running:
             return

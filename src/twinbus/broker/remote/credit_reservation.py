@@ -1,12 +1,12 @@
 """Credit that a receiver grants to one fragment in another process.
 
-Granted credit is reserved until messages arrive for it, or the owner reports that there are no more (`Drained`). The
-owner later reports that messages are available (`MessagesAvailable`), and the receiver grants credit again. Since a
-receiver never grants more credit than it has, no fragment locks messages that the receiver cannot accept, however many
-fragments it receives from.
+Granted credit is reserved until messages arrive, or the owner reports that no more messages are available (`Drained`).
+When messages are available again, the owner reports this (`MessagesAvailable`), and the receiver grants credit again.
+Since a receiver never grants more credit than it has, no fragment locks messages that the receiver cannot accept,
+however many fragments the receiver uses.
 
 Owns the credit that one receiver has granted to one fragment, and whether messages may be available there. If the owner
-does not reply in time, the credit expires: it is released, and messages that still arrive for it are returned without
+does not reply in time, the credit expires: the credit is released, and messages that arrive later are returned without
 incrementing their delivery count. After a late reply, an owner that is busy or has a slow disk gets more time for the
 next grant; otherwise no message would ever arrive in time.
 """
@@ -72,7 +72,8 @@ class CreditReservation:
         self._is_expired = False
         self._on_drained: Callable[[], None] | None = None
         self._is_final_grant = False
-        """Whether the present grant of credit began after the drain, so that the drain ends with this grant."""
+        """Whether the present grant of credit began after the drain was requested, so that the drain ends with this
+        grant."""
         self._peer.notice_handlers[self._consumer_id] = self
         self._attach()
 

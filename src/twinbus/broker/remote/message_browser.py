@@ -57,7 +57,7 @@ class RemoteMessageBrowser(MessageBrowserPort):
                 assert isinstance(reply, ServiceBusError)
                 on_result(reply)
 
-        # The peer protocol cannot encode every negative number; any of them means the first message.
+        # The peer protocol cannot encode every negative number; any negative number means the first message.
         start = max(from_sequence, 0)
         fragment.owner.send_request(Peek(fragment.address, start, count, max_bytes, deferred_only), handle_reply)
 

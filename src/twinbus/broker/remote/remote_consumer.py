@@ -61,7 +61,7 @@ class RemoteConsumer:
         self._delivered_tags: list[bytes] = []
         """Delivery tags of the messages delivered since the last grant of credit."""
         self._confirmed_count = 0
-        """Number of these messages that the receiver has confirmed or returned."""
+        """Number of messages in `_delivered_tags` that the receiver has confirmed or returned."""
         if receive_and_delete:
             fragment.returnable[self] = {}
 
@@ -128,7 +128,7 @@ class RemoteConsumer:
         self._credit, self._has_credit, self._is_notified = 0, False, False
         self._notify(Drained(self.consumer_id))
         if not self.is_closed:
-            self.fragment.dispatcher.dispatch_to(self)  # registers for the next messages, which trigger a notice
+            self.fragment.dispatcher.dispatch_to(self)  # so that the next available messages trigger a notice
 
     # --- calls of the fragment ----------------------------------------------------------------------------------------
 

@@ -36,9 +36,9 @@ KEPT_ON_UPDATE: Final = (
     "enable_partitioning",
     "authorization_rules",
 )
-"""Fields that keep their value when an update omits them. Some are fixed at creation. A client with an api-version from
-before partitioning never receives that setting, so it cannot send the setting back. Authorization rules that an update
-omits would be deleted."""
+"""Fields that keep their value when an update omits them. Some of these fields are fixed at creation. A client whose
+api-version predates partitioning never receives `enable_partitioning`, so it cannot send this setting back.
+Authorization rules that an update omits would otherwise be deleted."""
 _RELATED_FIELDS: Final = ("enable_partitioning",)
 """Fields that the validity of other fields depends on. Partitioning allows more sizes, for example."""
 

@@ -1,6 +1,7 @@
 """Files with the entities of a namespace: the TOML of twinbus, and the `Config.json` of Microsoft's emulator.
 
-Owns: both formats, reading and writing them, and the errors in them: each error names the file, the key and the reason.
+Owns: reading and writing both formats, and the errors for invalid files: each error names the file, the key and the
+reason.
 Knows nothing of servers and clients: `server.config` applies a plan at startup, `client.management` to a live
 namespace.
 """

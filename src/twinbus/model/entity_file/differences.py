@@ -1,7 +1,8 @@
 """Differences between a plan and the entities of a namespace.
 
-Owns: which properties and rules change, and which changes are impossible. Makes no change: `server.config.reconciler`
-applies a plan at startup, `client.management.entity_import` to a live namespace.
+Owns: which properties and rules change, and which changes are impossible. This module makes no changes itself:
+`server.config.reconciler` applies a plan at startup, `client.management.entity_import` applies a plan to a live
+namespace.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class RuleChanges:
     """Changes that give a subscription exactly the rules of a plan."""
 
     deleted: tuple[str, ...] = ()
-    """Names of rules."""
+    """Names of the rules to delete."""
     created: tuple[RuleDescription, ...] = ()
     updated: tuple[RuleDescription, ...] = ()
 
@@ -62,7 +63,7 @@ def check_change(desired: DesiredEntity, path: str, description: Description) ->
 
 
 def new_description(desired: DesiredEntity) -> Description:
-    """Return the description with which to create an entity; some fields are set after that."""
+    """Return the description with which to create an entity; the fields in `SET_AFTER_CREATION` are set later."""
     values = {name: value for name, value in desired.properties.values.items() if name not in SET_AFTER_CREATION}
     return desired.description_type(**values)  # type: ignore[arg-type]  # the file's readers know the types
 
@@ -86,7 +87,7 @@ def changed_fields(before: Description, after: Description) -> list[str]:
 
 
 def rule_changes(desired: DesiredEntity, rules: Iterable[RuleDescription]) -> RuleChanges:
-    """Return how the rules of a subscription change; a plan without rules changes none."""
+    """Return how a plan changes the rules of a subscription; a plan without rules changes no rules."""
     if not desired.rules:
         return RuleChanges()
     present = {canonical_key(rule.name): rule for rule in rules}

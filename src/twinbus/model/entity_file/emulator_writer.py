@@ -1,7 +1,7 @@
 """Writing a plan as the `Config.json` of Microsoft's emulator.
 
-Owns what that format cannot express: properties without a key there are listed as omitted, and a rule that cannot be
-written is refused, because its subscription would receive other messages.
+Owns the handling of properties and rules that this format cannot express. A property for which the format has no key is
+listed as omitted. A rule that cannot be written is refused, because its subscription would receive different messages.
 """
 
 from __future__ import annotations

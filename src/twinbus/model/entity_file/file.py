@@ -60,7 +60,7 @@ def read_plan(file: Path, name: str | None = None, check_rule: RuleCheck = unche
 
 
 def is_toml(file: Path) -> bool:
-    """Return whether a file has the format of twinbus; other files have that of the emulator."""
+    """Return whether a file has the format of twinbus; all other files have the format of the emulator."""
     return file.suffix.lower() == ".toml"
 
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     Ranges: TypeAlias = Mapping[str, tuple[int, int]]
     RuleCheck: TypeAlias = Callable[[RuleDescription], object]
-    """Check of the expressions of a rule, which raises InvalidArgument. The broker knows the language, the model does
-    not: without the check, a namespace refuses the rule."""
+    """Check of the expressions of a rule, which raises InvalidArgument. Only the broker knows the language of
+    expressions. Without this check, the namespace refuses an invalid rule later."""
 
 _INT_MAX: Final = 2**31 - 1
 

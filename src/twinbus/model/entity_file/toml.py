@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 ENTITY_TABLES: Final = ("queues", "topics")
 _SETTING_TABLES: Final = ("limits", "keys")
-"""Tables with settings of the server, which are no entities."""
+"""Tables with settings of the server, not with entities."""
 CORRELATION_KEYS: Final = {name: name for name in CorrelationFilter.__struct_fields__ if name != "properties"}
 RULE_KEYS: Final = ("name", "sql", "parameters", "correlation", "action", "action_parameters")
 
@@ -60,7 +60,10 @@ def read(file: Path, content: object, check_rule: RuleCheck = unchecked) -> Plan
 
 
 def _is_setting(key: str, value: object) -> bool:
-    """Return whether a key is for the server: entities are tables, so a misspelled table is not a setting."""
+    """Return whether a key is a setting of the server.
+
+    Entities are tables. A table with an unknown name counts as a misspelled table of entities, not as a setting.
+    """
     if key in _SETTING_TABLES or key in ENTITY_TABLES:
         return key in _SETTING_TABLES
     return not isinstance(value, dict) and not (
