@@ -145,7 +145,7 @@ class FakeTimeLoop(asyncio.SelectorEventLoop):
         """Hold all callbacks of a host until `thaw`; time passes, and the network buffers data sent to the host."""
         if host in self._frozen:
             return
-        if not self._frozen:  # overridden only while a host is frozen, so other tests pay nothing
+        if not self._frozen:  # overridden only while a host is frozen, because the check costs time
             self.call_soon = self._call_soon_unless_frozen  # type: ignore[assignment, method-assign]
             self.call_at = self._call_at_unless_frozen  # type: ignore[assignment, method-assign]
         held = self._frozen[host] = []

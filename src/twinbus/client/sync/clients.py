@@ -149,7 +149,7 @@ class BlockingReceiver(BlockingEntity[InnerReceivingT]):
         *,
         transaction: Transaction | None = None,
     ) -> None:
-        """Abandon a message: unlock it for redelivery, with some properties changed."""
+        """Abandon a message: change some of its properties, and unlock it for redelivery."""
         run_blocking(lambda: self.inner.abandon(message, properties_to_modify, transaction=unwrap(transaction)))
 
     def defer(

@@ -57,8 +57,8 @@ TRANSITIONS: Final = {
     (EntityState.UNREACHABLE, HealthEvent.PING_SUCCEEDED): EntityState.HEALTHY,
     (EntityState.UNREACHABLE, HealthEvent.MARKED_HEALTHY): EntityState.HEALTHY,
 }
-"""The next state by state and event. All other combinations leave the state unchanged, for example the late result of a
-send that began before the last change."""
+"""The next state by state and event. All other combinations leave the state unchanged, for example the result of a send
+that began before the last state change."""
 
 
 class EntityHealth:
