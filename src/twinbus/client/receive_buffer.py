@@ -1,4 +1,4 @@
-"""The buffer of a receiver: its link, and the deliveries that arrived and were not returned to a caller yet.
+"""The buffer of a receiver: its link, and the deliveries that arrived and were not handed out yet.
 
 Owns the credit of the link, and releases messages that no caller waits for any more. With a prefetch of n the buffer
 holds at most n messages. Without prefetch, the buffer holds no messages, because each receive drains its unused credit

@@ -66,8 +66,8 @@ log: Final = logging.getLogger(__name__)
 PREFETCH_WINDOW: Final = 500
 """The credit of the link: the maximum number of messages in flight from one backlog queue."""
 MAX_TRACKED: Final = 2 * PREFETCH_WINDOW
-"""The number of tracked messages at which the settled messages are removed: twice the window, so that the cost per
-message is small."""
+"""The number of tracked deliveries above which settled deliveries are no longer tracked. The limit is twice the window,
+so that the removal of settled deliveries costs little per message."""
 TICK_INTERVAL_S: Final = 5.0
 FINISH_TIMEOUT_S: Final = 5.0
 """How long a consumer that stops waits for outcomes."""
