@@ -122,7 +122,8 @@ class FakeTimeLoop(asyncio.SelectorEventLoop):
     def take_time(self, turn_s: float) -> None:
         """Make every turn of the loop take `turn_s` seconds of virtual time (default: 0), as on a real machine.
 
-        With turns that take no time, code that polls a clock and rounds differently may see the same time forever.
+        If turns take no time, code that polls the clock until a deadline, and rounds the time, may never see the
+        deadline.
         """
         self._time_selector.turn_s = turn_s
 

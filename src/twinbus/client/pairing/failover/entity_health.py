@@ -124,7 +124,7 @@ class EntityHealth:
         return self.is_healthy and not self.fragment_outages.down
 
     def send_failed(self, error: ServiceBusError, ping_key: RoutingKey) -> None:
-        """Note a failed send that triggers failover. The interval starts with the first such failure."""
+        """Note a failed send that triggers failover. The failover interval starts with the first such failure."""
         if self.state is not EntityState.HEALTHY or self._is_closed:
             return
         self.failure, self.ping_key = error, ping_key

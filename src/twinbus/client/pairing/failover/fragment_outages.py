@@ -197,7 +197,7 @@ class FragmentOutages:
         """Return a turn to park messages for some fragments, or None if they can be parked at once.
 
         `is_split` is True for a batch of which some messages go to the primary first. All other sends need a turn only
-        if such a batch is ahead of them.
+        if an earlier batch for one of these fragments still has its turn.
         """
         if not is_split and not any(turn.fragment_numbers & fragment_numbers for turn in self.turns):
             return None
