@@ -48,7 +48,7 @@ class Transaction:
         run_blocking(self.inner.commit)
 
     def rollback(self) -> None:
-        """Roll back all operations. Messages settled in the transaction are locked as before."""
+        """Roll back all operations. Messages settled in the transaction are locked, as before the settlement."""
         run_blocking(self.inner.rollback)
 
 

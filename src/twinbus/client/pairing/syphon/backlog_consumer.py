@@ -543,7 +543,7 @@ def _is_deferred(payload: bytes) -> bool:
 
 
 def _may_have_been_delivered(payload: bytes) -> bool:
-    """Return whether the message has been delivered before; True if its header cannot be read."""
+    """Return whether the header of a message records an earlier delivery; True if the header cannot be read."""
     try:
         return was_delivered(payload)
     except DecodeError:

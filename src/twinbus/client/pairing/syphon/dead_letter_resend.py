@@ -88,7 +88,8 @@ class DeadLetterResend:
         self.rejected: Counter[tuple[str | None, str]] = Counter()
         """Messages left in the queue as undeliverable, by destination (None if malformed) and reason."""
         self.waiting: dict[str, tuple[int, str]] = {}
-        """Messages left in the queue because of their destination: number and reason by destination."""
+        """Messages that stay in the queue because their destination does not accept them now: for each destination, the
+        number of messages and the reason."""
         self.is_complete = True
         """Whether all messages could be received; False if too many messages had to be kept locked."""
         self.not_received = 0

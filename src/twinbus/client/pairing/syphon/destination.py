@@ -155,7 +155,8 @@ class Destination:
         self._wakeup_key = sender.path if fragment is None else fragment_wakeup_key(sender.path, fragment)
         """The key of the wakeups for this destination."""
         self._fragment_destinations: dict[int, Destination] = {}
-        """Destinations for fragments that were blocked before. The messages for such a fragment are sent separately."""
+        """Destinations for single fragments, each created when the fragment is first blocked. All later messages for
+        the fragment are sent through its own destination."""
         self._not_found_grace_s, self._rejection_policy = not_found_grace_s, RejectionPolicy(not_found_grace_s)
         self._refusal: ServiceBusError | None = None
         """The error with which the entity refuses all messages now."""
@@ -436,7 +437,7 @@ class Destination:
             self._advance_sessions(batch)
 
     def _begin_refusal(self, error: ServiceBusError) -> None:
-        """Publish once that the entity refuses all messages, with the reason."""
+        """Publish the event that the entity refuses all messages, once for consecutive errors of the same class."""
         if type(self._refusal) is not type(error):
             self._end_refusal()
             self._refusal = error
