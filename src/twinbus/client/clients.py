@@ -134,7 +134,7 @@ class ReceivingClient(ClientEntity):
         *,
         transaction: Transaction | None = None,
     ) -> None:
-        """Abandon a message: unlock it for redelivery, with some properties changed."""
+        """Abandon a message: change some of its properties, and unlock it for redelivery."""
         await self.receiver.abandon(message, properties_to_modify, transaction=transaction)
 
     async def defer(

@@ -152,7 +152,7 @@ def with_error_info(error: ServiceBusError, info: Mapping[Any, object]) -> Servi
     if isinstance(error, model.InternalFault) and info.get(_INFO_ERROR_NAME) == model.DiskFull.__name__:
         error = model.DiskFull(str(error))
     if isinstance(fragment, int):
-        if isinstance(error, model.InternalFault):  # the two classes share a condition
+        if isinstance(error, model.InternalFault):  # FragmentUnavailable has the same AMQP condition
             error = model.FragmentUnavailable(str(error))
         error.fragment = int(fragment)
     reported = info.get(_INFO_MAY_HAVE_HAPPENED)

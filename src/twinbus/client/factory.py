@@ -305,7 +305,7 @@ class MessagingFactory:
     def drop_if_silent(self, limit_s: float) -> None:
         """Drop the connection if no frame arrived for `limit_s`; its pending operations fail at once.
 
-        Such a peer is probably gone or suspended. After the peer returns, the old connection may need minutes to
+        A silent peer is probably gone or suspended. After the peer returns, the old connection may need minutes to
         recover (TCP retransmission delays), while a new connection works immediately. A connection attempt that has
         lasted for `limit_s` is cancelled for the same reason.
         """

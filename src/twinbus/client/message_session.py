@@ -53,7 +53,10 @@ class MessageSession(MessageReceiver):
         epoch: int | None = None,
         silence_limit: dt.timedelta | float | None = None,
     ) -> None:
-        """Create a session receiver; `accept` attaches its link. Without `requested_session_id`, any session may do."""
+        """Create a session receiver; `accept` attaches its link.
+
+        Without `requested_session_id`, the namespace chooses a free session.
+        """
         self._requested_session_id = requested_session_id
         self._wait_s = wait_s
         super().__init__(factory, path, mode, prefetch=prefetch, epoch=epoch, silence_limit=silence_limit)

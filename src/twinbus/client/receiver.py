@@ -199,7 +199,7 @@ class MessageReceiver(ClientEntity):
         *,
         transaction: Transaction | None = None,
     ) -> None:
-        """Abandon a message: unlock it for redelivery, with some properties changed."""
+        """Abandon a message: change some of its properties, and unlock it for redelivery."""
         state = _modified_state(properties_to_modify, undeliverable_here=False)
         await self._settle("abandon", message, state, _modify_request(properties_to_modify), transaction)
 
@@ -424,7 +424,9 @@ class MessageReceiver(ClientEntity):
         return peeked
 
     async def peek_deferred(self, max_count: int, from_sequence_number: int) -> tuple[list[BrokeredMessage], int]:
-        """Return the deferred messages among the next `max_count`, and the number to continue from (0: no more).
+        """Return deferred messages, and the sequence number to continue from (0: no more messages).
+
+        One request peeks at up to `max_count` messages, beginning at `from_sequence_number`.
 
         twinbus returns only deferred messages. Other servers return messages in all states, which this method filters.
         """

@@ -207,7 +207,7 @@ class OperationOutcome:
 
     An error describes only one attempt. If an earlier attempt got no response, the operation may have been
     carried out, whatever the last error says. If no request was ever sent, the operation was not carried out, even if
-    errors of that class usually leave this open.
+    the class of the last error usually means that it may have been carried out.
     """
 
     __slots__ = ("may_have_happened",)

@@ -114,7 +114,7 @@ class Transaction:
         self.state = TransactionState.COMMITTED
 
     async def rollback(self) -> None:
-        """Roll back all operations. Messages settled in the transaction are locked as before."""
+        """Roll back all operations. Messages settled in the transaction are locked, as before the settlement."""
         if self.state is not TransactionState.NEW:
             self._check_active()
             self.state = TransactionState.ROLLED_BACK

@@ -122,7 +122,8 @@ class FakeTimeLoop(asyncio.SelectorEventLoop):
     def take_time(self, turn_s: float) -> None:
         """Make every turn of the loop take `turn_s` seconds of virtual time (default: 0), as on a real machine.
 
-        With turns that take no time, code that polls a clock and rounds differently may see the same time forever.
+        If turns take no time, code that polls the clock until a deadline, and rounds the time, may never see the
+        deadline.
         """
         self._time_selector.turn_s = turn_s
 
@@ -145,7 +146,7 @@ class FakeTimeLoop(asyncio.SelectorEventLoop):
         """Hold all callbacks of a host until `thaw`; time passes, and the network buffers data sent to the host."""
         if host in self._frozen:
             return
-        if not self._frozen:  # overridden only while a host is frozen, so other tests pay nothing
+        if not self._frozen:  # overridden only while a host is frozen, because the check costs time
             self.call_soon = self._call_soon_unless_frozen  # type: ignore[assignment, method-assign]
             self.call_at = self._call_at_unless_frozen  # type: ignore[assignment, method-assign]
         held = self._frozen[host] = []

@@ -223,7 +223,7 @@ class InMemoryNamespace:
         return self.broker.find(path).runtime()
 
     async def messages(self, path: str) -> list[BrokeredMessage]:
-        """Return all messages in a queue, subscription or sub-queue (`orders/$DeadLetterQueue`) as peeked.
+        """Peek at all messages in a queue, subscription or sub-queue (`orders/$DeadLetterQueue`), and return them.
 
         The messages are read from the broker directly, so the method works during a network outage.
         """

@@ -140,7 +140,7 @@ class Network:
     ) -> None:
         """Hold all bytes in transit and all bytes sent from now on; new connections hang.
 
-        The bytes arrive after `restore`, unless the connections are `cut` before.
+        The bytes arrive after `restore`, unless the connections are `cut` first.
         """
         self._set_fault(host, port, peer, Fault(FaultKind.HANGING, direction))
 

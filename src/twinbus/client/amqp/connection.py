@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 MAX_LINKS_PER_SESSION: Final = 200
 """Maximum number of links per AMQP session (Azure allows 256)."""
 MAX_MESSAGE_BYTES: Final = 104_857_600
-"""Azure's highest limit. Each entity announces its own limit in its attach."""
+"""The largest message size that Azure offers for an entity. Each entity announces its own limit in its attach."""
 _CONNECTION_LIMITS: Final = Limits(max_message_size=MAX_MESSAGE_BYTES, max_assembling_bytes=4 * MAX_MESSAGE_BYTES)
 CLIENT_ID_PROPERTY: Final = "twinbus:client-id"
 """Connection property that carries the client id. A twinbus server meters usage per client id."""

@@ -51,7 +51,7 @@ class SenderLink(LinkEndpoint):
     def send(self, payload: bytes, message_format: int = 0, state: Composite | None = None) -> asyncio.Future[object]:
         """Send an encoded message. The returned future completes with the peer's outcome, or fails with the error.
 
-        A caller that cancels the future must call `withdraw`, which tells whether the message may have been sent.
+        A caller that cancels the future must call `withdraw`, which returns whether the message was not sent.
         """
         future: asyncio.Future[object] = self.loop.create_future()
         if self.failure is not None:

@@ -1,7 +1,7 @@
 """Bulk operations: resubmit, move or delete many messages, in requests of limited size.
 
 Owns the size of the requests, the search for messages that cannot be handled, and the progress. If a request fails, the
-messages of earlier requests are done: a repeated operation continues with the others.
+messages of earlier requests have been handled, and a repeated operation continues with the remaining messages.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class BulkOperation:
         request_size: int,
         on_progress: OnProgress | None,
     ) -> None:
-        """Create an operation; `run_some` handles some messages, and may return the skipped ones."""
+        """Create an operation; `run_some` handles the messages of one request, and may return skipped messages."""
         self._inspector = inspector
         self._run_some = run_some
         self._request_size = request_size
@@ -102,7 +102,7 @@ class BulkOperation:
             if len(numbers) == 1:
                 self._progress.skip(numbers)
                 return
-            middle = len(numbers) // 2  # find the messages that are locked or gone
+            middle = len(numbers) // 2  # split the request, to find the messages that are locked or gone
             await self._run_request(numbers[:middle])
             await self._run_request(numbers[middle:])
             return

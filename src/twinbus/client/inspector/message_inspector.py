@@ -61,7 +61,8 @@ class SearchPage:
     next_sequence_number: int
     """The sequence number from which a later search continues, perhaps in the next fragment."""
     end_sequence_number: int
-    """The sequence number after that of the last message in the fragment, as of the beginning of the search."""
+    """The sequence number after that of the last message in the fragment, at the time the search reached the
+    fragment."""
     unavailable_fragments: tuple[int, ...] = ()
     """Fragments of a partitioned entity that were not searched, because their store or process does not work."""
 
@@ -121,8 +122,9 @@ class MessageInspector(ClientEntity):
     ) -> AsyncIterator[BrokeredMessage]:
         """Yield the messages for which an SQL filter is true (default: all), without locking them.
 
-        The search covers messages that exist when it reaches their fragment, and ends. `state` is active, deferred or
-        scheduled (default: all). With `include_body=False`, the messages have no bodies.
+        The search covers the messages that a fragment has when the search reaches the fragment; messages that arrive
+        later are left out. `state` is active, deferred or scheduled (default: all). With `include_body=False`, the
+        messages have no bodies.
         """
         remaining = max_count
         pages = self.search_pages(
@@ -153,7 +155,7 @@ class MessageInspector(ClientEntity):
         page_size: int = PAGE_SIZE,
         include_body: bool = True,
     ) -> AsyncIterator[SearchPage]:
-        """Yield the pages of a search, which may be empty: each page tells how far the search has come."""
+        """Yield the pages of a search. Pages without messages are also yielded, to show how far the search has come."""
         if state is not None and state not in STATES:
             raise InvalidArgument(f"state is {state!r:.60}; it must be one of {', '.join(STATES)}")
         body: dict[str, object] = {"message-count": Int(page_size), "max-scanned": Int(MAX_SCANNED_PER_PAGE)}
@@ -175,7 +177,7 @@ class MessageInspector(ClientEntity):
             if position <= start and not is_finished:  # the search would never end
                 raise UnknownAnswer(f"a search of '{self.path}' does not get beyond message {start}")
             if position >= end and position >> FRAGMENT_SHIFT == fragment and not is_finished:
-                position = (fragment + 1) << FRAGMENT_SHIFT  # what follows has arrived since the search began
+                position = (fragment + 1) << FRAGMENT_SHIFT  # the fragment's other messages are too new
             messages = [message for message in _messages_of(response) if message.sequence_number < end]
             unavailable = response.body.get("unavailable-fragments")
             yield SearchPage(
@@ -204,7 +206,7 @@ class MessageInspector(ClientEntity):
         *,
         filter: str | None = None,  # noqa: A002
     ) -> DeadLetterSummary:
-        """Count the first `max_count` dead letters by their reason; the path is that of a dead-letter queue."""
+        """Count the first `max_count` dead letters by their reason; the inspector must be for a dead-letter queue."""
         counts: Counter[str | None] = Counter()
         first: dict[str | None, BrokeredMessage] = {}
         counted, is_complete = 0, True
@@ -237,10 +239,11 @@ class MessageInspector(ClientEntity):
         max_count: int | None = None,
         on_progress: OnProgress | None = None,
     ) -> BulkProgress:
-        """Resubmit dead letters to their entity: these, or those that match the filter (default: all).
+        """Resubmit dead letters to their entity, by sequence number or by filter (default: all).
 
         The server removes each dead letter and makes it active in one step. `on_progress` is called after each request,
-        so that the caller knows what was done if a later request fails; a repeated call continues.
+        so that the caller knows what was done if a later request fails; a repeated call resubmits the remaining
+        messages.
         """
 
         async def resubmit_some(numbers: list[int]) -> None:
@@ -272,7 +275,7 @@ class MessageInspector(ClientEntity):
         max_count: int | None = None,
         on_progress: OnProgress | None = None,
     ) -> BulkProgress:
-        """Move active messages to another queue or topic: these, or those that match the filter (default: all).
+        """Move active messages to another queue or topic, by sequence number or by filter (default: all).
 
         Each message is always in exactly one place: in the source, on its way, or at the destination. Messages that the
         destination refuses are in the transfer dead-letter queue of the source. See `resubmit` for `on_progress`.
@@ -294,10 +297,10 @@ class MessageInspector(ClientEntity):
         max_count: int | None = None,
         on_progress: OnProgress | None = None,
     ) -> BulkProgress:
-        """Delete messages that are not locked: these, in any state, or those that match the filter and the state.
+        """Delete unlocked messages, by sequence number (in any state) or by filter and state.
 
-        Raise InvalidArgument without sequence numbers, filter and state: `purge` deletes all messages. See `resubmit`
-        for `on_progress`.
+        Raise InvalidArgument if there are no sequence numbers, no filter and no state; use `purge` to delete all
+        messages. See `resubmit` for `on_progress`.
         """
         if sequence_numbers is None and filter is None and state is None:
             raise InvalidArgument("delete needs sequence numbers, a filter or a state: purge deletes all messages")

@@ -18,11 +18,12 @@ if TYPE_CHECKING:
     from twinbus.model.info import Description
 
 NO_MESSAGES = RuleDescription(name=DEFAULT_RULE, filter=FalseFilter())
-"""Rule for a subscription without rules: a plan without rules would leave a new subscription its default rule."""
+"""Rule in the plan for a subscription without rules. If the plan had no rule, an import would create the subscription
+with the default rule, which matches every message."""
 
 
 async def read_plan(manager: NamespaceManager, prefix: str = "", *, with_keys: bool = False) -> Plan:
-    """Return all queues, topics, subscriptions and rules whose queue or topic starts with `prefix`.
+    """Return the queues and topics whose path starts with `prefix`, with subscriptions and rules.
 
     `with_keys` includes the keys of queues and topics with their secrets.
     """

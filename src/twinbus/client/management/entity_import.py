@@ -1,8 +1,8 @@
 """Applying a plan to a live namespace: creates missing entities, updates different ones, and reports each of them.
 
-Owns: the order of the steps, and what becomes of each entity. An import can be repeated: what is as planned stays
-unchanged, so an interrupted import is completed by the next one. Nothing is deleted unless asked for, except rules:
-a subscription with rules in the plan has exactly these rules.
+Owns: the order of the steps, and the result for each entity. An import can be repeated: entities that match the plan
+stay unchanged, so the next import completes an interrupted one. Entities are deleted only with `prune`. Rules are
+deleted even without `prune`: if the plan has rules for a subscription, the subscription gets exactly these rules.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ async def import_plan(
     prune: bool = False,
     on_change: Callable[[EntityChange], None] | None = None,
 ) -> list[EntityChange]:
-    """Apply a plan, and return what became of each entity. `on_change` is called for each of them at once.
+    """Apply a plan, and return the result for each entity. `on_change` is called with each result as it is known.
 
     An entity that the namespace refuses does not stop the import. Raise Unauthorized, or an error of the connection.
     """
@@ -76,7 +76,7 @@ async def import_plan(
     planned = list(zip(plan.entities, changes, strict=False))
     created = [await _create(manager, desired, change) for desired, change in planned]
     results = []
-    for desired, change in zip(plan.entities, created, strict=True):  # only now, all targets of forwarding exist
+    for desired, change in zip(plan.entities, created, strict=True):  # forwarding can be set once all its targets exist
         results.append(await _update(manager, desired, change))
         if on_change is not None:
             on_change(results[-1])
@@ -182,7 +182,7 @@ async def _create(manager: NamespaceManager, desired: DesiredEntity, change: Ent
             await manager.create_subscription(topic, name, description, rule)
     except Unauthorized:
         raise
-    except EntityAlreadyExists:  # it was missing before: another program created it, or a response was lost
+    except EntityAlreadyExists:  # created since the comparison: by another program, or by an attempt without response
         return change
     except CallerError as error:
         return replace(change, action=ImportAction.REFUSE, reason=str(error))
@@ -190,7 +190,7 @@ async def _create(manager: NamespaceManager, desired: DesiredEntity, change: Ent
 
 
 async def _update(manager: NamespaceManager, desired: DesiredEntity, change: EntityChange) -> EntityChange:
-    """Change an entity to what is planned, and complete an entity that was just created."""
+    """Change an existing entity to match the plan, and set the forwarding and rules of a new entity."""
     if change.action not in (ImportAction.CREATE, ImportAction.UPDATE):
         return change
     try:

@@ -262,7 +262,7 @@ class NamespaceManager:
     async def import_entities(
         self, plan: Plan, *, prune: bool = False, on_change: Callable[[EntityChange], None] | None = None
     ) -> list[EntityChange]:
-        """Create and update entities as planned, and return what became of each of them.
+        """Create and update entities as planned, and return the result for each entity.
 
         `prune` deletes all other entities with their messages. An entity that the namespace refuses does not stop the
         import.

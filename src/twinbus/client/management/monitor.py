@@ -153,7 +153,7 @@ class NamespaceMonitor:
         return await self._get(f"connections/{connection_id}", ConnectionDetails)
 
     async def close_connection(self, connection_id: str) -> None:
-        """Close a client's connection. Requires the right Manage. Raise EntityNotFound if it is closed already.
+        """Close a client's connection. Requires the `Manage` right. Raise EntityNotFound if it is closed already.
 
         The client sees the error `amqp:connection:forced`; the SDKs connect again.
         """
@@ -162,7 +162,7 @@ class NamespaceMonitor:
     # --- the server ---------------------------------------------------------------------------------------------------
 
     async def stores(self) -> list[StoreStatus]:
-        """Return all stores, with the reasons for which they are unavailable."""
+        """Return all stores; an unavailable store has the reason."""
         return (await self._get("stores", Stores)).stores
 
     async def workers(self) -> list[WorkerStatus]:
@@ -178,15 +178,15 @@ class NamespaceMonitor:
         return (await self._get("pairing", Pairings)).pairings
 
     async def outages(self) -> list[OutageStatus]:
-        """Return the rehearsed outages that are on now."""
+        """Return the rehearsed outages that are active now."""
         return (await self._get("outages", RehearsedOutages)).outages
 
     async def failed_logins(self) -> list[FailedLogin]:
-        """Return the last failed logins, the latest first. Requires the right Manage."""
+        """Return the last failed logins, the latest first. Requires the `Manage` right."""
         return (await self._get("failed-logins", FailedLogins)).failed_logins
 
     async def metrics(self) -> str:
-        """Return the page for Prometheus."""
+        """Return the metrics of the namespace, in the text format of Prometheus."""
         return (await self._client.fetch("GET", f"{_API}/metrics", _NO_QUERY)).decode()
 
     async def _get(self, path: str, kind: type[T], query: Mapping[str, str] = _NO_QUERY) -> T:

@@ -36,8 +36,8 @@ CONNECTION_ERRORS: Final = (ConnectionFailed, ConnectionLost, ObjectClosed, Fact
 NOT_FOUND_ERRORS: Final = (EntityNotFound, EntityDeleted)
 MESSAGE_ERRORS: Final = (MessageTooLarge, InvalidArgument, MalformedMessage, NotAllowed, InvalidOperation, PartlyStored)
 """Errors that a message gets whenever it is sent, for example because it is too large, has an invalid argument, or
-lacks a session id that the entity requires. After `PartlyStored`, which is an error of a batch, the messages are judged
-one by one."""
+lacks a session id that the entity requires. `PartlyStored` is an error of a batch: messages of the batch that were not
+stored are sent again, and get their own errors."""
 
 
 class FailureCause(Enum):

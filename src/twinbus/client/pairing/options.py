@@ -67,15 +67,16 @@ class SendAvailabilityPairedNamespaceOptions(PairedNamespaceOptions):
     """Fail pairing if the secondary cannot be prepared (default: True). If False, prepare the secondary in the
     background, with retries."""
     syphon_poll: dt.timedelta | float = dt.timedelta(minutes=15)
-    """The time the syphon waits for a message before it asks again (default: 15 minutes)."""
+    """The time a pump of the syphon waits for a message before it withdraws its credit and grants it again (default:
+    15 minutes)."""
     backlog_cool_down: dt.timedelta | float = dt.timedelta(seconds=30)
     """The time a failed backlog queue is not used for parking (default: 30 s)."""
     close_grace: dt.timedelta | float = dt.timedelta(seconds=5)
-    """The time that the other factory may stay open after the first factory was closed (default: 5 s). This option
-    applies to programs that run the syphon."""
+    """The time that the second factory of the pair may stay open after one factory was closed (default: 5 s). This
+    option applies to programs that run the syphon."""
     fault_grace: dt.timedelta | float = dt.timedelta(seconds=5)
-    """The time that the other factory may stay open after the first factory faulted (default: 5 s). This option applies
-    to programs that run the syphon."""
+    """The time that the second factory of the pair may stay open after one factory faulted (default: 5 s). This option
+    applies to programs that run the syphon."""
     not_found_grace: dt.timedelta | float = dt.timedelta(seconds=NOT_FOUND_GRACE_S)
     """The time messages wait for a destination that does not exist (default: 1 hour). After that, the syphon
     dead-letters the parked messages, and the spool moves its messages to `refused/`."""

@@ -142,7 +142,7 @@ class Pairing:
         """Stop the tasks that need a factory when the application closes that factory, or the factory faults."""
         await self.primary.ended.wait()
         self._stop_pings()
-        await self.observers.reports.close()  # no more sends to report
+        await self.observers.reports.close()  # a closed primary sends nothing that could be reported
         await self.secondary.ended.wait()
         self._watch_task = None
         await self.stop()

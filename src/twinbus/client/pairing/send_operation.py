@@ -204,7 +204,7 @@ class SendOperation:
             self._sender.check_marked_size(payload, message_format)
 
     def _note_failure(self, error: ServiceBusError, portion: BatchPortion) -> None:
-        """Record what the primary's error says about each message: stored, uncertain, or not stored."""
+        """Record what the primary's error says about each message: stored, possibly stored, or not stored."""
         if not isinstance(error, PartlyStored):
             self._unsure_positions.update(portion.positions if error.may_have_happened else ())
             return
@@ -324,8 +324,8 @@ class SendOperation:
     async def _wait_in_failover_interval(self) -> None:
         """Wait until the entity's state changes, but at most `HOLD_PAUSE_S`; then the send is retried or parked.
 
-        Raise the error after the failover interval, because the entity never fails over if sends to other fragments
-        succeed.
+        After the failover interval, raise the primary's error instead of waiting. An entity whose other fragments
+        accept sends never fails over, so the wait would never end.
         """
         if self._hold_deadline_s is None:
             self._hold_deadline_s = (
@@ -479,7 +479,7 @@ class SendOperation:
         self._sender.check_open()
         portion, messages = self._portion, self._portion.messages
         is_unsure = self._unsure_positions.issuperset(portion.positions)
-        if not is_unsure:  # if all messages are unsure, `may_have_arrived` of the record has the same effect
+        if not is_unsure:  # if all messages may be stored, `may_have_arrived` of the record has the same effect
             portion = portion.marked(self._unsure_positions)
         record = SpoolRecord(
             path=self._sender.path,

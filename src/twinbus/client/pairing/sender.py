@@ -35,8 +35,8 @@ _HEALTHY: Final = EntityState.HEALTHY
 class ReconnectOnce(RetryPolicy):
     """Retry once, without a pause. If the entity has failed over, do not retry: the message is parked at once.
 
-    Many sends lose one connection at the same time. If each of them tried to reconnect to a silent primary for the rest
-    of its time, they would delay the sends that are parked.
+    When the connection is lost, many sends fail at the same time. If each of these sends tried to reconnect to a silent
+    primary until its time limit, messages would be parked late.
     """
 
     max_retries: int = 1

@@ -48,7 +48,7 @@ class Transaction:
         run_blocking(self.inner.commit)
 
     def rollback(self) -> None:
-        """Roll back all operations. Messages settled in the transaction are locked as before."""
+        """Roll back all operations. Messages settled in the transaction are locked, as before the settlement."""
         run_blocking(self.inner.rollback)
 
 
@@ -149,7 +149,7 @@ class BlockingReceiver(BlockingEntity[InnerReceivingT]):
         *,
         transaction: Transaction | None = None,
     ) -> None:
-        """Abandon a message: unlock it for redelivery, with some properties changed."""
+        """Abandon a message: change some of its properties, and unlock it for redelivery."""
         run_blocking(lambda: self.inner.abandon(message, properties_to_modify, transaction=unwrap(transaction)))
 
     def defer(

@@ -180,7 +180,7 @@ class NamespaceManager(BlockingObject[management.NamespaceManager]):
     def import_entities(
         self, plan: Plan, *, prune: bool = False, on_change: Callable[[EntityChange], None] | None = None
     ) -> list[EntityChange]:
-        """Create and update entities as planned, and return what became of each of them.
+        """Create and update entities as planned, and return the result for each entity.
 
         `prune` deletes all other entities with their messages. `on_change` is called on the background thread.
         """

@@ -71,7 +71,7 @@ class MessageInspector(BlockingEntity[message_inspector.MessageInspector]):
         page_size: int = PAGE_SIZE,
         include_body: bool = True,
     ) -> Iterator[SearchPage]:
-        """Yield the pages of a search, which may be empty: each page tells how far the search has come."""
+        """Yield the pages of a search. Pages without messages are also yielded, to show how far the search has come."""
         return _iterate(
             lambda: self.inner.search_pages(
                 filter,
@@ -93,7 +93,7 @@ class MessageInspector(BlockingEntity[message_inspector.MessageInspector]):
         *,
         filter: str | None = None,  # noqa: A002
     ) -> DeadLetterSummary:
-        """Count the first `max_count` dead letters by their reason; the path is that of a dead-letter queue."""
+        """Count the first `max_count` dead letters by their reason; the inspector must be for a dead-letter queue."""
         return run_blocking(lambda: self.inner.summarize_dead_letters(max_count, filter=filter))
 
     # --- resubmitting, moving, deleting -------------------------------------------------------------------------------
@@ -106,7 +106,7 @@ class MessageInspector(BlockingEntity[message_inspector.MessageInspector]):
         max_count: int | None = None,
         on_progress: OnProgress | None = None,
     ) -> BulkProgress:
-        """Resubmit dead letters to their entity: these, or those that match the filter (default: all).
+        """Resubmit dead letters to their entity, by sequence number or by filter (default: all).
 
         `on_progress` is called on the client's own thread, and must not block.
         """
@@ -127,7 +127,7 @@ class MessageInspector(BlockingEntity[message_inspector.MessageInspector]):
         max_count: int | None = None,
         on_progress: OnProgress | None = None,
     ) -> BulkProgress:
-        """Move active messages to another queue or topic: these, or those that match the filter (default: all).
+        """Move active messages to another queue or topic, by sequence number or by filter (default: all).
 
         `on_progress` is called on the client's own thread, and must not block.
         """
@@ -146,7 +146,7 @@ class MessageInspector(BlockingEntity[message_inspector.MessageInspector]):
         max_count: int | None = None,
         on_progress: OnProgress | None = None,
     ) -> BulkProgress:
-        """Delete messages that are not locked: these, in any state, or those that match the filter and the state.
+        """Delete unlocked messages, by sequence number (in any state) or by filter and state.
 
         `on_progress` is called on the client's own thread, and must not block.
         """

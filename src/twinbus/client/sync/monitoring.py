@@ -73,14 +73,14 @@ class NamespaceMonitor(BlockingObject[monitor.NamespaceMonitor]):
         return run_blocking(lambda: self.inner.connection(connection_id))
 
     def close_connection(self, connection_id: str) -> None:
-        """Close a client's connection. Requires the right Manage. Raise EntityNotFound if it is closed already.
+        """Close a client's connection. Requires the `Manage` right. Raise EntityNotFound if it is closed already.
 
         The client sees the error `amqp:connection:forced`; the SDKs connect again.
         """
         run_blocking(lambda: self.inner.close_connection(connection_id))
 
     def stores(self) -> list[StoreStatus]:
-        """Return all stores, with the reasons for which they are unavailable."""
+        """Return all stores; an unavailable store has the reason."""
         return run_blocking(self.inner.stores)
 
     def workers(self) -> list[WorkerStatus]:
@@ -96,15 +96,15 @@ class NamespaceMonitor(BlockingObject[monitor.NamespaceMonitor]):
         return run_blocking(self.inner.pairings)
 
     def outages(self) -> list[OutageStatus]:
-        """Return the rehearsed outages that are on now."""
+        """Return the rehearsed outages that are active now."""
         return run_blocking(self.inner.outages)
 
     def failed_logins(self) -> list[FailedLogin]:
-        """Return the last failed logins, the latest first. Requires the right Manage."""
+        """Return the last failed logins, the latest first. Requires the `Manage` right."""
         return run_blocking(self.inner.failed_logins)
 
     def metrics(self) -> str:
-        """Return the page for Prometheus."""
+        """Return the metrics of the namespace, in the text format of Prometheus."""
         return run_blocking(self.inner.metrics)
 
 

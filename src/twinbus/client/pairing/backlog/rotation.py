@@ -77,7 +77,7 @@ class BacklogQueue:
     ) -> None:
         """Create a backlog queue with a sender to the secondary.
 
-        A queue that existed before keeps its own description.
+        If the queue existed before the pairing, `description` is the queue's own, not the default one.
         """
         self.path = path
         self.sender = sender

@@ -57,8 +57,8 @@ TRANSITIONS: Final = {
     (EntityState.UNREACHABLE, HealthEvent.PING_SUCCEEDED): EntityState.HEALTHY,
     (EntityState.UNREACHABLE, HealthEvent.MARKED_HEALTHY): EntityState.HEALTHY,
 }
-"""The next state by state and event. All other combinations leave the state unchanged, for example the late result of a
-send that began before the last change."""
+"""The next state by state and event. All other combinations leave the state unchanged, for example the result of a send
+that began before the last state change."""
 
 
 class EntityHealth:
@@ -124,7 +124,7 @@ class EntityHealth:
         return self.is_healthy and not self.fragment_outages.down
 
     def send_failed(self, error: ServiceBusError, ping_key: RoutingKey) -> None:
-        """Note a failed send that triggers failover. The interval starts with the first such failure."""
+        """Note a failed send that triggers failover. The failover interval starts with the first such failure."""
         if self.state is not EntityState.HEALTHY or self._is_closed:
             return
         self.failure, self.ping_key = error, ping_key

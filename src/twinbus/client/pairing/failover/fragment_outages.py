@@ -35,7 +35,7 @@ class RoutingKey:
     session_id: str | None = None
     partition_key: str | None = None
     message_id: object = None
-    """Used as a key only if the entity detects duplicates."""
+    """Used as a key only if duplicate detection is enabled for the entity."""
 
     @classmethod
     def for_message(cls, message: BrokeredMessage) -> RoutingKey:
@@ -168,7 +168,8 @@ class FragmentOutages:
         self.turns: Final[dict[ParkingTurn, None]] = {}
         """The turns of batches in progress, in order."""
         self._uses_message_id = False
-        """Whether the entity maps messages by their ids, as a refused message without another key has shown."""
+        """Whether the entity maps messages to fragments by message id. This is known once a fragment has refused a
+        message that has no other key."""
         self._clock = clock
         self._on_change = on_change
 
@@ -196,7 +197,7 @@ class FragmentOutages:
         """Return a turn to park messages for some fragments, or None if they can be parked at once.
 
         `is_split` is True for a batch of which some messages go to the primary first. All other sends need a turn only
-        if such a batch is ahead of them.
+        if an earlier batch for one of these fragments still has its turn.
         """
         if not is_split and not any(turn.fragment_numbers & fragment_numbers for turn in self.turns):
             return None

@@ -63,7 +63,7 @@ class Pings:
         events: PairEventPublisher,
         classify: Callable[[ServiceBusError], FailureClass],
     ) -> None:
-        """Create a pinger without targets; `classify` returns the failure class that a paired sender gives an error."""
+        """Create a pinger without targets; `classify` returns the class of a failure for a paired sender."""
         self._primary = primary
         self._interval_s = interval_s
         self._events = events

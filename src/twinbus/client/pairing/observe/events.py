@@ -76,7 +76,7 @@ class PairingEvent:
     at_ms: int
     """The wall-clock time."""
     path: str | None = None
-    """The entity of the primary."""
+    """The entity of the primary that the event is about."""
     fragment: int | None = None
     """The fragment of that entity, for events about a fragment."""
     backlog_queue: str | None = None

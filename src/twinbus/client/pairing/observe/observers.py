@@ -46,7 +46,7 @@ class Observers:
         events.listen(lambda _: self.reports.start(), reports.EVENT_KINDS)
 
     def add_metrics(self, registry: CollectorRegistry | None) -> None:
-        """Start counting for Prometheus in a registry, unless it was added before."""
+        """Add the metrics to a registry and start counting, unless the metrics are in that registry already."""
         from twinbus.client.pairing.observe.metrics import Metrics  # noqa: PLC0415  # prometheus-client is optional
 
         if any(added.registry is registry for added in self._metrics):

@@ -144,7 +144,7 @@ class Reports(ClientEntity):
 
     async def _report(self) -> None:
         queues = self._pairing.rotation.queues
-        if not queues:  # without a backlog queue to send to, the report would not be authorised
+        if not queues:  # the token for a report is the token for a backlog queue, so one queue must exist
             return
         try:
             async with asyncio.timeout(REPORT_TIMEOUT_S):

@@ -66,8 +66,8 @@ log: Final = logging.getLogger(__name__)
 PREFETCH_WINDOW: Final = 500
 """The credit of the link: the maximum number of messages in flight from one backlog queue."""
 MAX_TRACKED: Final = 2 * PREFETCH_WINDOW
-"""The number of tracked messages at which the settled messages are removed: twice the window, so that the cost per
-message is small."""
+"""The number of tracked deliveries above which settled deliveries are no longer tracked. The limit is twice the window,
+so that the removal of settled deliveries costs little per message."""
 TICK_INTERVAL_S: Final = 5.0
 FINISH_TIMEOUT_S: Final = 5.0
 """How long a consumer that stops waits for outcomes."""
@@ -93,8 +93,8 @@ class BacklogConsumer:
     ) -> None:
         """Create a consumer of an attached link.
 
-        `possibly_delivered` has the sequence numbers of messages that this host may have sent before. `lock_ms` is the
-        lock duration of the backlog queue.
+        `possibly_delivered` has the sequence numbers of messages that earlier consumers of this pump may have sent to
+        the primary. `lock_ms` is the lock duration of the backlog queue.
         """
         self._settings = settings
         self._lock_ms = lock_ms
@@ -163,7 +163,10 @@ class BacklogConsumer:
             self._end_with_primary_lost(path, error)
 
     async def _finish(self) -> None:
-        """Complete messages in flight that the primary accepts. If they were released, they would be sent again."""
+        """Wait for the outcomes of messages in flight, and complete the messages that the primary accepts.
+
+        If these messages were released instead, the next consumer would send them again.
+        """
         with suppress(TimeoutError):
             async with asyncio.timeout(FINISH_TIMEOUT_S):
                 await asyncio.gather(*[destination.finish() for destination in self._destinations.values()])
@@ -174,7 +177,8 @@ class BacklogConsumer:
     def _grant_credit(self) -> None:
         """Grant credit, unless draining has stopped.
 
-        Messages that arrived after that would be released without being sent, but their receipt would still be charged.
+        After draining has stopped, arriving messages would be released without being sent, although their delivery is
+        a billed operation.
         """
         if not self._end_reason.done():
             self._link.keep_credit(PREFETCH_WINDOW)
@@ -324,7 +328,7 @@ class BacklogConsumer:
         if link.failure is not None:
             return False
         if self._exclusive_wait is None and (link.lease is None or link.lease.is_valid):
-            return True  # otherwise the postponed messages are sent first
+            return True  # while `_exclusive_wait` is set, messages are postponed, and new ones must not overtake them
         if self._exclusive_wait is None and not self._end_reason.done():
             self._exclusive_wait = self._start_task(self._wait_for_exclusive_access())
         return False
@@ -539,7 +543,7 @@ def _is_deferred(payload: bytes) -> bool:
 
 
 def _may_have_been_delivered(payload: bytes) -> bool:
-    """Return whether the message has been delivered before; True if its header cannot be read."""
+    """Return whether the header of a message records an earlier delivery; True if the header cannot be read."""
     try:
         return was_delivered(payload)
     except DecodeError:

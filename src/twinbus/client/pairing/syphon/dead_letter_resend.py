@@ -88,7 +88,8 @@ class DeadLetterResend:
         self.rejected: Counter[tuple[str | None, str]] = Counter()
         """Messages left in the queue as undeliverable, by destination (None if malformed) and reason."""
         self.waiting: dict[str, tuple[int, str]] = {}
-        """Messages left in the queue because of their destination: number and reason by destination."""
+        """Messages that stay in the queue because their destination does not accept them now: for each destination, the
+        number of messages and the reason."""
         self.is_complete = True
         """Whether all messages could be received; False if too many messages had to be kept locked."""
         self.not_received = 0
@@ -130,7 +131,7 @@ class DeadLetterResend:
                 self.waiting[path] = previous_count + count, reason
 
     async def send(self, path: str, payload: bytes, message_format: int = 0) -> None:
-        """Send to a destination once; the caller decides about retries and marks."""
+        """Send a message or a batch to a destination once, without retries; the caller marks possible duplicates."""
         await self._senders.sender_to(path).deliver(payload, message_format, policy=NO_RETRY)
 
 
@@ -180,11 +181,11 @@ class _DeadLetterQueue:
             self._path, epoch=self._epoch, auto_renew=LOCK_RENEWAL_S, prefetch=0
         )
         async with receiver:
-            await receiver.open()  # separately, because a slow attach does not mean that the queue is empty
+            await receiver.open()  # before the first receive: a slow attach does not mean that the queue is empty
             try:
                 await self._send_all(receiver, wait_s)
             finally:
-                with suppress(ServiceBusError):  # otherwise the locks expire
+                with suppress(ServiceBusError):  # the queue releases the messages itself when their locks expire
                     await self._release_all(receiver)
 
     async def _send_all(self, receiver: MessageReceiver, wait_s: float) -> None:
@@ -217,7 +218,7 @@ class _DeadLetterQueue:
 
     @property
     def is_full(self) -> bool:
-        """Whether so many messages stay that the messages behind them were not received."""
+        """Whether so many messages are kept locked that the messages behind them were not received."""
         return not self._is_empty and not self._has_room
 
     @property

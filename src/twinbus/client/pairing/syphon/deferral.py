@@ -146,7 +146,7 @@ class Deferral:
         failure: ServiceBusError | None = None
         messages: list[ParkedMessage] = []
         try:
-            messages = await asyncio.shield(request.task)  # its messages must still be unlocked
+            messages = await asyncio.shield(request.task)  # if cancelled, `BacklogConsumer.end` unlocks its messages
         except ServiceBusError as error:
             failure = error
         if failure is None:

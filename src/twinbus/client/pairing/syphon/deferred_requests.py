@@ -65,7 +65,7 @@ class DeferredRequests:
             try:
                 return received + await self.receive(sequence_numbers[count:])
             except ServiceBusError:
-                with suppress(ServiceBusError):  # otherwise the locks expire
+                with suppress(ServiceBusError):  # if this fails, the queue unlocks the messages when their locks expire
                     await self.settle(STATUS_DEFERRED, [lock for _, lock in received])
                 raise
         body: dict[str, object] = {

@@ -11,8 +11,9 @@ unavailable, disabled or missing, or does not accept the key. Messages can wait 
   except the oldest message. When the entity accepts that message, the queue delivers the next messages, in order.
 - The messages are deferred (`deferral`), and so are later messages. When the entity recovers, the pump receives all
   deferred messages by their numbers, in order, in several large requests at a time. Messages that arrive on the link
-  wait behind the deferred messages. Messages are deferred if the server cannot withhold messages, for single
-  fragments, and while any message for the entity is deferred, so that no message overtakes a deferred one.
+  wait behind the deferred messages. Messages are deferred if the server cannot withhold messages, if only a single
+  fragment of the entity accepts no messages, and while any message for the entity is deferred, so that no message
+  overtakes a deferred one.
 
 In both cases the entity is probed with its oldest message every few seconds, and at once when it has responded to
 another part of this process.
@@ -154,12 +155,14 @@ class Destination:
         self._wakeup_key = sender.path if fragment is None else fragment_wakeup_key(sender.path, fragment)
         """The key of the wakeups for this destination."""
         self._fragment_destinations: dict[int, Destination] = {}
-        """Destinations for fragments that were blocked before. The messages for such a fragment are sent separately."""
+        """Destinations for single fragments, each created when the fragment is first blocked. All later messages for
+        the fragment are sent through its own destination."""
         self._not_found_grace_s, self._rejection_policy = not_found_grace_s, RejectionPolicy(not_found_grace_s)
         self._refusal: ServiceBusError | None = None
         """The error with which the entity refuses all messages now."""
         self._uses_message_id = False
-        """Whether the entity maps messages by their ids, as a rejected message without another key has shown."""
+        """Whether the entity maps messages to fragments by message id. This is known once a fragment has rejected a
+        message that has no other key."""
 
     # --- incoming -----------------------------------------------------------------------------------------------------
 
@@ -434,7 +437,7 @@ class Destination:
             self._advance_sessions(batch)
 
     def _begin_refusal(self, error: ServiceBusError) -> None:
-        """Publish once that the entity refuses all messages, with the reason."""
+        """Publish the event that the entity refuses all messages, once for consecutive errors of the same class."""
         if type(self._refusal) is not type(error):
             self._end_refusal()
             self._refusal = error
@@ -585,7 +588,7 @@ class Destination:
         return self._withheld_messages.is_possible
 
     def _forget_possibly_delivered(self, batch: Sequence[ParkedMessage]) -> None:
-        """Forget messages that were settled with their marks, so that the backlog queue has recorded the doubt."""
+        """Forget messages whose settlement has recorded their possible-duplicate marks in the backlog queue."""
         if self._possibly_delivered:
             for message in batch:
                 self._possibly_delivered.pop(message, None)
@@ -644,7 +647,7 @@ class Destination:
             return True
         backoff.note_failure(
             is_charged=is_attached or isinstance(self._refusal, Unauthorized)
-        )  # the server logs each failed login
+        )  # a failed login counts as charged, because the server logs it
         if not self.is_blocked:
             self._block()
         return False
@@ -675,7 +678,7 @@ class Destination:
     async def _can_attach(self) -> bool:
         """Attach to the entity, and return whether to receive messages for the entity.
 
-        The attach comes first because a refused attach is not charged, but a receive is.
+        The attach comes first because a receive is a billed operation, but a refused attach is not.
         """
         failure: ServiceBusError | None = None
         if self._link is None or self._link.failure is not None:
@@ -694,7 +697,10 @@ class Destination:
         return is_final  # if the refusal is final, the messages are received and dead-lettered
 
     async def _recover_deferred(self) -> bool:
-        """Receive and send deferred messages in order, several requests ahead. Return False if the entity fails."""
+        """Receive deferred messages with several requests at a time, and send the messages in order.
+
+        Return False if the entity fails.
+        """
         block_count, deferral = self._block_count, self._deferral
         requests: deque[ReceiveRequest] = deque()
         while self._block_count == block_count and not self._is_paused:
@@ -705,7 +711,7 @@ class Destination:
                 await self._send_recovered_batch(await deferral.messages_of(requests.popleft()), block_count)
             elif not self._send_waiting_behind():
                 break
-        for request in requests:  # earlier messages were not accepted, so these messages wait, too
+        for request in requests:  # the entity has not accepted earlier messages, so these messages wait, too
             for message in await deferral.messages_of(request) or ():
                 self._postpone_message(message)
         await self._wait_until_idle()

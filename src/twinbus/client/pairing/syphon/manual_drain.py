@@ -41,7 +41,7 @@ class WaitingMessages(NamedTuple):
     """The destination; None if the messages do not have one."""
     message_count: int
     is_sample: bool
-    """Whether there are more messages than were counted by destination."""
+    """Whether the queues have more messages than were read to count the messages by destination."""
     reason: str
 
 

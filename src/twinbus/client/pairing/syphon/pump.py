@@ -38,13 +38,13 @@ SILENCE_LIMIT_S: Final = 5.0
 """The silence after which the secondary takes the queue from a host. The host detects a silent secondary after the same
 time."""
 STANDBY_POLL_S: Final = 1.0
-"""The interval at which a standby host tries to attach. A refused attach is not charged, and costs the secondary 0.1 ms
-of CPU time."""
+"""The interval at which a standby host tries to attach. A refused attach is not a billed operation, and costs the
+secondary 0.1 ms of CPU time."""
 DISPLACED_ERRORS: Final = (LinkStolen, EntityClaimed)
 """Errors that mean that another host has the queue."""
 FIRST_PAUSE_S: Final = 0.5
 MAX_PAUSE_S: Final = 5.0
-"""The longest pause between attempts. The pause is short because connecting and attaching are not charged."""
+"""The longest pause between attempts to attach. It is short because connecting and attaching are not billed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,8 @@ class Pump:
         self.inactive_reason: ServiceBusError | None = None
         self._settings = settings
         self._has_secondary_answered = False
-        """Whether this pump had the queue before, or was told that another host has it."""
+        """Whether the secondary has let this pump attach, or has refused an attach because another host has the queue.
+        After that, this pump takes the queue only if the queue is free."""
         self._lock_ms = lock_ms
         self._task: asyncio.Task[None] | None = None
         self._consumer: BacklogConsumer | None = None

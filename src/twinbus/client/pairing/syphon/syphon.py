@@ -65,9 +65,9 @@ class Syphon:
     def _stop_receiving(self, path: str) -> None:
         """Leave messages in the backlog while there is no connection to the primary.
 
-        Otherwise a pump would receive messages as they are parked, fail to send them, and release them, and each
-        message would be charged again at its next delivery. If only a single entity is unavailable, the pumps continue
-        for other entities.
+        Otherwise a pump would receive messages as they are parked, fail to send them, and release them, and the next
+        delivery of each message would be billed again. If only a single entity is unavailable, the pumps continue for
+        other entities.
         """
         error = self._pairing.health_of(path).failure
         if isinstance(error, ConnectionFailed | ConnectionLost):

@@ -40,7 +40,10 @@ class Wakeups:
                 future.set_result(None)
 
     def is_probe_leader(self, path: str, pump: object) -> bool:
-        """Return whether this pump probes an entity often; the other pumps are notified when the entity responds."""
+        """Return whether this pump is the one that probes the entity often.
+
+        The other pumps that wait for the entity are notified when the entity responds.
+        """
         return self._probe_leaders.setdefault(canonical_key(path), pump) is pump
 
     def resign_probe_leader(self, path: str, pump: object) -> None:
@@ -68,7 +71,8 @@ FIRST_PAUSE_S: Final = 0.5
 MIN_PAUSE_S: Final = 0.5
 """The minimum pause after a failed probe, however often other parts of the process reach the entity."""
 MAX_PAUSE_S: Final = 5.0
-"""The maximum pause. A probe is charged: the send, and for a deferred message also the receive and the deferral."""
+"""The maximum pause after a failed probe. A probe with a message consists of billed operations: the send, and for a
+deferred message also the receive and the deferral."""
 MIN_ATTACH_PAUSE_S: Final = 0.1
 MAX_ATTACH_PAUSE_S: Final = 1.0
 ATTACH_PAUSE_SHARE: Final = 0.05
@@ -79,9 +83,9 @@ MAX_ATTACH_PAUSE_S."""
 class ProbeBackoff:
     """The pauses of one pump that waits for one entity.
 
-    A probe with a message is charged, even if it fails, so the pause doubles up to MAX_PAUSE_S. An attach is not
-    charged. While attaches are refused, no message is sent, and one pump of the process attaches more often than the
-    other pumps, which are notified when it succeeds.
+    A probe with a message is billed even if the probe fails, so the pause doubles up to MAX_PAUSE_S. An attach is not
+    billed. While attaches are refused, no message is sent, and one pump of the process (the probe leader) attaches more
+    often than the other pumps, which are notified when the leader's attach succeeds.
     """
 
     def __init__(self, wakeups: Wakeups, wakeup_key: str) -> None:
@@ -104,7 +108,7 @@ class ProbeBackoff:
         self._pause_s = FIRST_PAUSE_S
 
     def note_failure(self, *, is_charged: bool) -> None:
-        """Note a failed probe; `is_charged` is False for an attach."""
+        """Note a failed probe; `is_charged` is False if only an attach was refused, which is not billed."""
         self._last_failure_s = self._loop.time()
         if is_charged:
             self._pause_s, self._min_pause_s = min(max(FIRST_PAUSE_S, 2 * self._pause_s), MAX_PAUSE_S), MIN_PAUSE_S

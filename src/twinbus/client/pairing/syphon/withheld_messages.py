@@ -1,10 +1,12 @@
 """Messages that a backlog queue withholds from its pump while their destination accepts no messages.
 
-The queue skips withheld messages: they keep their places in the queue, and are neither delivered, deferred nor charged.
+The queue delivers no messages for the paths of these destinations. Withheld messages keep their places in the queue and
+are not deferred. While they are withheld, they cause no billed operations.
 
-Owns: the paths that the queue withholds, with one request at a time (`WithheldPaths`), and the messages for one
-destination that were received before (`WithheldMessages`). A request names all paths, so the last confirmed request is
-valid, whatever the outcome of earlier requests. The queue forgets all paths when the pump's link ends.
+Owns: the requests that name the withheld paths to the queue (`WithheldPaths`), and the messages for one destination
+that the pump had received when the queue began to withhold the later messages (`WithheldMessages`). Only one request is
+in flight at a time. A request names all paths, so the last confirmed request is valid, whatever the outcome of earlier
+requests. The queue forgets all paths when the pump's link ends.
 
 Only twinbus can withhold messages. With other servers, and if the queue cannot withhold more paths, messages are
 deferred instead.
@@ -31,17 +33,17 @@ log: Final = logging.getLogger(__name__)
 
 WITHHOLD_OPERATION: Final = "twinbus:withhold"
 MAX_PATHS: Final = 200
-"""The maximum number of withheld paths. One message per destination is kept for probes, which uses the pump's credit.
-Messages for further destinations are deferred."""
+"""The maximum number of withheld paths. For each path, the pump keeps one received message to probe the destination,
+and each of these messages uses up one credit of the pump's link. Messages for further destinations are deferred."""
 RETRY_PAUSE_S: Final = 0.5
-"""The pause between requests to deliver messages again, until one succeeds."""
+"""The pause between attempts to tell the queue that it should deliver the messages for a path again."""
 
 
 class WithheldPaths:
     """The paths that one backlog queue withholds."""
 
     def __init__(self, receiver: MessageReceiver, *, is_possible: bool) -> None:
-        """Create an empty set for an exclusive receiver.
+        """Create an empty set of paths; `receiver` is the pump's exclusive receiver for the queue.
 
         `is_possible` means that the server may support withholding.
         """
@@ -54,18 +56,18 @@ class WithheldPaths:
         self._request_lock = asyncio.Lock()
 
     def can_add(self, path: str) -> bool:
-        """Return whether messages for this path can be withheld as well."""
+        """Return whether the queue can withhold the messages for this path in addition to the current paths."""
         return self._is_possible and (path in self._paths or len(self._paths) < MAX_PATHS)
 
     async def add(self, path: str) -> bool:
-        """Withhold messages for a path; return whether the queue has confirmed the request."""
+        """Ask the queue to withhold the messages for a path; return whether the queue has confirmed the request."""
         if not self.can_add(path):
             return False
         self._paths.add(path)
         return await self._send_paths() and path in self._paths
 
     async def remove(self, path: str) -> bool:
-        """Deliver messages for a path again; return False if the queue may still withhold them."""
+        """Ask the queue to deliver the messages for a path again; return False if it may still withhold them."""
         self._paths.discard(path)
         return await self._send_paths()
 
@@ -111,7 +113,7 @@ class WithheldMessages:
         self.is_confirmed = False
         """Whether the queue has confirmed that it withholds the messages."""
         self.received: list[DeliveredParkedMessage] = []
-        """Received messages that are kept locked: once the queue has confirmed, only the oldest message."""
+        """Received messages that are kept locked; only the oldest message after the queue has confirmed the request."""
         self.may_be_withheld = False
         """Whether a request to withhold the messages was sent."""
         self._source = source
@@ -124,7 +126,7 @@ class WithheldMessages:
         return self._source.withheld_paths.can_add(self._path_key)
 
     def add(self, message: DeliveredParkedMessage) -> list[DeliveredParkedMessage]:
-        """Keep a message, and return the messages that were released.
+        """Keep a received message, and return the messages that this call has released.
 
         After the queue has confirmed that it withholds messages, only the oldest message is kept.
         """
@@ -132,18 +134,18 @@ class WithheldMessages:
         return self._release_all_but(1) if self.is_confirmed else []
 
     def take_oldest(self) -> list[DeliveredParkedMessage]:
-        """Return the message for a probe, if there is one."""
+        """Take the oldest received message, for a probe; return an empty list if there is none or it has expired."""
         self.received.sort(key=_sequence_number_of)
         oldest, self.received = self.received[:1], self.received[1:]
-        return [message for message in oldest if self._source.restore_again(message)]  # unless it has expired
+        return [message for message in oldest if self._source.restore_again(message)]  # False for an expired message
 
     def take_all(self) -> list[DeliveredParkedMessage]:
-        """Return all received messages, oldest first."""
+        """Take all received messages, oldest first."""
         messages, self.received = sorted(self.received, key=_sequence_number_of), []
         return messages
 
     async def begin(self) -> list[DeliveredParkedMessage] | None:
-        """Withhold messages, and release all received messages but the oldest.
+        """Ask the queue to withhold the messages, and release all received messages but the oldest.
 
         Return the released messages, or None if the queue does not confirm that it withholds messages.
         """
@@ -155,7 +157,7 @@ class WithheldMessages:
         return self._release_all_but(1)
 
     async def release_all(self) -> list[DeliveredParkedMessage]:
-        """Release all messages and wait for the confirmations, so that later messages do not overtake them."""
+        """Release all received messages and wait for the confirmations, so that later messages do not overtake them."""
         released: list[DeliveredParkedMessage] = []
         while self.received or self._releases:
             released += self._release_all_but(0)
@@ -170,7 +172,7 @@ class WithheldMessages:
             await asyncio.sleep(RETRY_PAUSE_S)
 
     def _release_all_but(self, count: int) -> list[DeliveredParkedMessage]:
-        """Release messages to their places, except the `count` oldest."""
+        """Release received messages to their places in the queue, except the `count` oldest messages."""
         if len(self.received) <= count:
             return []
         self.received.sort(key=_sequence_number_of)
