@@ -1,7 +1,7 @@
 """The commands `twinbus entity create ...` and `twinbus entity update ...`.
 
 Owns the arguments and the output. The options for properties are in `property_options`; rules have options of their own
-in `rules`.
+in `rule_options`.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ def check_one_of(**choices: object) -> str:
 
 
 def check_numbers(numbers: Sequence[int] | None) -> list[int] | None:
-    """Return sequence numbers, or None if there are none. Raise Misuse if one is not positive."""
+    """Return sequence numbers, or None if there are none. Raise Misuse if a number is not positive."""
     wrong = next((number for number in numbers or () if number < 1), None)
     if wrong is not None:
         raise Misuse(f"{wrong} is not a sequence number: they begin at 1")

@@ -89,7 +89,7 @@ def peek(  # noqa: PLR0913  # one per option
         check_state(state)
         async with connect(find_target(connection_string, ready_file, profile, ca_file)) as factory:
             inspector = factory.create_message_inspector(entity_path(entity, dead_letter=dead_letter))
-            if state is None and expression is None:  # other servers support this, too
+            if state is None and expression is None:  # peeking works on other servers, too
                 found = await _peek_pages(inspector, count, start, session)
             else:
                 found = await _search(inspector, count, start, state, expression, session)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 MAX_BATCH: Final = 100
 MAX_HELD: Final = 1_000
-"""Messages that are locked at once, if they are settled at the end."""
+"""Maximum number of messages that are locked at once, if messages are settled at the end."""
 EXAMPLES: Final = """
 Examples:
 

@@ -64,7 +64,7 @@ class ClosableListener(Protocol):
 
 
 class AmqpSide(Protocol):
-    """Subset of the AMQP gateway that a port needs for replies to AMQP clients in the wrong place."""
+    """The methods of the AMQP gateway that a port needs to refuse AMQP clients."""
 
     def make_connection(self, now: float, /) -> Connection:
         """Return the AMQP engine for an accepted socket."""
@@ -165,7 +165,7 @@ class ClientPort:
         """Return the protocol for a connection whose first bytes show what the client speaks."""
         protocol = detected
         if detected is WireProtocol.UNKNOWN or (detected is WireProtocol.TLS and is_tls):
-            protocol = MAIN_PROTOCOLS[self.name].protocol  # its reply is the most useful guess
+            protocol = MAIN_PROTOCOLS[self.name].protocol  # the most likely protocol of the client
         if Spoken(protocol, is_tls) in self._served:
             return cast("asyncio.Protocol", self._factories[protocol](slot))
         text = self._directory.refusal(self.name, Spoken(detected, is_tls))
@@ -187,7 +187,7 @@ class ClientPort:
 
 
 class _ListenerPort:
-    """A port as a listener sees it: the port itself waits until its socket is closed, once for all listeners."""
+    """The server object that a listener gets. `wait_closed` does nothing: the port itself waits for its socket."""
 
     def __init__(self, port: ClientPort) -> None:
         self._port = port

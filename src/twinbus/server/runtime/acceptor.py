@@ -199,7 +199,10 @@ class Acceptor:
         self._waiting.pop(waiting, None)
 
     def start_protocol(self, connection: socket.socket, slot: Slot, *, starts_tls: bool = True) -> None:
-        """Start a task that negotiates TLS and creates the protocol. `starts_tls` says what the first byte shows."""
+        """Start a task that negotiates TLS and creates the protocol.
+
+        `starts_tls` says whether the first byte starts a TLS handshake.
+        """
         if starts_tls or self._make_plaintext_protocol is None:
             negotiation = self._negotiate(connection, slot, self._make_protocol, self._tls)
         else:
