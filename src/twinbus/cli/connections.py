@@ -130,7 +130,7 @@ def close(
     ca_file: connection.CaFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Close a connection: its locks end, and other receivers get the messages. Clients connect again by themselves."""
+    """Close a connection: other receivers get the messages that it locked. Clients reconnect by themselves."""
 
     async def use(monitor: NamespaceMonitor) -> None:
         details = await monitor.connection(connection_id)

@@ -228,7 +228,7 @@ def rehearse(  # noqa: PLR0913  # one per option
 ) -> None:
     """Rehearse an outage, and show which senders failed over and recovered, and when.
 
-    Senders report to the secondary: without one, the outage is not observed.
+    Senders report to the secondary. Without a secondary, the reactions of senders are not shown.
     """
     if (entity is None) == (not namespace):
         typer.echo("twinbus rehearse: give either --entity PATH or --namespace", err=True)

@@ -213,7 +213,7 @@ def serve(  # noqa: PLR0913  # one per option
 ) -> None:
     """Serve a namespace until SIGTERM or Ctrl-C. SIGHUP reloads certificates, keys and the log level.
 
-    Without arguments, it serves the namespace contoso from the folder twinbus-data, and prints what to try.
+    Without arguments, the command serves the namespace contoso from the folder twinbus-data, and prints first steps.
     """
     try:
         options = {

@@ -43,7 +43,7 @@ def token(
 ) -> None:
     """Print a token with the rights of the connection's key, for the namespace or for an entity.
 
-    The value is that of the HTTP header Authorization.
+    The printed token is a value for the HTTP header Authorization.
     """
 
     def run() -> None:

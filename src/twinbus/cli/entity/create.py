@@ -59,7 +59,7 @@ def update() -> None:
 
 
 def _register(kind: str, *, is_update: bool) -> None:
-    """Add the command for one kind; its options are those of the kind's description."""
+    """Add the command for one kind of entity, with an option for each property of the kind."""
     verb = "update" if is_update else "create"
     arguments: dict[str, object] = {"path": Annotated[str, typer.Argument(metavar="PATH", help=f"Path of the {kind}.")]}
     if kind == "subscription":

@@ -2,7 +2,7 @@
 
     PROPERTIES["lock_duration_ms"].option   # --lock-duration
 
-Owns the one list from which `create` and `update` get their options, and `show` its names. The model validates values.
+Owns the list from which `create` and `update` get their options, and `show` gets its names. The model validates values.
 """
 
 from __future__ import annotations

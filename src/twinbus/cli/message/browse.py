@@ -230,7 +230,7 @@ async def _browse(factory: MessagingFactory, path: str, starts: list[int]) -> As
 async def _poll(
     inspector: MessageInspector, expression: str, starts: list[int]
 ) -> AsyncGenerator[BrokeredMessage, None]:
-    """Yield active messages for which the filter is true, asking for new ones at regular intervals."""
+    """Yield active messages for which the filter is true, asking for new messages at regular intervals."""
     from twinbus.model.description import FRAGMENT_SHIFT  # noqa: PLC0415  # `--help` starts faster
 
     positions = list(starts)
@@ -239,7 +239,7 @@ async def _poll(
             async for page in inspector.search_pages(expression, state="active", from_sequence_number=start):
                 for message in page.messages:
                     yield message
-                if page.next_sequence_number >> FRAGMENT_SHIFT != fragment:  # the next fragment has its own position
+                if page.next_sequence_number >> FRAGMENT_SHIFT != fragment:  # continues in the next fragment
                     positions[fragment] = max(start, page.end_sequence_number)
                     break
                 positions[fragment] = page.next_sequence_number

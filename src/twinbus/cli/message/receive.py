@@ -88,7 +88,7 @@ def receive(  # noqa: PLR0913  # one per option
 ) -> None:
     """Receive messages, print them, and delete them from the entity (or see --settle). JSON: one line per message.
 
-    Without a message, the command waits (--wait), prints nothing, and ends with 0.
+    If no message arrives in time (--wait), the command prints nothing and ends with 0.
     """
 
     async def run() -> None:

@@ -231,7 +231,7 @@ class OutgoingLink:
     def _return_messages(self, fragment: FragmentPort, deliveries: list[OutgoingDelivery]) -> None:
         """Unlock messages that were delivered to the client, so that they are delivered again.
 
-        Messages from an exclusive receiver get a higher delivery count, so that the receiver recognises them.
+        If an exclusive receiver returns messages, their delivery count increases, so that it recognises the redelivery.
         """
         if self.receiver_identity.epoch is None or fragment.has_sessions:
             self._release(deliveries)

@@ -79,7 +79,7 @@ class Collector:
         return msgspec.msgpack.decode(reply, type=RESULT_TYPES[type(call)]) if reply is not None else None
 
     async def call_all(self, call: ProcessCall, excluded: Collection[int] = ()) -> dict[int, Any]:
-        """Return the answers of all processes that reply in time, by their numbers."""
+        """Return the answers of all processes that reply in time, by process number."""
         numbers = [number for number in self.peers.numbers if number not in excluded]
         answers = await asyncio.gather(*[self.call(number, call) for number in numbers])
         return {number: answer for number, answer in zip(numbers, answers, strict=True) if answer is not None}

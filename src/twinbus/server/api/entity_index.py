@@ -67,7 +67,7 @@ class EntityIndex:
 
     def _between(self, first: int, stop: int) -> Iterator[Queue | Topic | Subscription]:
         for key in self._keys[first:stop]:
-            entity = self._entities.get(key)  # None if it was deleted since the page was begun
+            entity = self._entities.get(key)  # None if the entity was deleted since the page was begun
             if entity is not None:
                 yield entity
 

@@ -26,7 +26,7 @@ class OldestMessages:
     def __init__(self) -> None:
         """Create an empty table."""
         self._read: dict[tuple[int, int], tuple[int, int | None]] = {}
-        """The state of the fragment at the last read, and the time found, by entity id and fragment number."""
+        """By entity id and fragment number: how many messages had left at the last read, and the time that was read."""
 
     def known(self, part: PartInspection) -> int | None:
         """Return the time that was read last; it may belong to a message that has left since."""

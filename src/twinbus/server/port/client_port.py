@@ -102,7 +102,7 @@ class ClientPort:
     # --- opening and closing ------------------------------------------------------------------------------------------
 
     def serve_function(self, protocol: WireProtocol) -> StartAccepting:
-        """Return the function with which a listener starts to get the port's connections of one protocol."""
+        """Return the function that a listener calls to get all connections of one protocol from this port."""
 
         async def serve(make_protocol: MakeProtocol, _tls: ssl.SSLContext | None, _timeout_s: float) -> AcceptingServer:
             self._factories[protocol] = make_protocol
