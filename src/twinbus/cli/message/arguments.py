@@ -75,7 +75,7 @@ def scheduled_time(at: dt.datetime | None, in_ms: int | None) -> dt.datetime | N
 
 
 def check_one_of(**choices: object) -> str:
-    """Return the name of the only choice that is given. Raise Misuse if several or none are given."""
+    """Return the name of the only choice that is set. Raise Misuse if several choices or none are set."""
     given = [name for name, value in choices.items() if value]
     if len(given) != 1:
         *names, last = choices

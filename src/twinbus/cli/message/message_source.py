@@ -44,7 +44,7 @@ class MessageSource:
         self._json_lines = json_lines
 
     async def read(self) -> AsyncIterator[PlacedMessage]:
-        """Yield the messages, each with a text that says where it came from. Raise CommandFailed if one is invalid."""
+        """Yield the messages, each with a text that says where it came from. Raise CommandFailed if reading fails."""
         if STDIN in (self._body, self._lines, self._json_lines):
             async for item in _read_on_thread(self._read()):
                 yield item

@@ -1,7 +1,8 @@
 """Requests of the API to one process of the server, and their results.
 
 Owns the types, which travel between processes as MessagePack, inside `GetStatus` and `Status` of the peer protocol.
-These types contain lock numbers, by which one process names a lock in another process; responses to clients never do.
+These types contain lock numbers, by which one process names a lock in another process. Responses to clients contain no
+lock numbers.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ _SECONDS_PATTERN: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 
 
 class LockNotFound(MessageLockLost):
-    """No message has the given id and lock token: 404 over HTTP."""
+    """No message has the id and lock token in the request: 404 over HTTP."""
 
     status = 404
 

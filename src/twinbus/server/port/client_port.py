@@ -53,7 +53,7 @@ class Accept(Protocol):
         make_plaintext_protocol: MakeProtocol | None = None,
         /,
     ) -> AcceptingServer:
-        """Start accepting. With TLS, clients that do not start TLS get `make_plaintext_protocol`, if given."""
+        """Start accepting. With TLS, clients that do not start TLS get `make_plaintext_protocol`, if it is set."""
 
 
 class ClosableListener(Protocol):
