@@ -100,7 +100,7 @@ def _describe_failure(error: Exception) -> str:
     """Return the text for a failed request, with advice if the cause is known."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"has an untrusted certificate ({error.verify_message}): give its CA certificate with --ca-file FILE"
-    if isinstance(error, http.client.BadStatusLine | ssl.SSLError):  # another protocol, such as AMQP
+    if isinstance(error, http.client.BadStatusLine | ssl.SSLError):  # the port serves another protocol, such as AMQP
         return f"is not an administration port: use the admin_connection_string of the ready file ({error!r})"
     return f"does not answer: {type(error).__name__}: {error}"
 

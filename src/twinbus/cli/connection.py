@@ -71,7 +71,7 @@ def complete_profile(incomplete: str) -> list[str]:
     """Return the profiles whose name starts with `incomplete`, for the completion of shells."""
     try:
         return [name for name in read_profiles().by_name if name.startswith(incomplete)]
-    except CommandFailed:  # a shell has no place for an error
+    except CommandFailed:  # an error would disturb the prompt of the shell
         return []
 
 
@@ -86,7 +86,7 @@ def _option_for_profile(role: Role) -> object:
 
 
 def _hidden_option_for_admin(role: Role) -> object:
-    """Return the option for administration on another port, which ready files and profiles have."""
+    """Return the hidden option for a connection string for administration, which ready files and profiles contain."""
     return typer.Option(role.option("admin-connection-string"), hidden=True)
 
 
@@ -141,8 +141,8 @@ def find_target(
 ) -> Target:
     """Return the namespace that the options, the environment, the default profile or a local server names.
 
-    `admin` is a connection string for administration only. Raise CommandFailed if none of the places names a namespace,
-    or if the first one that does is invalid.
+    `admin` is a connection string for administration only. Raise CommandFailed if none of these places names a
+    namespace, or if the first connection string found is invalid.
     """
     if connection_string is None and ready_file is None and profile is None:
         connection_string = admin
@@ -219,7 +219,7 @@ def read_connection_string_from_stdin() -> str:
     return text
 
 
-# --- places, in their order -------------------------------------------------------------------------------------------
+# --- places, in the order of search -----------------------------------------------------------------------------------
 
 
 def _from_options(text: str | None, ready_file: Path | None, profile: str | None, role: Role) -> Target | None:
@@ -240,7 +240,7 @@ def _from_options(text: str | None, ready_file: Path | None, profile: str | None
 
 
 def _from_surroundings(role: Role) -> Target | None:
-    """Return the namespace of the environment, of the default profile, or of a server started in this folder."""
+    """Return the namespace from the environment, the default profile, or the ready file of a server in this folder."""
     string = os.environ.get(role.variable("CONNECTION_STRING"))
     if string:
         ca_file = os.environ.get(role.variable("CA_FILE"))

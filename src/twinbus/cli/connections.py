@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 MAX_SHOWN_LOCKS: Final = 100
 """Maximum number of locks to list for a connection."""
 MAX_READ_LOCKS: Final = 10_000
-"""Maximum number of locks of an entity to read, in search of those of a connection."""
+"""Maximum number of an entity's locks to read when searching for the locks of a connection."""
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -130,7 +130,7 @@ def close(
     ca_file: connection.CaFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Close a connection: its locks end, and other receivers get the messages. Clients connect again by themselves."""
+    """Close a connection: other receivers get the messages that it locked. Clients reconnect by themselves."""
 
     async def use(monitor: NamespaceMonitor) -> None:
         details = await monitor.connection(connection_id)

@@ -22,7 +22,7 @@ class CommandWithConnectionStrings(TyperCommand):
     """Command that accepts connection strings as its first arguments."""
 
     string_options: ClassVar[tuple[str, ...]] = ()
-    """The options that stand for these arguments, in order."""
+    """The options that replace these arguments, in order."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401  # typer has its own copy of click
         """Turn connection strings among the arguments into options, and warn."""

@@ -1,7 +1,7 @@
 """The command `twinbus pair drain`: move parked messages back to the primary by hand.
 
-Owns the options and the exit codes: 0 if no message is left, 1 if a namespace cannot be reached or refuses, 2 if some
-messages cannot be delivered now (they are printed with the reason). The work is done in `backlog_drain`.
+Owns the options and the exit codes: 0 if no message is left, 1 if a namespace cannot be reached or refuses a request, 2
+if some messages cannot be delivered now (they are printed with the reason). `backlog_drain` does the work.
 """
 
 from __future__ import annotations

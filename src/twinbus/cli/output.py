@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 EXIT_FAILED: Final = 1
-"""The namespace cannot be reached, refuses, or does not have the entity."""
+"""The namespace cannot be reached, refuses the request, or does not have the entity."""
 EXIT_MISUSE: Final = 2
 """Invalid options or arguments."""
 EXIT_INTERRUPTED: Final = 130
@@ -97,7 +97,7 @@ def describe_error(error: Exception) -> str:
 
 
 def confirm(question: str, *, is_confirmed: bool) -> None:
-    """Ask on the terminal, unless --yes was given. Raise Misuse without a terminal, or CommandFailed after a no."""
+    """Ask on the terminal, unless --yes was given. Raise Misuse without a terminal, CommandFailed after a "no"."""
     if is_confirmed:
         return
     if not sys.stdin.isatty():
@@ -151,8 +151,8 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
 def format_table(columns: Sequence[str], rows: Iterable[Sequence[object]], width: int) -> list[str]:
     """Return the lines of a table no wider than `width`.
 
-    The widest text columns are cut with an ellipsis. Columns of numbers are aligned to the right and never cut before
-    text. None is printed as an empty cell.
+    The widest text columns are cut with an ellipsis. Columns of numbers are aligned to the right, and are cut only if
+    text columns cannot be cut further. None is printed as an empty cell.
     """
     values = [list(row) for row in rows]
     is_number = [

@@ -1,6 +1,7 @@
 """The command group `twinbus pair`, and `twinbus pair status`.
 
-Owns the options and the exit codes: 1 if the namespace cannot be reached or refuses. The output is in `pair_view`.
+Owns the options and the exit codes: 1 if the namespace cannot be reached or refuses a request. The output is in
+`pair_view`.
 """
 
 from __future__ import annotations

@@ -162,7 +162,7 @@ class PairStatus:
         return sorted(merged, key=lambda destination: (-destination.messages, destination.path))
 
     def is_used(self, queue: BacklogQueueReport) -> bool:
-        """Return whether a sender uses the backlog queue, or no sender has reported its number of queues."""
+        """Return whether a sender uses the backlog queue; also True if no sender has reported its number of queues."""
         counts = [sender.backlog_queues for sender in self.senders if sender.backlog_queues]
         return not counts or queue.index < max(counts)
 
@@ -265,7 +265,7 @@ def _parse_unused_queues(queues: list[dict[str, Any]]) -> dict[str, list[str]]:
 
 
 def _parse_entities(entity: dict[str, Any], skew: dt.timedelta) -> Iterator[ReportedEntity]:
-    """Yield an entity that is not healthy, and its fragments that are down on their own."""
+    """Yield an entity if it is not healthy, and its fragments that are down, even if the entity itself is healthy."""
     if _text_in(entity, "state") != HEALTHY:
         yield _parse_entity(_text_in(entity, "path"), _text_in(entity, "state"), entity, skew)
     for fragment in _objects_in(entity, "fragments_down"):

@@ -1,7 +1,7 @@
 """The command `twinbus rehearse`: simulate an outage of an entity or a namespace, and report how senders reacted.
 
-Owns the options, the output and the exit codes: 1 if a namespace cannot be reached or refuses, 2 for invalid options,
-130 after Ctrl-C. The outage is always switched off at the end.
+Owns the options, the output and the exit codes: 1 if a namespace cannot be reached or refuses a request, 2 for invalid
+options, 130 after Ctrl-C. The outage is always switched off at the end.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ RECOVERY_PING_INTERVALS: Final = 2
 
 @dataclass(slots=True)
 class FailoverRecord:
-    """One sender's reaction for one entity. Times are in seconds from the start of the outage to the next poll."""
+    """One sender's reaction for one entity. Times are those of the poll that showed it, in seconds from the start."""
 
     sender_key: tuple[str, str, str]
     client: str
@@ -160,7 +160,7 @@ class Rehearsal:
             self._watch("recovery", begun_s, lambda elapsed_s: self._is_recovery_over(elapsed_s - ended_s), on_progress)
 
     def _is_recovery_over(self, since_outage_s: float) -> bool:
-        """Return whether all senders have recovered, or have had enough time to."""
+        """Return whether all senders have recovered, or have had enough time to recover."""
         longest_s = max((record.ping_interval_s for record in self.observer.pending_recoveries), default=0.0)
         patience_s = min(MAX_RECOVERY_S, RECOVERY_PING_INTERVALS * (longest_s + POLL_INTERVAL_S))
         return not self.observer.pending_recoveries or since_outage_s >= patience_s
@@ -186,7 +186,7 @@ class Rehearsal:
     def _switch_on(self) -> None:
         try:
             self._primary.request("PUT", "$outage", path=self._path, seconds=f"{self.seconds:g}", kind=self._kind)
-        except BaseException:  # the response may be lost, and the outage switched on
+        except BaseException:  # the outage may be switched on although the response was lost
             with suppress(AdminRequestFailed):
                 self._primary.request("DELETE", "$outage", path=self._path)
             raise
@@ -228,7 +228,7 @@ def rehearse(  # noqa: PLR0913  # one per option
 ) -> None:
     """Rehearse an outage, and show which senders failed over and recovered, and when.
 
-    Senders report to the secondary: without one, the outage is not observed.
+    Senders report to the secondary. Without a secondary, the reactions of senders are not shown.
     """
     if (entity is None) == (not namespace):
         typer.echo("twinbus rehearse: give either --entity PATH or --namespace", err=True)

@@ -1,7 +1,7 @@
 """The command `twinbus serve`: serve a namespace, or a pair of namespaces, until a signal stops it.
 
-Owns the options, their help, the name and folder without arguments, and the exit codes: 0 after a clean stop, 1 if the
-server cannot start or has failed, 2 for an invalid option or configuration file. Validation and other defaults are in
+Owns the options, their help, the default name and folder, and the exit codes: 0 after a clean stop, 1 if the server
+cannot start or has failed, 2 for an invalid option or configuration file. Validation and other defaults are in
 `server.config.settings`, the parsing of files in `server.config`. Options override the file.
 """
 
@@ -213,7 +213,7 @@ def serve(  # noqa: PLR0913  # one per option
 ) -> None:
     """Serve a namespace until SIGTERM or Ctrl-C. SIGHUP reloads certificates, keys and the log level.
 
-    Without arguments, it serves the namespace contoso from the folder twinbus-data, and prints what to try.
+    Without arguments, the command serves the namespace contoso from the folder twinbus-data, and prints first steps.
     """
     try:
         options = {
@@ -329,7 +329,7 @@ def _serve_one(context: typer.Context, explicit: Mapping[str, Any], config: Path
 
 
 def _choose_output(settings: ServeSettings, *, show_keys: bool, is_default: bool) -> Callable[[ReadyFile], None] | None:
-    """Return the function that prints what users need when the server is ready; None for a server in the background."""
+    """Return the function that prints how to connect when the server is ready; None if nothing is to be printed."""
     from twinbus.cli.serving import guide  # noqa: PLC0415  # help and errors appear faster
 
     if show_keys:

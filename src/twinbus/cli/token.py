@@ -16,7 +16,7 @@ from twinbus.cli.output import CommandFailed, JsonOption, Misuse, examples, prin
 from twinbus.cli.units import parse_duration
 
 MAX_LIFETIME_S: Final = 366 * 86_400
-"""A token cannot be revoked without its key, so none lives for ever."""
+"""Maximum lifetime. A token can be revoked only together with its key, so no token may be valid for ever."""
 EXAMPLES: Final = examples(
     'curl -H "Authorization: $(twinbus token)" http://localhost:5672/orders',
     "twinbus token orders --lifetime 30d > prometheus.token",
@@ -43,7 +43,7 @@ def token(
 ) -> None:
     """Print a token with the rights of the connection's key, for the namespace or for an entity.
 
-    The value is that of the HTTP header Authorization.
+    The printed token is a value for the HTTP header Authorization.
     """
 
     def run() -> None:

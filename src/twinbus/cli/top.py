@@ -99,7 +99,7 @@ def _print_once(snapshot: Snapshot, *, as_json: bool) -> None:
 
 
 async def _stream(read: Read, interval_s: float, stop: asyncio.Event) -> None:
-    """Print a line of JSON at each refresh until stopped; a failure is a line, too."""
+    """Print a line of JSON at each refresh until stopped; failures are also printed as lines."""
     while not stop.is_set():
         try:
             print_json_line(await _unless_stopped(read, stop))
@@ -136,7 +136,7 @@ class _Stopped(Exception):
 
 
 async def _unless_stopped(read: Read, stop: asyncio.Event) -> Snapshot:
-    """Return the result of a request; a stop does not wait for a namespace that does not answer."""
+    """Return the result of a request. If the user stops the command first, cancel the request and raise _Stopped."""
     request, stopped = asyncio.ensure_future(read()), asyncio.ensure_future(stop.wait())
     try:
         await asyncio.wait((request, stopped), return_when=asyncio.FIRST_COMPLETED)

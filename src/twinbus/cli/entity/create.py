@@ -1,7 +1,7 @@
 """The commands `twinbus entity create ...` and `twinbus entity update ...`.
 
 Owns the arguments and the output. The options for properties are in `property_options`; rules have options of their own
-in `rules`.
+in `rule_options`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def update() -> None:
 
 
 def _register(kind: str, *, is_update: bool) -> None:
-    """Add the command for one kind; its options are those of the kind's description."""
+    """Add the command for one kind of entity, with an option for each property of the kind."""
     verb = "update" if is_update else "create"
     arguments: dict[str, object] = {"path": Annotated[str, typer.Argument(metavar="PATH", help=f"Path of the {kind}.")]}
     if kind == "subscription":

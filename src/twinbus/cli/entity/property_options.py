@@ -2,7 +2,7 @@
 
     PROPERTIES["lock_duration_ms"].option   # --lock-duration
 
-Owns the one list from which `create` and `update` get their options, and `show` its names. The model validates values.
+Owns the list from which `create` and `update` get their options, and `show` gets its names. The model validates values.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def options_of(kind: str, *, is_update: bool) -> Iterator[inspect.Parameter]:
 
 
 def values_of(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the values of the given options, as the descriptions need them; '' means none.
+    """Return the values of the options that were set, as fields of a description; an empty text becomes None.
 
     Raise Misuse, with the option, if a value is out of range.
     """

@@ -1,4 +1,4 @@
-"""Rules as options: a filter in SQL or equal properties, and an action.
+"""Options that describe a rule: a filter (SQL, or properties with their expected values), and an action.
 
 Owns the notation of correlation filters, `label=alarm` and `region=eu`.
 """
@@ -34,7 +34,7 @@ _SYSTEM_PREFIX = "sys."
 
 
 def make_rule(name: str, where: str | None, equal: Sequence[str], action: str | None) -> RuleDescription:
-    """Return the rule of the options. Raise Misuse if they contradict each other."""
+    """Return the rule that the options describe. Raise Misuse if the options contradict each other."""
     from twinbus.model.rule import RuleDescription, SqlAction, SqlFilter, TrueFilter  # noqa: PLC0415
 
     if where is not None and equal:

@@ -75,7 +75,7 @@ def scheduled_time(at: dt.datetime | None, in_ms: int | None) -> dt.datetime | N
 
 
 def check_one_of(**choices: object) -> str:
-    """Return the name of the only choice that is given. Raise Misuse if several or none are given."""
+    """Return the name of the only choice that is set. Raise Misuse if several choices or none are set."""
     given = [name for name, value in choices.items() if value]
     if len(given) != 1:
         *names, last = choices
@@ -84,7 +84,7 @@ def check_one_of(**choices: object) -> str:
 
 
 def check_numbers(numbers: Sequence[int] | None) -> list[int] | None:
-    """Return sequence numbers, or None if there are none. Raise Misuse if one is not positive."""
+    """Return sequence numbers, or None if there are none. Raise Misuse if a number is not positive."""
     wrong = next((number for number in numbers or () if number < 1), None)
     if wrong is not None:
         raise Misuse(f"{wrong} is not a sequence number: they begin at 1")

@@ -89,7 +89,7 @@ def peek(  # noqa: PLR0913  # one per option
         check_state(state)
         async with connect(find_target(connection_string, ready_file, profile, ca_file)) as factory:
             inspector = factory.create_message_inspector(entity_path(entity, dead_letter=dead_letter))
-            if state is None and expression is None:  # other servers support this, too
+            if state is None and expression is None:  # peeking works on other servers, too
                 found = await _peek_pages(inspector, count, start, session)
             else:
                 found = await _search(inspector, count, start, state, expression, session)
@@ -230,7 +230,7 @@ async def _browse(factory: MessagingFactory, path: str, starts: list[int]) -> As
 async def _poll(
     inspector: MessageInspector, expression: str, starts: list[int]
 ) -> AsyncGenerator[BrokeredMessage, None]:
-    """Yield active messages for which the filter is true, asking for new ones at regular intervals."""
+    """Yield active messages for which the filter is true, asking for new messages at regular intervals."""
     from twinbus.model.description import FRAGMENT_SHIFT  # noqa: PLC0415  # `--help` starts faster
 
     positions = list(starts)
@@ -239,7 +239,7 @@ async def _poll(
             async for page in inspector.search_pages(expression, state="active", from_sequence_number=start):
                 for message in page.messages:
                     yield message
-                if page.next_sequence_number >> FRAGMENT_SHIFT != fragment:  # the next fragment has its own position
+                if page.next_sequence_number >> FRAGMENT_SHIFT != fragment:  # continues in the next fragment
                     positions[fragment] = max(start, page.end_sequence_number)
                     break
                 positions[fragment] = page.next_sequence_number

@@ -1,7 +1,7 @@
 """The commands that change many messages at once: resubmit, move, delete and purge.
 
 Owns the options, the confirmations and the reports. The operations are in `client.inspector`. A command that is
-interrupted or fails has handled some messages, which it reports: repeat it to handle the others.
+interrupted or fails reports how many messages it has handled: repeat the command to handle the others.
 """
 
 from __future__ import annotations

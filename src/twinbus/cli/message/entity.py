@@ -1,7 +1,7 @@
 """The entity that a command works on: its path, and a connection to its namespace.
 
 Owns the grammar of paths: `orders`, `topic/Subscriptions/name`, with --dead-letter for the dead-letter queue. A path
-`topic/name` is that of a queue: names of queues may contain slashes.
+such as `topic/name` is the path of a queue, because names of queues may contain slashes.
 """
 
 from __future__ import annotations

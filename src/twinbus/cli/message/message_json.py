@@ -192,7 +192,7 @@ def _duration_from_json(seconds: object) -> dt.timedelta | None:
     try:
         return dt.timedelta(seconds=seconds)
     except OverflowError:
-        return None  # longer than Python can represent: never
+        return None  # longer than Python can represent: the message never expires
 
 
 def _from_json_value(name: str, value: object) -> object:

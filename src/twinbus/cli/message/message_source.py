@@ -1,7 +1,7 @@
 """Where `twinbus message send` gets its messages from: an argument, files, lines, or messages in JSON.
 
-Owns reading, with the place of each message for error texts. Stdin is read on a daemon thread: a read that waits for
-input must not keep the command from sending, or from ending with Ctrl-C.
+Owns reading the messages, and describing where each message came from, for error texts. Stdin is read on a daemon
+thread: a read that waits for input must not keep the command from sending, or from ending with Ctrl-C.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ MAX_QUEUED: Final = 100
 
 
 class MessageSource:
-    """The messages of one source; exactly one of them is given."""
+    """The messages from one source: a text, files, lines, or JSON lines."""
 
     def __init__(
         self, body: str | None, files: Sequence[Path] = (), lines: str | None = None, json_lines: str | None = None
     ) -> None:
-        """Create a source: a text, files, or the name of a file with lines; - is stdin."""
+        """Create a source from the argument that is set. `lines` and `json_lines` are names of files; - is stdin."""
         self._body = body
         self._files = files
         self._lines = lines
         self._json_lines = json_lines
 
     async def read(self) -> AsyncIterator[PlacedMessage]:
-        """Yield the messages, each with a text that says where it came from. Raise CommandFailed if one is invalid."""
+        """Yield the messages, each with a text that says where it came from. Raise CommandFailed if reading fails."""
         if STDIN in (self._body, self._lines, self._json_lines):
             async for item in _read_on_thread(self._read()):
                 yield item
@@ -98,7 +98,7 @@ def _read_whole(stream: BinaryIO, name: str) -> bytes:
 
 
 def _open_stdin() -> BinaryIO:
-    """Return a stream of its own: at exit, Python waits for the lock of sys.stdin, which a blocked read holds."""
+    """Return a new stream for stdin: at exit, Python waits for the lock of sys.stdin, which a blocked read holds."""
     try:
         return open(sys.stdin.fileno(), "rb", closefd=False)  # a descriptor, which stays open
     except io.UnsupportedOperation:  # stdin is not a file

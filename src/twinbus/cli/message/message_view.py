@@ -75,7 +75,7 @@ def body_text(message: BrokeredMessage, body_format: BodyFormat = BodyFormat.AUT
 
 
 def print_messages(messages: Sequence[BrokeredMessage]) -> None:
-    """Print messages as a table, one line for each; columns that tell nothing are left out."""
+    """Print messages as a table, one line for each; a state or label column only if needed."""
     columns: dict[str, list[object]] = {
         "number": [message.sequence_number for message in messages],
         "enqueued (UTC)": [format_time(message.enqueued_time_utc) for message in messages],

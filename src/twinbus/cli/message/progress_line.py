@@ -1,4 +1,4 @@
-"""Progress of a long command: one line on stderr that is written over, only on a terminal.
+"""Progress of a long command: one line on stderr that is overwritten, shown only on a terminal.
 
 Owns the line. The commands own its text.
 """
@@ -34,7 +34,7 @@ class ProgressLine:
         self.clear()
 
     def show(self, text: str) -> None:
-        """Show a text, unless another one was shown less than a tenth of a second ago."""
+        """Show a text, unless another text was shown less than a tenth of a second ago."""
         now_s = time.monotonic()
         if self._is_terminal and now_s - self._last_s >= INTERVAL_S:
             self._last_s, self._is_visible = now_s, True

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 MAX_BATCH: Final = 100
 MAX_HELD: Final = 1_000
-"""Messages that are locked at once, if they are settled at the end."""
+"""Maximum number of messages that are locked at once, if messages are settled at the end."""
 EXAMPLES: Final = """
 Examples:
 
@@ -88,7 +88,7 @@ def receive(  # noqa: PLR0913  # one per option
 ) -> None:
     """Receive messages, print them, and delete them from the entity (or see --settle). JSON: one line per message.
 
-    Without a message, the command waits (--wait), prints nothing, and ends with 0.
+    If no message arrives in time (--wait), the command prints nothing and ends with 0.
     """
 
     async def run() -> None:

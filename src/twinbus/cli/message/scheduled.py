@@ -44,7 +44,7 @@ def cancel(
     ca_file: CaFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Cancel scheduled messages: all of these, or none if one of them is not scheduled."""
+    """Cancel scheduled messages: all of them, or none if one message is not scheduled."""
 
     async def run() -> None:
         chosen = check_numbers(numbers) or []
@@ -79,7 +79,7 @@ def reschedule(  # noqa: PLR0913  # one per option
     ca_file: CaFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Change the time or the content of a scheduled message. It gets a new sequence number and is never lost."""
+    """Change the time or content of a scheduled message. The message gets a new sequence number and is never lost."""
 
     async def run() -> None:
         from twinbus.cli.message.message_json import InvalidMessage, from_json  # noqa: PLC0415

@@ -1,7 +1,7 @@
 """The command `twinbus message send`: send one message, or many from files, lines or JSON lines.
 
-Owns the options and the pace; the messages come from `message_source`. Many sends are under way at once, in order; the
-first failure stops the command, which says how many messages were accepted.
+Owns the options and the send rate; the messages come from `message_source`. Many sends are under way at once, in order;
+the first failure stops the command, which says how many messages were accepted.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def send(  # noqa: PLR0913  # one per option
 
 
 class MessageTemplate:
-    """Values that options give to every message; they override those of JSON lines."""
+    """Values that options give to every message; they override the values in JSON lines."""
 
     def __init__(self, fields: dict[str, Any], properties: dict[str, object]) -> None:
         """Create a template from fields of BrokeredMessage and application properties."""
@@ -160,7 +160,7 @@ class MessageTemplate:
 
 
 class Sending:
-    """Sends that are under way, in order, and what has become of them."""
+    """Pending sends, in order, and the results of finished sends."""
 
     def __init__(self, sender: MessageSender, path: str, rate: float | None) -> None:
         """Create a run without sends; `rate` is the maximum number of messages a second."""
@@ -176,7 +176,7 @@ class Sending:
         self._failure: tuple[str, BaseException] | None = None
         self._read_error: CommandFailed | None = None
         self._scope = asyncio.timeout(None)
-        """Reading of messages, which ends when a send fails, even if the next message has not arrived."""
+        """Timeout of the loop that reads messages: it expires when a send fails, so that the loop ends at once."""
 
     async def send_all(self, messages: AsyncIterator[tuple[str, BrokeredMessage]], template: MessageTemplate) -> bool:
         """Send messages; return False if one failed, so that no more are sent."""

@@ -54,7 +54,7 @@ def reported_errors(command: str) -> Iterator[None]:
 
 
 def single_ca_file(target: Target) -> str | None:
-    """Return the CA file for a source or sink, which take one. Raise Misuse if there are several."""
+    """Return the CA file for a source or sink, which accept only one. Raise Misuse if there are several."""
     if len(target.ca_files) > 1:
         names = ", ".join(map(str, target.ca_files))
         raise Misuse(f"{names}: this command takes one CA file; join them in one file")

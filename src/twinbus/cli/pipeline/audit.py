@@ -119,7 +119,7 @@ def audit(  # noqa: PLR0913  # one per option
 
 
 class _Access(NamedTuple):
-    """A namespace that the audit reads; None if it reads the namespace not at all."""
+    """Access to a namespace that the audit reads; both fields are None if the audit does not read the namespace."""
 
     messaging: NamespaceAccess | None
     administration: NamespaceAccess | None
@@ -132,7 +132,7 @@ def _find_access(
     messaging: str | None = None,
     admin: str | None = None,
 ) -> _Access:
-    """Return the namespace that the options or the environment name: an audit of journals needs none.
+    """Return access to the namespace that the options or the environment name; an audit of journals needs no namespace.
 
     `messaging` and `admin` are from the options of earlier versions, each of which gives one kind of access.
     """

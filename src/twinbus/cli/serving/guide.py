@@ -60,7 +60,7 @@ def pair_steps(ready_files: Sequence[ReadyFile], files: Sequence[Path], *, with_
     for ready, file in zip(ready_files, files, strict=True):
         lines += [f"Namespace {ready.namespace} is ready on {address(ready)} (process {ready.pid}).", ""]
         lines += connection_lines(ready, file, with_keys=with_keys)
-    by_authority = {ready.ca_file: ready for ready in reversed(ready_files)}  # one, unless a directory has its own CA
+    by_authority = {ready.ca_file: ready for ready in reversed(ready_files)}  # one CA, unless a directory has its own
     for ready in reversed(by_authority.values()):
         lines += trust_lines(ready)
     return [

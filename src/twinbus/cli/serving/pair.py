@@ -4,8 +4,8 @@
     exit_code = asyncio.run(ServerPair(servers, on_ready).run())
 
 Owns: the processes, their signals, and the exit code. SIGINT and SIGTERM stop both servers; SIGHUP reloads both. If one
-server ends, the other continues, and a line says how to start the first again. The servers are in process groups of
-their own, so that Ctrl-C in a terminal reaches them only through this process, also while they start.
+server ends, the other continues, and a printed line says how to restart the ended server. The servers are in process
+groups of their own, so that Ctrl-C in a terminal reaches them only through this process, also while they start.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _OWN_PARAMETERS: Final = frozenset(
 """Parameters of `twinbus serve` that the pair's process handles itself."""
 _FAILED: Final = 1
 _STOPPED: Final = frozenset({0, -signal.SIGTERM})
-"""Exit codes of a server that was stopped, by its own handler or before it had one."""
+"""Exit codes of a server that was stopped, by its signal handler or before the handler was set."""
 
 
 class PairedServer:
@@ -70,7 +70,7 @@ class PairedServer:
         """Return the ready file that this server's process has written, or None if it has not done so yet."""
         with contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError):
             ready = msgspec.json.decode(self.ready_file.read_bytes(), type=ReadyFile)
-            if self._process is not None and ready.pid == self._process.pid:  # not of a server that was killed
+            if self._process is not None and ready.pid == self._process.pid:  # else left by a server that was killed
                 return ready
         return None
 

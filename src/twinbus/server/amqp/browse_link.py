@@ -45,7 +45,7 @@ The connection must accept messages for reserved credit, even if the client does
 
 
 class BrowseBudget:
-    """Limits that the browse links of one connection share: reserved credit, and the reads of the process."""
+    """Limits for the browse links of one connection: their reserved credit, and the process-wide limit on reads."""
 
     def __init__(self, reads: ReadLimiter | None = None) -> None:
         """Create a budget without reserved credit."""

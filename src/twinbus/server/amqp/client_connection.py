@@ -276,7 +276,7 @@ class ClientConnection:
             self._start_timer("token", self._gateway.token_timeout_s, self._require_token)
 
     def _unauthorized_path(self, link_handler: LinkHandler) -> str | None:
-        """Return the path of a link of any kind if no grant allows it, otherwise None."""
+        """Return the path of a link (of any kind) if no grant allows the link, otherwise None."""
         if isinstance(link_handler, IncomingLink | OutgoingLink | BrowseLink):
             return self._denied_path(link_handler)
         if link_handler.path == path.CBS or isinstance(link_handler, UnansweredLink):

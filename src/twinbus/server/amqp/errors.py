@@ -53,7 +53,7 @@ INFO_UNSURE: Final = Symbol("twinbus:unsure")
 INFO_ERROR: Final = Symbol("twinbus:error")
 """The name of an error that shares its condition with other errors."""
 INFO_MAY_HAVE_HAPPENED: Final = Symbol("twinbus:may-have-happened")
-"""Whether the operation may have happened; present only if this differs from the default of the error's class."""
+"""Whether the operation may have happened; present only if the value differs from the default of the error's class."""
 
 
 def to_amqp_error(error: ServiceBusError) -> Error:

@@ -1,7 +1,7 @@
-"""The open AMQP connections of this process, for the JSON API: what each client said of itself, and its links.
+"""The open AMQP connections of this process, for the JSON API: properties sent by each client, and its links.
 
 Owns: the list of open connections, and the totals of links that are detached already. Knows nothing of JSON, and adds
-nothing to the path of a message: links count the messages of a whole read, and sockets the bytes.
+nothing to the path of a message: links count messages once per read, and sockets count bytes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from twinbus.server.auth.grants import ConnectionGrants
 
 MAX_TEXT_CHARACTERS: Final = 256
-"""Longer names from clients are cut."""
+"""The maximum length of a name from a client; longer names are cut."""
 
 
 class OpenConnection:

@@ -73,7 +73,7 @@ class OutageNode:
     """The node `$outage`, for one connection."""
 
     def __init__(self, outage_switch: OutageSwitch, grants: ConnectionGrants) -> None:
-        """Create the node, whose requests need the right Manage on the namespace."""
+        """Create the node, whose requests need the `Manage` right on the namespace."""
         self._outage_switch = outage_switch
         self._grants = grants
         self._operations: dict[str, Callable[[Arguments], Coroutine[None, None, dict[str, object]]]] = {

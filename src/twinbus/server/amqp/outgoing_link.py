@@ -86,7 +86,7 @@ class OutgoingLink:
         self._multi_receiver = MultiFragmentReceiver(fragments)
         self._clock = clock
         self.exclusive_receiver: ExclusiveReceiver | None = None
-        """The claim on the entity, which the link may hold."""
+        """The link's claim on the entity; None if the link is not an exclusive receiver."""
         self.source: Queue | Subscription | None = None
         """The entity from which messages are received, for settlement in transactions."""
         self.transactions: Transactions | None = None
@@ -106,7 +106,7 @@ class OutgoingLink:
             self._accept()
             receiver.add(self)
             return
-        receiver.add(self)  # accepted after the responses of the other owners, which may know of a claim
+        receiver.add(self)  # the link is accepted after the responses of all owners: any owner may refuse
         fragment = receiver.fragments[0]
         fragment.timers.call_at(self._clock.monotonic_s() + OWNER_TIMEOUT_S, self._accept)
 
@@ -231,7 +231,7 @@ class OutgoingLink:
     def _return_messages(self, fragment: FragmentPort, deliveries: list[OutgoingDelivery]) -> None:
         """Unlock messages that were delivered to the client, so that they are delivered again.
 
-        Messages from an exclusive receiver get a higher delivery count, so that the receiver recognises them.
+        If an exclusive receiver returns messages, their delivery count increases, so that it recognises the redelivery.
         """
         if self.receiver_identity.epoch is None or fragment.has_sessions:
             self._release(deliveries)

@@ -289,7 +289,7 @@ class RequestLink:
             _fail_transaction(request.transaction, error)
             refusal = self.node.error_response(error)
             send_error(self, error, lambda: reply(refusal))
-            release()  # in a silent outage the response is sent much later, and it is small
+            release()  # the response is small, and in a silent outage it is sent much later
 
 
 def _rewrite_decimals(body: object) -> None:

@@ -3,7 +3,7 @@
 A client that attaches an exclusive link may promise, with the property `twinbus:silence-limit`, never to be silent on
 its connection for longer than this limit while it has the link. The attach that accepts the link has the same property,
 and binds both ends (`amqp.heartbeat` describes the obligations). If the client breaks its promise, its connection is
-closed and its claim is free for the next host, long before the idle timeout of ordinary connections.
+closed and the next host can claim the entity, long before the idle timeout of ordinary connections.
 
 Owns: the property and its range, and the limit for a connection with several such links, which is the shortest of their
 limits.

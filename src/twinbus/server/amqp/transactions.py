@@ -109,7 +109,7 @@ class Transactions:
         return self._open.keys()
 
     def roll_back_all(self, txn_ids: set[bytes]) -> None:
-        """Roll back the given transactions that are still open."""
+        """Roll back the transactions with these ids, if they are still open."""
         for txn_id in txn_ids & self._open.keys():
             self.remove(txn_id).roll_back()
 

@@ -4,6 +4,6 @@
     HttpApp(administration, authorise, extra_routes=api.routes)
 
 Owns the endpoints, who may read them, and the collection of figures from all processes of the server. Every process
-answers for the whole namespace: `process_status` inspects this process, `collector` asks the others. Knows nothing of
-sockets. The resources are in `model.status`; docs/api.md and docs/metrics.md describe them for users.
+answers for the whole namespace: `process_status` inspects this process, `collector` asks the other processes. Knows
+nothing of sockets. The resources are in `model.status`; docs/api.md and docs/metrics.md describe them for users.
 """

@@ -1,9 +1,9 @@
-"""Who may read what: the tokens and keys that requests of the API present.
+"""Access control for the API: checks the tokens and keys in requests.
 
-A request needs the right Listen on the namespace to read, and Manage to close connections and to read failed logins. A
-key or token for one entity reads that entity only. Besides shared access signatures, the API accepts the name and
-secret of a key as HTTP Basic, which Prometheus and curl send, but only on a connection that keeps the secret
-confidential.
+A request needs the `Listen` right on the namespace to read, and `Manage` to close connections and to read failed
+logins. A key or token for one entity allows reading that entity only. Besides shared access signatures, the API accepts
+the name and secret of a key as HTTP Basic, which Prometheus and curl send, but only on a connection that keeps the
+secret confidential.
 
 Owns these rules. Knows nothing of the resources.
 """
@@ -44,7 +44,7 @@ class Access:
 
     grants: tuple[Grant, ...]
     address: str
-    """The canonical path of the request: a token may be for a prefix of it."""
+    """The canonical path of the request; a token may be for a prefix of this path."""
 
     @property
     def key_name(self) -> str:
@@ -155,5 +155,5 @@ def _client_address(request: Request) -> str:
 
 
 def _resource_of(address: str) -> str:
-    """Return the path for which a token must be: a token for a queue called `metrics` does not cover `/metrics`."""
+    """Return the path that a token must cover: a token for a queue called `metrics` does not cover `/metrics`."""
     return canonical_key(address if address.startswith("$") else f"$api/v1/{address}")

@@ -1,7 +1,7 @@
 """The collection of answers from all processes of the server.
 
-Owns the calls to other processes, and the figures that each process reported last: a process that does not answer is
-shown with them, and the request still succeeds. Figures of a process that never answered are missing.
+Owns the calls to other processes, and the figures that each process reported last. If a process does not answer, its
+last figures are returned, and the request still succeeds. Figures of a process that never answered are missing.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Peers(Protocol):
 
 
 class NoPeers:
-    """The only process of a server."""
+    """The peers of the only process of a server: none."""
 
     number = 0
     numbers: Sequence[int] = (0,)
@@ -79,7 +79,7 @@ class Collector:
         return msgspec.msgpack.decode(reply, type=RESULT_TYPES[type(call)]) if reply is not None else None
 
     async def call_all(self, call: ProcessCall, excluded: Collection[int] = ()) -> dict[int, Any]:
-        """Return the answers of all processes that reply in time, by their numbers."""
+        """Return the answers of all processes that reply in time, by process number."""
         numbers = [number for number in self.peers.numbers if number not in excluded]
         answers = await asyncio.gather(*[self.call(number, call) for number in numbers])
         return {number: answer for number, answer in zip(numbers, answers, strict=True) if answer is not None}

@@ -79,7 +79,7 @@ class StatusEndpoints:
         self._metrics = metrics
 
     def routes(self) -> tuple[Route, ...]:
-        """Return the routes. `/metrics` leaves requests with an api-version to a queue with the name `metrics`."""
+        """Return the routes. A request for `/metrics` with an api-version is for a queue named `metrics`."""
         listen, manage = self._for_namespace(Right.LISTEN), self._for_namespace(Right.MANAGE)
         get: dict[str, Handler] = {
             "overview": listen(self._get_overview),

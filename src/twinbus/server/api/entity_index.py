@@ -24,14 +24,14 @@ class EntityIndex:
     """The entities of a namespace, in order of path."""
 
     def __init__(self, namespace: Namespace) -> None:
-        """Create an index; it is filled when it is used."""
+        """Create an index, which is filled at the first use."""
         self._entities = namespace.entities
         self._keys: list[str] = []
         self._is_current = False
         self._by_id: dict[int, Queue | Topic | Subscription] = {}
 
     def invalidate(self) -> None:
-        """Note that an entity was added or removed."""
+        """Compute the order again at the next use, because an entity was added or removed."""
         self._is_current = False
 
     def keys(self) -> Sequence[str]:
@@ -67,7 +67,7 @@ class EntityIndex:
 
     def _between(self, first: int, stop: int) -> Iterator[Queue | Topic | Subscription]:
         for key in self._keys[first:stop]:
-            entity = self._entities.get(key)  # None if it was deleted since the page was begun
+            entity = self._entities.get(key)  # None if the entity was deleted since the page was begun
             if entity is not None:
                 yield entity
 

@@ -26,10 +26,10 @@ class OldestMessages:
     def __init__(self) -> None:
         """Create an empty table."""
         self._read: dict[tuple[int, int], tuple[int, int | None]] = {}
-        """The state of the fragment at the last read, and the time found, by entity id and fragment number."""
+        """By entity id and fragment number: how many messages had left at the last read, and the time that was read."""
 
     def known(self, part: PartInspection) -> int | None:
-        """Return the time that was read last; it may belong to a message that has left since."""
+        """Return the time that was read last; it may belong to a message that has left the fragment since."""
         return self._read.get((part.entity_id, part.number), (0, None))[1]
 
     async def read(self, parts: Iterable[PartInspection], max_reads: int) -> None:

@@ -2,8 +2,8 @@
 
     python -m twinbus.server.api.openapi > docs/openapi.json
 
-Owns the description of every operation: its address, parameters, right and responses. `docs/openapi.json` is this
-document; a test compares both, and checks responses against it.
+Owns the description of every operation: its address, parameters, right and responses. `docs/openapi.json` is a copy of
+this document; a test compares the two, and checks responses against the document.
 """
 
 from __future__ import annotations

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from twinbus.server.api.entity_index import EntityIndex
 
 MAX_SHARE: Final = 0.02
-"""The share of the time that may be spent on collecting the sums."""
+"""The maximum share of the server's time for collecting the sums."""
 MIN_KEPT_S: Final = 0.02
-"""Sums that are collected faster are not kept."""
+"""The shortest collection time for which the sums are cached."""
 GROWTH_WINDOW_S: Final = 300.0
 GROWTH_STEP_S: Final = 15.0
 MANY_FAILED_LOGINS: Final = 20
@@ -65,7 +65,7 @@ class OverviewReader:
         self._sums = Sums()
         self._valid_until_s = 0.0
         self._dead_letter_history: deque[tuple[float, int]] = deque()
-        """Times, and the number of messages that had been dead-lettered until then."""
+        """Pairs of a time and the total number of messages that were dead-lettered before this time."""
         self._last_workers: dict[int, WorkerStatus] = {}
         self._started_ms = gateway.namespace.clock.wall_ms()
 
@@ -99,7 +99,7 @@ class OverviewReader:
         return answers
 
     def workers(self, processes: dict[int, ProcessFigures]) -> list[WorkerStatus]:
-        """Return all processes; those that did not reply with their last known figures."""
+        """Return all processes. A process that did not reply is returned as down, with its last known figures."""
         return [
             processes[number].worker if number in processes else _down(number, self._last_workers.get(number))
             for number in self._collector.peers.numbers

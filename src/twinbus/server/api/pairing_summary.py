@@ -49,7 +49,7 @@ async def summarise(pairing_reports: PairingReports) -> list[PairingStatus]:
             primary = str(report.get("primary"))
             sums.setdefault(canonical_key(primary), _Sum(primary)).add(report)
         skip = page.next
-        await asyncio.sleep(0)  # a report has up to 64 KB: other work runs between pages
+        await asyncio.sleep(0)  # let other work run between pages, because a report may have 64 KB
     return [
         PairingStatus(
             primary=one.primary,

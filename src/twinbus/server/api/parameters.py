@@ -1,7 +1,7 @@
 """Query parameters of the API's requests.
 
-Owns their limits, and the errors for values outside the limits. Unknown parameters are refused, because a misspelt one
-would be ignored otherwise.
+Owns their limits, and the errors for values outside the limits. Unknown parameters are refused, because a misspelt
+parameter would otherwise be ignored.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Requests of the API to one process of the server, and their results.
 
 Owns the types, which travel between processes as MessagePack, inside `GetStatus` and `Status` of the peer protocol.
-Lock numbers occur here, because they name locks in two processes; they never leave the server.
+These types contain lock numbers, by which one process names a lock in another process. Responses to clients contain no
+lock numbers.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class GetFigures(_Call, frozen=True):
 
     entity_ids: list[int]
     max_reads: int
-    """How many enqueued times of oldest messages may be read from stores; others are as of the last read."""
+    """How many enqueued times of oldest messages may be read from stores; other times are from the last read."""
 
 
 class GetFragments(_Call, frozen=True):
@@ -87,7 +88,7 @@ class CloseConnection(_Call, frozen=True):
 
     number: int
     by_key: str
-    """The name of the key of whoever closes it, for the log."""
+    """The name of the key of the caller who closes the connection, for the log."""
 
 
 class GetProcess(_Call, frozen=True):
@@ -115,7 +116,7 @@ ProcessCall: TypeAlias = (
 
 
 class EntityFigures(_Result, frozen=True):
-    """An entity, as one process sees it."""
+    """The figures of an entity in one process, or in all processes after their answers were combined."""
 
     entity_id: int
     figures: PartFigures | None
@@ -128,7 +129,7 @@ class EntityFigures(_Result, frozen=True):
     rates: tuple[float, float, float]
     """Messages per second that clients of the process sent, received and settled."""
     is_complete: bool = True
-    """Whether the figures of all fragments are known, from now or from earlier: set when answers are put together."""
+    """Whether current or earlier figures of all fragments are known; set when the answers of processes are combined."""
 
 
 class FragmentFigures(_Result, frozen=True):

@@ -1,4 +1,4 @@
-"""The JSON API of this process: its parts, put together.
+"""The JSON API of this process, assembled from its parts.
 
     api = StatusApi(gateway, meter)
     routes = api.routes

@@ -1,6 +1,6 @@
-"""Time slices: long work in short pieces, so that messages pass between the pieces.
+"""Time slices: long work in short pieces, so that clients are served between the pieces.
 
-Owns the length of a slice. A namespace may have 10,000 entities, and to look at all of them takes longer than a client
+Owns the length of a slice. A namespace may have 10,000 entities, and looking at all entities takes longer than a client
 should wait for its next message.
 """
 

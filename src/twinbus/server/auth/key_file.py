@@ -57,7 +57,7 @@ class KeyRule(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defa
 
     @property
     def has_manage(self) -> bool:
-        """Whether the key has the right Manage, which includes all other rights."""
+        """Whether the key has the `Manage` right, which includes all other rights."""
         return MANAGE_RIGHT in self.rights
 
 

@@ -139,7 +139,7 @@ class KeyRing:
 
     @property
     def root_key(self) -> Key | None:
-        """The first key with the right Manage, for connection strings; None if there is none."""
+        """The first key with the `Manage` right, for connection strings; None if there is none."""
         return next((key for key in self._keys.values() if Right.MANAGE in key.rights), None)
 
     def find(self, name: str) -> Key | None:

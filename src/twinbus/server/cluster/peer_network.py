@@ -104,7 +104,7 @@ class PeerNetwork:
         }
         self._servers: dict[MessageChannel, PeerServer] = {}
         self.handle_status: HandleStatus = no_status
-        """Carries out a request of the JSON API from another process: set by the API."""
+        """The function that carries out requests of the JSON API from other processes; the API sets it."""
         self.number = worker_number
         self.numbers = tuple(range(workers))
         self._health_publisher = HealthPublisher(namespace)

@@ -105,7 +105,7 @@ class ClusterOutageSwitch(OutageSwitch):
         return await self._connection.request(EndOutage(path), list[dict[str, Any]], REQUEST_TIMEOUT_S)
 
     def apply(self, change: OutageBegun | OutageEnded) -> None:
-        """Begin or end an outage in this worker, as the supervisor published it."""
+        """Begin or end an outage in this worker, because the supervisor has published this change."""
         if isinstance(change, OutageBegun):
             self.begin_local(change.path, change.kind, change.seconds, (change.since_ms, change.until_ms))
         else:

@@ -27,8 +27,8 @@ log: Final = logging.getLogger(__name__)
 
 IDLE_TIMEOUT_S: Final = 1.0
 CHECKS_PER_TIMEOUT: Final = 10
-"""Checks are counted, not seconds, as in `worker_process`, so that a paused supervisor does not count against
-workers."""
+"""How often the supervisor checks whether workers have confirmed a change, within the timeout for the change. Checks
+are counted, not seconds, as in `worker_process`, so that a pause of the supervisor counts as one missed check."""
 APPLY_TIMEOUT_S: Final = 60.0
 """The timeout for an `Apply` request; workers that do not confirm a change are killed earlier."""
 

@@ -1,8 +1,8 @@
 """A worker process, in the supervisor: started, watched, and restarted when it exits.
 
 Owns: the worker's current process and its state. A process that sends no heartbeats is killed, because a process that
-was only slow would otherwise resume with an outdated catalogue. A new process is started only after the last one has
-exited, so that no store has two owners.
+was only slow would otherwise resume with an outdated catalogue. A new process is started only after the previous
+process has exited, so that no store has two owners.
 """
 
 from __future__ import annotations

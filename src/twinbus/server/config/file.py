@@ -1,6 +1,7 @@
 """Reading a configuration file, whose suffix decides the format.
 
-Owns: the choice of the format. `toml` reads the settings, and `model.entity_file` the entities of both formats.
+Owns: the choice of the format. `toml` reads settings, and `model.entity_file` reads entities in both formats (TOML,
+emulator).
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from twinbus.server.auth.keys import Key
 
 PROTOCOLS: Final = ("amqp", "amqps", "http", "https")
-"""The protocols over which clients connect to a namespace; each has its own port. `amqp` also serves the others."""
+"""The protocols over which clients connect to a namespace; each has a port. The AMQP port serves all protocols."""
 PLAINTEXT_PROTOCOLS: Final = ("amqp", "http")
 """The protocols without TLS."""
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")

@@ -140,7 +140,7 @@ class Call:
 
     @property
     def view(self) -> WriteContext:
-        """The host and api-version for which descriptions are written."""
+        """The host and api-version that determine how descriptions are written."""
         return WriteContext(self.host, self.version)
 
     @property

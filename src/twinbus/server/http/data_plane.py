@@ -72,7 +72,7 @@ _SECONDS_PATTERN: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 
 
 class LockNotFound(MessageLockLost):
-    """No message has the given id and lock token: 404 over HTTP."""
+    """No message has the id and lock token in the request: 404 over HTTP."""
 
     status = 404
 
@@ -131,7 +131,7 @@ class DataPlane:
         content = await limits.read_body(
             call.request, max_bytes=max_bytes, timeout_s=self._limits.body_timeout_s, too_large_error=MessageTooLarge
         )
-        target.check_send_enabled()  # only now, because a disconnect is not noticed while the body is unread
+        target.check_send_enabled()  # after the body, because a disconnect is not noticed while it is unread
         media_type = call.request.headers.get("content-type")
         if media_type is not None and media_type.split(";")[0].strip().lower() == BATCH_MEDIA_TYPE:
             payloads = await self._encode_batch(content, max_bytes)

@@ -59,7 +59,7 @@ class EntityEndpoints:
         self._authorise = authorise
 
     def routes(self) -> tuple[Route, ...]:
-        """Return the routes; the last one matches every path that does not start with `$`."""
+        """Return the routes; the last route matches every path that does not start with `$`."""
         return (
             route(r"\$resources/queues", GET=self._list_queues),
             route(r"\$resources/topics", GET=self._list_topics),

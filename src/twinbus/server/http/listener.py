@@ -319,7 +319,7 @@ def _with_refusals(app: ASGIApp) -> ASGIApp:
     """Return an application that responds to a refused request with its error, and otherwise runs `app`."""
 
     async def run(scope: Scope, receive: Receive, send: Send) -> None:
-        # Only `close` cancels a request, and logs it; uvicorn would log a failure of the application.
+        # Only `close` cancels requests, and it logs the cancellation; uvicorn would log a failure of the application.
         with contextlib.suppress(asyncio.CancelledError):
             refusal = scope["state"].get("refusal")
             respond = app if refusal is None else error_responses.error_response(refusal)

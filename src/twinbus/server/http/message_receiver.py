@@ -168,7 +168,7 @@ class HttpReceiver:
     def deliver(self, deliveries: list[Delivery]) -> int:
         """Take the first message and return 1, or return 0 if this receiver is closed.
 
-        A message can arrive after `close`, because another process may have sent it before.
+        A message can arrive after this receiver was closed, because another process may have sent the message earlier.
         """
         if self.is_closed:
             return 0

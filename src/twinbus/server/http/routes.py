@@ -47,8 +47,8 @@ class Route:
 
     pattern: re.Pattern[str]
     """Matches the decoded path, without leading and trailing slashes. A name may contain an encoded slash (%2F). The
-    named groups are names in the path. Matching 60,000 characters must be fast, because the token is checked
-    afterwards."""
+    named groups match the names of entities and rules in the path. Matching 60,000 characters must be fast, because
+    the token is checked afterwards."""
     handlers: Mapping[str, Handler]
     """Handlers by method."""
     right: str | None = MANAGE_RIGHT

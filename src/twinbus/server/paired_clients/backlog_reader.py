@@ -60,7 +60,7 @@ class BacklogQueue:
     is_available: bool
     """False if the queue's store is down and the counts may be wrong."""
     read: int = 0
-    """The number of messages read for the following fields, the oldest first; at a limit, less than `parked`."""
+    """The number of messages read (oldest first) for the following fields; less than `parked` at a limit."""
     oldest: dt.datetime | None = None
     """The time at which the oldest message was parked."""
     destinations: list[Destination] = field(default_factory=list)
@@ -187,7 +187,7 @@ class _QueueStatistics:
             path = message.lookup(Section.APPLICATION_PROPERTIES, PATH)
         except DecodeError:
             path = None
-        # Any client with the right Send can set this property, and its value is printed on terminals.
+        # Any client with the `Send` right can set this property, and its value is printed on terminals.
         if not isinstance(path, str) or not path.isprintable() or not 0 < len(path) <= ENTITY_PATH_MAX_CHARACTERS:
             self.unknown += 1
             return

@@ -176,7 +176,7 @@ def is_allowed(grants: Iterable[Grant], right: Right, primary: str, address: str
 
 
 def check_allowed(grants: Iterable[Grant], right: Right, primary: str, address: str = NODE_NAME) -> None:
-    """Raise Unauthorized if the grants give no such right (`is_allowed`)."""
+    """Raise Unauthorized unless `is_allowed` returns True."""
     if not is_allowed(grants, right, primary, address):
         raise Unauthorized(
             f"Unauthorized access. '{right.value}' claim(s) on a queue of '{primary}/{BACKLOG_QUEUE_INFIX}' "

@@ -53,7 +53,7 @@ class Accept(Protocol):
         make_plaintext_protocol: MakeProtocol | None = None,
         /,
     ) -> AcceptingServer:
-        """Start accepting. With TLS, clients that do not start TLS get `make_plaintext_protocol`, if given."""
+        """Start accepting. With TLS, clients that do not start TLS get `make_plaintext_protocol`, if it is set."""
 
 
 class ClosableListener(Protocol):
@@ -64,7 +64,7 @@ class ClosableListener(Protocol):
 
 
 class AmqpSide(Protocol):
-    """Subset of the AMQP gateway that a port needs for replies to AMQP clients in the wrong place."""
+    """The methods of the AMQP gateway that a port needs to refuse AMQP clients."""
 
     def make_connection(self, now: float, /) -> Connection:
         """Return the AMQP engine for an accepted socket."""
@@ -102,7 +102,7 @@ class ClientPort:
     # --- opening and closing ------------------------------------------------------------------------------------------
 
     def serve_function(self, protocol: WireProtocol) -> StartAccepting:
-        """Return the function with which a listener starts to get the port's connections of one protocol."""
+        """Return the function that a listener calls to get all connections of one protocol from this port."""
 
         async def serve(make_protocol: MakeProtocol, _tls: ssl.SSLContext | None, _timeout_s: float) -> AcceptingServer:
             self._factories[protocol] = make_protocol
@@ -165,7 +165,7 @@ class ClientPort:
         """Return the protocol for a connection whose first bytes show what the client speaks."""
         protocol = detected
         if detected is WireProtocol.UNKNOWN or (detected is WireProtocol.TLS and is_tls):
-            protocol = MAIN_PROTOCOLS[self.name].protocol  # its reply is the most useful guess
+            protocol = MAIN_PROTOCOLS[self.name].protocol  # the most likely protocol of the client
         if Spoken(protocol, is_tls) in self._served:
             return cast("asyncio.Protocol", self._factories[protocol](slot))
         text = self._directory.refusal(self.name, Spoken(detected, is_tls))
@@ -187,7 +187,7 @@ class ClientPort:
 
 
 class _ListenerPort:
-    """A port as a listener sees it: the port itself waits until its socket is closed, once for all listeners."""
+    """The server object that a listener gets. `wait_closed` does nothing: the port itself waits for its socket."""
 
     def __init__(self, port: ClientPort) -> None:
         self._port = port

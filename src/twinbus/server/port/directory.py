@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Spoken(NamedTuple):
-    """A protocol as a client speaks it."""
+    """A protocol that a client speaks, with or without TLS."""
 
     protocol: WireProtocol
     is_tls: bool
@@ -39,7 +39,7 @@ HTTP: Final = Spoken(WireProtocol.HTTP, is_tls=False)
 HTTPS: Final = Spoken(WireProtocol.HTTP, is_tls=True)
 TLS: Final = Spoken(WireProtocol.TLS, is_tls=False)
 MAIN_PROTOCOLS: Final = {"amqps": AMQPS, "https": HTTPS, "http": HTTP, "amqp": AMQP}
-"""The main protocol of each port. A text names the first port in this order that serves a protocol."""
+"""The main protocol of each port. If several ports serve a protocol, texts name the first of these ports."""
 ONE_PORT: Final = "amqp"
 """The port that serves every protocol."""
 _OPTIONS: Final = {AMQP: "amqp", HTTP: "http"}
@@ -78,7 +78,10 @@ class PortDirectory:
         return f"port {port} serves {MAIN_PROTOCOLS[name]}, but the client sent {spoken}: {advice}"
 
     def _advice(self, spoken: Spoken) -> str:
-        """Return which ports serve the protocol that a client needs, first as the client speaks it."""
+        """Return which ports serve the protocol that a client needs.
+
+        Ports that serve the protocol as the client speaks it (with or without TLS) come first.
+        """
         wanted = [AMQPS, HTTPS] if spoken == TLS else [spoken, spoken._replace(is_tls=not spoken.is_tls)]
         found = [f"{way} on port {self.ports[name]}" for way in wanted if (name := self._find(way)) is not None]
         return f"use {' or '.join(found)}" if found else f"no port of the server serves {spoken}"

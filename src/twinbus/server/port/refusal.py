@@ -1,6 +1,6 @@
 """Replies to clients that speak a protocol which a port does not serve.
 
-Each reply is one that the client can show: an HTTP error response, an AMQP close with an error, or a TLS alert. An
+The client can show each reply to its user: an HTTP error response, an AMQP close with an error, or a TLS alert. An
 alert has no text, so for TLS only the server's log says which port is right.
 
 Owns: refused connections until they are closed. Sends nothing but the reply, and processes no request.

@@ -5,9 +5,9 @@
 
 Every connection is counted when it is accepted, before TLS. Then the acceptor waits for the first bytes, for at most
 `FIRST_BYTES_TIMEOUT_S`. In all served protocols the client sends first, so a silent connection costs only a socket and
-a small object. After the first bytes, TLS is negotiated (within the given time) and the protocol takes over. The
-protocol releases the connection's slot when the socket is closed. A socket may have a second protocol, for clients that
-do not start TLS.
+a small object. After the first bytes, TLS is negotiated (within the timeout of `serve`) and the protocol takes over.
+The protocol releases the connection's slot when the socket is closed. A socket may have a second protocol, for clients
+that do not start TLS.
 
 If several processes accept from one socket, an `AcceptBalancer` decides which process accepts next.
 
@@ -199,7 +199,10 @@ class Acceptor:
         self._waiting.pop(waiting, None)
 
     def start_protocol(self, connection: socket.socket, slot: Slot, *, starts_tls: bool = True) -> None:
-        """Start a task that negotiates TLS and creates the protocol. `starts_tls` says what the first byte shows."""
+        """Start a task that negotiates TLS and creates the protocol.
+
+        `starts_tls` says whether the first byte starts a TLS handshake.
+        """
         if starts_tls or self._make_plaintext_protocol is None:
             negotiation = self._negotiate(connection, slot, self._make_protocol, self._tls)
         else:

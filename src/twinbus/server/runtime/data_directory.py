@@ -303,7 +303,7 @@ class DataDirectory:
             if store_dirs:
                 disk = store_dirs[number % len(store_dirs)].absolute()
                 if not disk.is_dir():
-                    # Do not create it, because it would be on the wrong disk if a disk is not mounted.
+                    # Do not create the directory: if its disk is not mounted, it would be on the wrong disk.
                     raise InvalidSetting("--store-dir", disk, "does not exist: create it first")
                 directory = disk / folder / str(number)
             make_directory(directory)
@@ -439,7 +439,7 @@ def write_atomically(path: Path, content: bytes, mode: int = 0o600) -> None:
         new.unlink(missing_ok=True)  # left by a process that was killed
         descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
         with os.fdopen(descriptor, "wb") as file:
-            os.fchmod(file.fileno(), mode)  # whatever the umask is
+            os.fchmod(file.fileno(), mode)  # the umask may have removed permissions
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

@@ -23,14 +23,14 @@ _RECOVERY_FACTOR: Final = 1.1
 OUT_OF_SPACE_REASON: Final = (
     "its disk is full (no space left on the device): free space on that disk, and the store opens again by itself"
 )
-"""The reason while a store is closed because a write failed for lack of space."""
+"""The reason that clients get while a store is closed because a write failed for lack of space."""
 _NO_SPACE_TEXTS: Final = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT))
 
 logger = logging.getLogger(__name__)
 
 
 def low_space_reason(min_free_bytes: int) -> str:
-    """Return the reason below `--min-free`.
+    """Return the reason that clients get if a store's disk has less free space than `--min-free`.
 
     The reason has no directory names, because clients without a key see it in `/health`.
     """

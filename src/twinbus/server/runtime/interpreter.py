@@ -36,7 +36,7 @@ def tune_interpreter() -> None:
 
 
 def freeze_objects() -> None:
-    """Exclude current objects from garbage collection. They live as long as the process, and take most of the time."""
+    """Exclude current objects from garbage collection. They live as long as the process, and checking takes long."""
     gc.collect()
     gc.freeze()
 

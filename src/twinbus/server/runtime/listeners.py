@@ -100,7 +100,7 @@ class Listeners:
         accept_functions: Mapping[str, Sequence[Accept]],
         certificate: Certificate | None = None,
     ) -> dict[str, int]:
-        """Open ports with the functions that start accepting, by name, and return the port numbers by name.
+        """Open ports and return their numbers by name; `accept_functions` start accepting, by the name of a port.
 
         `stack` closes the ports. If allowed hosts are limited, requests may also name the hosts in `certificate`.
         """

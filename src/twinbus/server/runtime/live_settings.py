@@ -98,7 +98,7 @@ def messaging_connection_string(
 ) -> str | None:
     """Return a connection string for AMQP, without TLS if that is allowed: the client then needs no certificate.
 
-    If it uses the AMQP port, it is also a connection string for administration, because that port serves all protocols.
+    A connection string with the AMQP port is also for administration, because that port serves all protocols.
     """
     is_plaintext = settings.allows_plaintext("amqp")
     for name in ("amqp", "amqps") if is_plaintext else ("amqps", "amqp"):

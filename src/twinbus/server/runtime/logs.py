@@ -106,7 +106,7 @@ class JsonFormatter(logging.Formatter):
             "message": record.getMessage(),
         }
         extra = {name: value for name, value in _extra_fields(self, record).items() if name not in fields}
-        # Not msgspec, because json escapes everything but ASCII, so that a lone surrogate in a client's text is valid.
+        # `json` instead of msgspec, because it escapes everything but ASCII, so a lone surrogate in a text is valid.
         return mask_secrets(json.dumps(fields | extra, default=str))
 
 

@@ -26,7 +26,7 @@ MAX_TABLE_FILES: Final = 512
 MIN_TABLE_FILES: Final = 32
 OTHER_STORE_FILES: Final = 64
 """Other files of a store: its log, manifest and lock, and the files of compactions. Under load, a store with 32 table
-files had 66 files open; a store with 512 had 451."""
+files had 66 files open; a store with 512 table files had 451."""
 PROCESS_FILES: Final = 128
 """Files of the process itself: listening sockets, catalogue, usage, and up to 64 closing connections."""
 FILES_PER_WORKER: Final = 2

@@ -31,7 +31,7 @@ def host_names(certificate: Certificate) -> list[str]:
 
     Raise StartError if the file is not a certificate.
     """
-    # Imported here because a worker process does not need it otherwise.
+    # Imported here, because a worker process does not need this package otherwise.
     from cryptography import x509  # noqa: PLC0415
 
     try:

@@ -5,8 +5,8 @@
         authority = ensure_authority(directory, now)
 
 All namespaces of a user share one CA in the user's configuration folder, so that clients trust one file. A data
-directory with a CA of its own keeps it, because its clients trust it. If the configuration folder is not usable, as for
-a service user without a home, the CA is in the data directory, too.
+directory with a CA of its own keeps that CA, because clients trust it. If the configuration folder is not usable, as
+for a service user without a home, the CA is in the data directory, too.
 
 Owns: ca.pem and ca.key, their place, and the fields that all development certificates have. Knows nothing of servers.
 """

@@ -88,7 +88,7 @@ class UsageCounter:
         return tuple([number - old for number, old in zip(now, before, strict=True)])
 
     def take_partial_delta(self) -> tuple[int, ...] | None:
-        """Return the increments since the last call within a minute; `take_delta` includes them again."""
+        """Return the increments since the last call within a minute; `take_delta` also returns these increments."""
         before, now = self._last_partial_counts, self.counts()
         if now == before:
             return None
@@ -127,7 +127,7 @@ class UsageCounter:
 
 
 def units_of_message(payload: bytes) -> int:
-    """Return how many times an operation on a message is charged.
+    """Return how many operations are billed for one operation on a message (one for each 64 KB).
 
     Only the bare message counts, so that annotations added by the broker do not make a message more expensive to
     receive than to send.
@@ -136,7 +136,7 @@ def units_of_message(payload: bytes) -> int:
 
 
 def extra_units(payload: bytes, message_format: int) -> int:
-    """Return the charges for sending a message or a batch, beyond one charge for each message."""
+    """Return how many operations are billed for sending a message or a batch, beyond one for each message."""
     return sum([units_of_message(message) - 1 for message in split_batch(payload, message_format)])
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from twinbus.server.usage.counter import UsageCounter
 
     CountOperation: TypeAlias = Callable[[UsageCounter, Mapping[Any, object], Mapping[Any, object]], None]
-    """A function that counts a request, given the bodies of the request and its response."""
+    """A function that counts a request; its arguments are the counter and the bodies of the request and response."""
 
 
 def count_operation(counter: UsageCounter, operation: str, request_body: object, response_body: object) -> None:

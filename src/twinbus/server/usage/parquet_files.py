@@ -40,7 +40,7 @@ _STATISTICS_COLUMNS: Final = ("minute", "entity")
 
 
 def write_hour(folder: Path, head: JournalHead, columns: Mapping[str, Any], *, sync: bool = True) -> Path:
-    """Write the rows for one hour and process below the folder `usage`; return the path of the file.
+    """Write one process's rows for one hour to a file below the folder `usage`; return the path of the file.
 
     A column is an Arrow array or anything that converts to an Arrow array; a missing column is 0 or empty. Minutes may
     be numbers, seconds since 1970. Without `sync`, a power failure may leave no file, or a file that cannot be read.

@@ -28,7 +28,7 @@ from typing import Final
 
 MAX_FRAME_BYTES: Final = 16_777_216
 MAX_MESSAGE_BYTES: Final = 67_108_864
-"""No part of a message is buffered; the limit rejects clients that evidently do not send AMQP."""
+"""The maximum size of a message, to refuse clients that evidently do not send AMQP. Messages are not buffered."""
 MAX_CONTROL_BYTES: Final = 125
 MAX_FRAMES_WITHOUT_DATA: Final = 4_096
 """The maximum number of consecutive control frames and empty data frames; clients usually send only a few."""

@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 MAX_WITHHELD_VALUES: Final = 1_000
 MAX_WITHHELD_CHARACTERS: Final = 65_536
-"""The total length of the property name and all values."""
+"""The maximum total length of the property name and all values in a withhold request."""
 
 
 def withhold(context: RequestContext, arguments: Arguments, on_reply: OnReply) -> None:
-    """Withhold messages whose application property has one of the given values, until the next request."""
+    """Withhold messages with one of the listed values in an application property, until the next such request."""
     context.check_is_exclusive_receiver()
     name, values = arguments.text("property"), arguments.text_list("values", max_items=MAX_WITHHELD_VALUES)
     if len(name) + sum([len(value) for value in values]) > MAX_WITHHELD_CHARACTERS:
@@ -136,7 +136,7 @@ def _check_sizes(context: RequestContext, payloads: list[bytes], max_bytes: int)
 
 
 def find_scheduled(context: RequestContext, arguments: Arguments, on_reply: OnReply) -> None:
-    """Reply with success if all given messages are scheduled."""
+    """Reply with success if all messages that the request names are scheduled."""
     context.fragment.local.schedule.check_scheduled(arguments.sequence_numbers(), reply_on_done(on_reply))
 
 

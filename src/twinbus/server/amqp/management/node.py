@@ -60,7 +60,7 @@ OPERATIONS: Final[dict[str, tuple[Right, ManagementOperation]]] = {
 }
 """All operations, with the rights they need."""
 NEEDS_SEND_RIGHT: Final = frozenset({"twinbus:resubmit"})
-"""Operations that also need the right Send, because they add messages to the queue."""
+"""Operations that also need the `Send` right, because they add messages to the queue."""
 
 
 ALLOWED_IN_OUTAGE: Final = frozenset(

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _STATUS_OK: Final = 200
 _STATUS_NO_CONTENT: Final = 204
 _STATUS_UNAVAILABLE: Final = 500
-"""The lowest status of a fragment or process that does not work."""
+"""The lowest response status which means that the fragment or its process is unavailable."""
 _PEEK_LOCK: Final = 1
 
 

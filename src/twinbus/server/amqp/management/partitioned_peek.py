@@ -3,9 +3,9 @@
 The order is (enqueued time, fragment, sequence number). A request for the messages from sequence number n on names a
 position in this order. If message n - 1 exists or was recently the last message on a page, the position is after
 message n - 1, as for a client that reads page by page. Otherwise, the position is before the first message in n's
-fragment that is not below n. Peeking in the other fragments starts at the enqueued time of this position. Enqueued
-times never decrease within a fragment, so the start is found without reading earlier messages. Each message is
-therefore seen once, over any number of pages. A sequence number of 1 or less means the beginning.
+fragment whose sequence number is at least n. Peeking in the other fragments starts at the enqueued time of this
+position. Enqueued times never decrease within a fragment, so the start is found without reading earlier messages. Each
+message is therefore seen once, over any number of pages. A sequence number of 1 or less means the beginning.
 
 A dead-letter queue is listed fragment by fragment: dead letters keep their original enqueued times, so later dead
 letters may have earlier times.

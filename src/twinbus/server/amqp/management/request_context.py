@@ -124,9 +124,10 @@ class RequestContext:
             self.check_epoch(arguments)
 
     def mark_withholding(self) -> None:
-        """Mark the caller's link as withholding. The link is detached if a process that withholds for it is replaced.
+        """Mark the caller's link as withholding messages.
 
-        The new process would not know which messages to withhold.
+        Other processes withhold messages in their fragments. If such a process is replaced, the link is detached,
+        because the new process does not know which messages to withhold.
         """
         self.check_is_exclusive_receiver()
         holder = self.receivable.exclusive_receiver_of(self.sub_queue).holder

@@ -1,7 +1,7 @@
 """Operations on the rules of a subscription.
 
 Owns: the encoding of rules in AMQP. Rules are changed through the catalogue, like entities. These operations need the
-right Listen, as in Service Bus; over HTTP they need Manage.
+`Listen` right, as in Service Bus; over HTTP they need `Manage`.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def parse_criteria(context: RequestContext, arguments: Arguments) -> SearchCrite
 
 @lru_cache(maxsize=MAX_CACHED_FILTERS)
 def _compile(expression: str, max_cost: int) -> CompiledRule:
-    """Return a compiled filter: each page of a search repeats the filter, and parsing takes milliseconds."""
+    """Return a compiled filter, which is cached: each page of a search repeats the filter, and parsing takes long."""
     rule = compile_rule(RuleDescription(name="filter", filter=SqlFilter(expression=expression)))
     if rule.total_cost > max_cost:
         raise QuotaExceeded(
@@ -102,7 +102,7 @@ def empty_response(arguments: Arguments, *, unavailable_fragment: int | None = N
 
 
 def continue_after(response: Response, fragment: int, fragment_count: int) -> Response:
-    """Return the response of one of several fragments; if the fragment is finished, the next one follows."""
+    """Return the response of one of several fragments; after its end, the search continues in the next fragment."""
     body = response.body
     if isinstance(body, dict) and body.get("is-finished") and fragment + 1 < fragment_count:
         next_sequence = (fragment + 1) << SEQUENCE_FRAGMENT_SHIFT
