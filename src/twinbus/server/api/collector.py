@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 ENTITIES_PER_CALL: Final = 500
 MAX_READS: Final = 500
-"""How many enqueued times of oldest messages one request may read from the stores of each process."""
+"""How many enqueued times of oldest messages one request may read from the stores of each process. Each call gets an
+equal share, because the first calls would use up all reads otherwise, at every request."""
 
 
 class Peers(Protocol):
@@ -88,11 +89,11 @@ class Collector:
         """Return the figures of entities, in the same order."""
         collected: list[EntityFigures] = []
         silent: set[int] = set()
-        max_reads = MAX_READS
-        for start in range(0, len(entities), ENTITIES_PER_CALL):
+        starts = range(0, len(entities), ENTITIES_PER_CALL)
+        max_reads = max(1, MAX_READS // max(1, len(starts)))
+        for start in starts:
             chunk = entities[start : start + ENTITIES_PER_CALL]
             call = GetFigures([entity.entity_id for entity in chunk], max_reads)
-            max_reads = max(0, max_reads - len(chunk))
             answers = await self.call_all(call, silent)
             silent |= set(self.peers.numbers) - set(answers)
             collected += self._merge(chunk, answers, silent)
