@@ -6,6 +6,7 @@ Owns the conditions of alerts, too.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Final
@@ -64,6 +65,8 @@ class OverviewReader:
         self._collector = collector
         self._sums = Sums()
         self._valid_until_s = 0.0
+        self._lock = asyncio.Lock()
+        """Held while the sums are collected, so that concurrent requests share the result."""
         self._dead_letter_history: deque[tuple[float, int]] = deque()
         """Times, and the number of messages that had been dead-lettered until then."""
         self._last_workers: dict[int, WorkerStatus] = {}
@@ -119,6 +122,10 @@ class OverviewReader:
         ]
 
     async def _read_sums(self) -> Sums:
+        async with self._lock:
+            return await self._collect_sums()
+
+    async def _collect_sums(self) -> Sums:
         started_s = time.monotonic()
         if started_s < self._valid_until_s:
             return self._sums
