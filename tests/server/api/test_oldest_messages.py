@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 from twinbus.broker.ports.inspection import PartInspection
 from twinbus.server.api.collector import ENTITIES_PER_CALL, MAX_READS, Collector
+from twinbus.server.api.entity_index import EntityIndex
 from twinbus.server.api.oldest_messages import OldestMessages
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from twinbus.broker.namespace import Namespace
     from twinbus.server.api.process_calls import EntityFigures, GetFigures
     from twinbus.server.api.process_status import ProcessStatus
 
@@ -44,7 +46,8 @@ async def test_the_reads_of_a_request_are_shared_by_all_entities() -> None:
             limits.append(call.max_reads)
             return []
 
-    collector = Collector(cast("ProcessStatus", Process()))
+    index = EntityIndex(cast("Namespace", SimpleNamespace(entities={})))
+    collector = Collector(cast("ProcessStatus", Process()), index)
     entities: list[Any] = [SimpleNamespace(entity_id=number) for number in range(4 * ENTITIES_PER_CALL)]
     await collector.figures(entities)
     assert limits == [MAX_READS // 4] * 4

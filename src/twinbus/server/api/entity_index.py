@@ -49,6 +49,11 @@ class EntityIndex:
         return [self._by_id[entity_id] for entity_id in entity_ids if entity_id in self._by_id]
 
     @property
+    def count(self) -> int:
+        """The number of entities."""
+        return len(self._entities)
+
+    @property
     def ids(self) -> set[int]:
         """The ids of all entities."""
         self._refresh()
