@@ -60,18 +60,21 @@ class EntityIndex:
         return set(self._by_id)
 
     def iterate(self, prefix: str, after: str, scopes: Sequence[str] = ("",)) -> Iterator[Queue | Topic | Subscription]:
-        """Yield the entities whose path starts with `prefix` and one of `scopes`, after the path `after`, in order."""
+        """Yield the entities whose path starts with `prefix` and one of `scopes`, after the path `after`, in order.
+
+        Entities may be created and deleted while the caller iterates.
+        """
         keys, start, end = self.keys(), canonical_key(prefix), ""
         for scope in sorted(scopes):
             if start.startswith(scope) or scope.startswith(start):
                 longer = max(start, scope, key=len)
                 first = bisect_right(keys, max(canonical_key(after), end)) if after or end else 0
                 stop = bisect_left(keys, longer + _AFTER_ALL)
-                yield from self._between(max(bisect_left(keys, longer), first), stop)
+                yield from self._find_keys(keys[max(bisect_left(keys, longer), first) : stop])
                 end = keys[stop - 1] if stop else ""
 
-    def _between(self, first: int, stop: int) -> Iterator[Queue | Topic | Subscription]:
-        for key in self._keys[first:stop]:
+    def _find_keys(self, keys: Sequence[str]) -> Iterator[Queue | Topic | Subscription]:
+        for key in keys:
             entity = self._entities.get(key)  # None if it was deleted since the page was begun
             if entity is not None:
                 yield entity

@@ -75,11 +75,11 @@ class EntityReader:
     ) -> EncodedPage:
         """Return a page of the entities that the caller may read, all of which are within `scopes`."""
         found: list[Queue | Topic | Subscription] = []
-        for entity in self._index.iterate(prefix, after, scopes):
-            if (kind is None or kind_of(entity) == kind) and may_read(entity.path):
-                found.append(entity)
-                if len(found) > top:
-                    break
+        async for part in in_slices(self._index.iterate(prefix, after, scopes)):  # few may match `kind` or the scopes
+            found += [one for one in part if (kind is None or kind_of(one) == kind) and may_read(one.path)]
+            if len(found) > top:
+                del found[top + 1 :]
+                break
         entities = found[:top]
         figures = await self._collector.figures(entities)
         encoded: list[msgspec.Raw] = []
