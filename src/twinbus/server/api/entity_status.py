@@ -90,7 +90,7 @@ class EntityReader:
     def _encode(self, entity: Queue | Topic | Subscription, collected: EntityFigures) -> msgspec.Raw:
         """Return an entity as JSON: as before, if nothing has changed."""
         known = self._encoded.get(entity.entity_id)
-        key = (entity, entity.updated_ms, entity.status, entity.accessed_ms, collected)
+        key = (entity, entity.updated_ms, entity.status, max_size_bytes(entity), entity.accessed_ms, collected)
         if known is not None and known[0] == key and collected.oldest_ms is None:
             return known[1]
         now_ms = self._namespace.clock.wall_ms()
