@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -21,16 +22,20 @@ SLOW_S = 2 * MIN_KEPT_S
 
 
 class SlowCollector:
-    """A collector for which sums are expensive."""
+    """A collector that uses the processor, or only waits for another process."""
 
-    def __init__(self, *results: list[EntityFigures]) -> None:
+    def __init__(self, *results: list[EntityFigures], uses_processor: bool = True) -> None:
         self.count = 0
+        self.uses_processor = uses_processor
         self.results = list(results)
         self.peers = SimpleNamespace(numbers=(), owner_of=lambda _: 0)
 
     async def figures(self, _entities: object) -> list[EntityFigures]:
         self.count += 1
-        await asyncio.sleep(SLOW_S)
+        await asyncio.sleep(0 if self.uses_processor else SLOW_S)
+        end_s = time.thread_time() + (SLOW_S if self.uses_processor else 0)
+        while time.thread_time() < end_s:
+            pass
         return self.results.pop(0) if self.results else []
 
     async def call_all(self, _call: object) -> dict[int, object]:
@@ -58,6 +63,14 @@ async def test_concurrent_requests_collect_the_sums_once() -> None:
     overviews = await asyncio.gather(*[reader.read() for _ in range(10)])
     assert len(overviews) == 10
     assert collector.count == 1
+
+
+async def test_sums_are_current_although_a_process_does_not_answer() -> None:
+    collector = SlowCollector(uses_processor=False)
+    reader = make_reader(collector)
+    await reader.read()
+    await reader.read()
+    assert collector.count == 2
 
 
 async def test_dead_letters_of_a_process_that_answers_again_are_not_new(monkeypatch: pytest.MonkeyPatch) -> None:
