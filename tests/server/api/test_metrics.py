@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
 from tests.server.api.metrics_reader import scrape
+from twinbus.client import sync
+from twinbus.client.management import TopicDescription
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -111,3 +113,20 @@ def test_the_page_lists_every_metric(api: ApiClient, queue: str, sdk: ServiceBus
     documented = set(re.findall(r"^\| `(twinbus_[a-z_]+)", page, re.MULTILINE))
     assert documented == scraped_names(api, sdk, queue)
     assert names_in(page) <= documented
+
+
+def test_a_subscription_follows_the_size_of_its_topic(server: ServerProcess, api: ApiClient, name: str) -> None:
+    with sync.NamespaceManager.from_connection_string(
+        server.admin_connection_string, ca_file=server.ca_file
+    ) as manager:
+        manager.create_topic(name, TopicDescription(max_size_mb=1024))
+        manager.create_subscription(name, "all")
+        path = f"{name}/Subscriptions/all"
+
+        def max_sizes() -> set[float | None]:
+            listed = api.read(f"entities?prefix={path}")["entities"][0]["max_size_bytes"]
+            return {listed, scrape(api).value("twinbus_max_size_bytes", entity=path)}
+
+        assert max_sizes() == {1024 * 1_048_576}
+        manager.update_topic(name, TopicDescription(max_size_mb=2048))
+        assert max_sizes() == {2048 * 1_048_576}

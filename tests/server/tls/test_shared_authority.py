@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+import errno
+import fcntl
 import os
 import stat
 import subprocess
@@ -120,3 +122,11 @@ def test_the_configuration_of_another_user_is_not_used(
     monkeypatch.setattr(os, "geteuid", lambda: OTHER_USER)
     assert choose_authority_directory(tmp_path / "tls") == tmp_path / "tls"
     assert not configuration.exists()
+
+
+def test_a_configuration_folder_without_locks_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_descriptor: int, _operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", fail)
+    assert choose_authority_directory(tmp_path / "data" / "tls") == tmp_path / "data" / "tls"

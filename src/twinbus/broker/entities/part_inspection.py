@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from twinbus.broker.message_record import enqueued_time_of
 from twinbus.broker.ports.inspection import HeldLock, HeldSession, PartFigures, PartInspection
 from twinbus.broker.store_keys import pack_sequence
+from twinbus.model.path import SubQueue
 from twinbus.store.protocol import StoreError
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from twinbus.broker.fragment.fragment import Fragment
     from twinbus.broker.fragment.locks import Lock
     from twinbus.broker.fragment.message_table import MessageCounters
-    from twinbus.model.path import SubQueue
     from twinbus.store.protocol import Row
 
 _MAX_READ_BYTES: Final = 1
@@ -121,6 +121,8 @@ class ReceivableInspection(PartInspection):
 
     def locks(self, sub_queue: SubQueue, after: int, limit: int) -> list[HeldLock]:
         """Return up to `limit` locks with sequence numbers above `after`, in ascending order."""
+        if sub_queue is SubQueue.TRANSFER_DEAD_LETTER and self._part.transfer_dead_letters is None:
+            return []  # `fragment_of` would create the area
         fragment = self._part.fragment_of(sub_queue)
         later = (lock for lock in fragment.locks.by_number.values() if lock.sequence > after)
         now_s, now_ms = fragment.clock.monotonic_s(), fragment.clock.wall_ms()

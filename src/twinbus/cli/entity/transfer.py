@@ -167,6 +167,8 @@ def import_entities(  # noqa: PLR0913  # one per option
         source = (source_connection_string, source_ready_file, source_profile)
         if (file is None) == (not from_namespace):
             raise Misuse("give either a FILE or --from-namespace")
+        if prune and prefix:
+            raise Misuse("--prune would delete all entities outside the --prefix: give only one of the two options")
         target = connection.find_target(connection_string, ready_file, profile, ca_file)
         if file is not None:
             plan = _read_file(file, name)

@@ -2,17 +2,20 @@
 
 Owns: the order of the steps, and the result for each entity. An import can be repeated: entities that match the plan
 stay unchanged, so the next import completes an interrupted one. Entities are deleted only with `prune`. Rules are
-deleted even without `prune`: if the plan has rules for a subscription, the subscription gets exactly these rules.
+deleted even without `prune`: if the plan has rules for a subscription, the subscription gets exactly these rules. The
+backlog queues of paired clients are never deleted, because they hold messages that exist nowhere else.
 """
 
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
+from twinbus.model.annotations import BACKLOG_QUEUE_INFIX
 from twinbus.model.atom.durations import format_duration
 from twinbus.model.entity_file import differences
 from twinbus.model.entity_file.plan import ENTITY_KINDS
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from twinbus.model.info import Description
 
 _SECRET_FIELDS: Final = ("authorization_rules",)
+_BACKLOG_QUEUE: Final = re.compile(rf"/{BACKLOG_QUEUE_INFIX}/[0-9]+\Z", re.IGNORECASE)
 
 
 class ImportAction(Enum):
@@ -156,7 +160,7 @@ async def _superfluous(manager: NamespaceManager, plan: Plan) -> list[EntityChan
     planned = {canonical_key(desired.path) for desired in plan.entities}
     topics = [topic async for topic in manager.get_topics()]
     kept = [topic.path for topic in topics if canonical_key(topic.path) in planned]
-    found = [("queue", queue.path) async for queue in manager.get_queues()]
+    found = [("queue", queue.path) async for queue in manager.get_queues() if not _BACKLOG_QUEUE.search(queue.path)]
     found += [("topic", topic.path) for topic in topics]
     for topic in kept:
         found += [("subscription", item.path) async for item in manager.get_subscriptions(topic)]

@@ -1,12 +1,15 @@
 """The collection of answers from all processes of the server.
 
 Owns the calls to other processes, and the figures that each process reported last. If a process does not answer, its
-last figures are returned, and the request still succeeds. Figures of a process that never answered are missing.
+last figures are returned, and the request still succeeds. Figures of a process that never answered are missing. Old
+figures are marked as incomplete, and the metrics page leaves them out: a counter must not fall if the next scrape
+reaches a process that has older figures.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
@@ -19,11 +22,16 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from twinbus.broker.namespace import Queue, Subscription, Topic
+    from twinbus.server.api.entity_index import EntityIndex
     from twinbus.server.api.process_status import ProcessStatus
 
 ENTITIES_PER_CALL: Final = 500
 MAX_READS: Final = 500
-"""How many enqueued times of oldest messages one request may read from the stores of each process."""
+"""How many enqueued times of oldest messages one request may read from the stores of each process. Each call gets an
+equal share, because the first calls would use up all reads otherwise, at every request."""
+MAX_FIGURES_AGE_S: Final = 120.0
+"""Older figures of a silent process are incomplete. Another process may have newer ones, and has shown them already."""
+MIN_KEPT_FIGURES: Final = 100
 
 
 class Peers(Protocol):
@@ -62,12 +70,18 @@ class NoPeers:
 class Collector:
     """Collects the status of all processes."""
 
-    def __init__(self, process: ProcessStatus) -> None:
+    def __init__(self, process: ProcessStatus, index: EntityIndex) -> None:
         """Create a collector for a server with a single process."""
         self.peers: Peers = NoPeers()
         self._process = process
-        self._last_figures: dict[int, dict[int, EntityFigures]] = {}
-        """The last figures of other processes, by process and entity id."""
+        self._index = index
+        self._last_figures: dict[int, dict[int, tuple[EntityFigures, float]]] = {}
+        """The last figures of all processes and when they were reported, by process and entity id."""
+
+    @property
+    def kept_count(self) -> int:
+        """The number of last figures that are kept."""
+        return sum(map(len, self._last_figures.values()))
 
     async def call(self, number: int, call: ProcessCall) -> Any:  # noqa: ANN401  # RESULT_TYPES has the type
         """Return the answer of one process; None if it does not reply in time."""
@@ -88,11 +102,11 @@ class Collector:
         """Return the figures of entities, in the same order."""
         collected: list[EntityFigures] = []
         silent: set[int] = set()
-        max_reads = MAX_READS
-        for start in range(0, len(entities), ENTITIES_PER_CALL):
+        starts = range(0, len(entities), ENTITIES_PER_CALL)
+        max_reads = max(1, MAX_READS // max(1, len(starts)))
+        for start in starts:
             chunk = entities[start : start + ENTITIES_PER_CALL]
             call = GetFigures([entity.entity_id for entity in chunk], max_reads)
-            max_reads = max(0, max_reads - len(chunk))
             answers = await self.call_all(call, silent)
             silent |= set(self.peers.numbers) - set(answers)
             collected += self._merge(chunk, answers, silent)
@@ -108,8 +122,10 @@ class Collector:
         if len(self.peers.numbers) == 1:
             own = by_process[self.peers.number]
             return [own.get(entity.entity_id) or _missing(entity.entity_id) for entity in entities]
-        for number, answer in by_process.items():
-            self._last_figures.setdefault(number, {}).update(answer)
+        now_s = time.monotonic()
+        for number, answer in answers.items():
+            self._last_figures.setdefault(number, {}).update({one.entity_id: (one, now_s) for one in answer})
+        self._forget_deleted()
         return [self._merge_entity(entity, by_process, silent) for entity in entities]
 
     def _merge_entity(
@@ -122,8 +138,9 @@ class Collector:
         owners = {self.peers.owner_of(part.store) for part in entity.parts}
         is_complete = True
         for number in owners & silent:
-            last = self._last_figures.get(number, {}).get(entity.entity_id)
-            is_complete = is_complete and last is not None
+            last, reported_s = self._last_figures.get(number, {}).get(entity.entity_id, (None, 0.0))
+            is_recent = time.monotonic() - reported_s <= MAX_FIGURES_AGE_S
+            is_complete = is_complete and last is not None and is_recent
             if last is not None and last.figures is not None:
                 figures = last.figures._replace(locked=0, is_available=False)
                 found.append(EntityFigures(last.entity_id, figures, last.oldest_ms, 0, 0, last.accessed_ms, NO_RATES))
@@ -132,10 +149,11 @@ class Collector:
             return _missing(entity.entity_id)
         return _combine(found, is_complete=is_complete and owners <= reported | silent)
 
-    def forget(self, existing_ids: set[int]) -> None:
-        """Drop the last figures of deleted entities."""
+    def _forget_deleted(self) -> None:
+        """Drop the last figures of deleted entities, if there are many."""
         for number, figures in self._last_figures.items():
-            if len(figures) > 2 * len(existing_ids):
+            if len(figures) > 2 * self._index.count + MIN_KEPT_FIGURES:
+                existing_ids = self._index.ids
                 kept = {entity_id: one for entity_id, one in figures.items() if entity_id in existing_ids}
                 self._last_figures[number] = kept
 

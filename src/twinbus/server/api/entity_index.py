@@ -49,24 +49,32 @@ class EntityIndex:
         return [self._by_id[entity_id] for entity_id in entity_ids if entity_id in self._by_id]
 
     @property
+    def count(self) -> int:
+        """The number of entities."""
+        return len(self._entities)
+
+    @property
     def ids(self) -> set[int]:
         """The ids of all entities."""
         self._refresh()
         return set(self._by_id)
 
     def iterate(self, prefix: str, after: str, scopes: Sequence[str] = ("",)) -> Iterator[Queue | Topic | Subscription]:
-        """Yield the entities whose path starts with `prefix` and one of `scopes`, after the path `after`, in order."""
+        """Yield the entities whose path starts with `prefix` and one of `scopes`, after the path `after`, in order.
+
+        Entities may be created and deleted while the caller iterates.
+        """
         keys, start, end = self.keys(), canonical_key(prefix), ""
         for scope in sorted(scopes):
             if start.startswith(scope) or scope.startswith(start):
                 longer = max(start, scope, key=len)
                 first = bisect_right(keys, max(canonical_key(after), end)) if after or end else 0
                 stop = bisect_left(keys, longer + _AFTER_ALL)
-                yield from self._between(max(bisect_left(keys, longer), first), stop)
+                yield from self._find_keys(keys[max(bisect_left(keys, longer), first) : stop])
                 end = keys[stop - 1] if stop else ""
 
-    def _between(self, first: int, stop: int) -> Iterator[Queue | Topic | Subscription]:
-        for key in self._keys[first:stop]:
+    def _find_keys(self, keys: Sequence[str]) -> Iterator[Queue | Topic | Subscription]:
+        for key in keys:
             entity = self._entities.get(key)  # None if the entity was deleted since the page was begun
             if entity is not None:
                 yield entity

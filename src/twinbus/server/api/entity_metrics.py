@@ -94,6 +94,7 @@ def _key_of(entity: Queue | Topic | Subscription, collected: EntityFigures) -> t
         entity.entity_id,
         entity.updated_ms,
         entity.status,
+        max_size_bytes(entity),  # a subscription has the size of its topic
         collected.figures,
         collected.oldest_ms,
         collected.senders,

@@ -75,11 +75,11 @@ class EntityReader:
     ) -> EncodedPage:
         """Return a page of the entities that the caller may read, all of which are within `scopes`."""
         found: list[Queue | Topic | Subscription] = []
-        for entity in self._index.iterate(prefix, after, scopes):
-            if (kind is None or kind_of(entity) == kind) and may_read(entity.path):
-                found.append(entity)
-                if len(found) > top:
-                    break
+        async for part in in_slices(self._index.iterate(prefix, after, scopes)):  # few may match `kind` or the scopes
+            found += [one for one in part if (kind is None or kind_of(one) == kind) and may_read(one.path)]
+            if len(found) > top:
+                del found[top + 1 :]
+                break
         entities = found[:top]
         figures = await self._collector.figures(entities)
         encoded: list[msgspec.Raw] = []
@@ -90,7 +90,7 @@ class EntityReader:
     def _encode(self, entity: Queue | Topic | Subscription, collected: EntityFigures) -> msgspec.Raw:
         """Return an entity as JSON: as before, if nothing has changed."""
         known = self._encoded.get(entity.entity_id)
-        key = (entity, entity.updated_ms, entity.status, entity.accessed_ms, collected)
+        key = (entity, entity.updated_ms, entity.status, max_size_bytes(entity), entity.accessed_ms, collected)
         if known is not None and known[0] == key and collected.oldest_ms is None:
             return known[1]
         now_ms = self._namespace.clock.wall_ms()

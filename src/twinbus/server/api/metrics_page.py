@@ -70,7 +70,6 @@ class MetricsPage:
         """Return the page."""
         async with self._lock:
             entities = self._index.all()
-            self._collector.forget(self._index.ids)
             figures = await self._collector.figures(entities)
             pieces = await self._entity_metrics.render(entities, figures)
         processes = await self._overview.processes()

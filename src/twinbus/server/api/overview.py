@@ -6,6 +6,7 @@ most 2 % of its time collecting them.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Final
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from twinbus.server.api.entity_index import EntityIndex
 
 MAX_SHARE: Final = 0.02
-"""The maximum share of the server's time for collecting the sums."""
+"""The maximum share of the processor time for collecting the sums."""
 MIN_KEPT_S: Final = 0.02
 """The shortest collection time for which the sums are cached."""
 GROWTH_WINDOW_S: Final = 300.0
@@ -41,12 +42,16 @@ class Sums:
         self.figures = PartFigures()
         self.rates = NO_RATES
         self.unavailable_entities = 0
+        self.is_complete = True
+        """Whether the figures of all entities are known."""
 
     def add(self, collected: EntityFigures) -> None:
         """Add an entity."""
         figures = collected.figures
         if figures is None or not figures.is_available or not collected.is_complete:
             self.unavailable_entities += 1
+        if figures is None or not collected.is_complete:
+            self.is_complete = False
         if figures is not None:
             self.figures = add_figures([self.figures, figures])
         if collected.rates != NO_RATES:
@@ -64,8 +69,11 @@ class OverviewReader:
         self._collector = collector
         self._sums = Sums()
         self._valid_until_s = 0.0
+        self._lock = asyncio.Lock()
+        """Held while the sums are collected, so that concurrent requests share the result."""
         self._dead_letter_history: deque[tuple[float, int]] = deque()
         """Pairs of a time and the total number of messages that were dead-lettered before this time."""
+        self._dead_letter_growth = 0
         self._last_workers: dict[int, WorkerStatus] = {}
         self._started_ms = gateway.namespace.clock.wall_ms()
 
@@ -119,7 +127,11 @@ class OverviewReader:
         ]
 
     async def _read_sums(self) -> Sums:
-        started_s = time.monotonic()
+        async with self._lock:
+            return await self._collect_sums()
+
+    async def _collect_sums(self) -> Sums:
+        started_s, used_s = time.monotonic(), time.thread_time()
         if started_s < self._valid_until_s:
             return self._sums
         sums = Sums()
@@ -127,20 +139,25 @@ class OverviewReader:
         async for chunk in in_slices(figures):
             for collected in chunk:
                 sums.add(collected)
-        took_s = time.monotonic() - started_s
+        took_s = time.thread_time() - used_s  # without the time in which another process does not answer
         self._sums = sums
         self._valid_until_s = started_s + (took_s / MAX_SHARE if took_s >= MIN_KEPT_S else 0.0)
-        self._note_dead_letters(started_s, sums.figures.dead_lettered_total)
+        self._note_dead_letters(started_s, sums)
         return sums
 
     # --- alerts -------------------------------------------------------------------------------------------------------
 
-    def _note_dead_letters(self, now_s: float, total: int) -> None:
-        history = self._dead_letter_history
+    def _note_dead_letters(self, now_s: float, sums: Sums) -> None:
+        history, total = self._dead_letter_history, sums.figures.dead_lettered_total
+        if not sums.is_complete:  # the dead letters of a process that answers again are not new
+            history.clear()
+            self._dead_letter_growth = 0
+            return
         if not history or now_s - history[-1][0] >= GROWTH_STEP_S:
             history.append((now_s, total))
         while len(history) > 1 and now_s - history[0][0] > GROWTH_WINDOW_S:
             history.popleft()
+        self._dead_letter_growth = total - min(earlier for _, earlier in history)
 
     def _alerts(
         self, processes: dict[int, ProcessFigures], workers: list[WorkerStatus], stores: list[StoreStatus]
@@ -151,9 +168,7 @@ class OverviewReader:
             if not worker.is_up
         ]
         alerts += [_store_alert(store) for store in stores if store.reason is not None]
-        growth = self._sums.figures.dead_lettered_total - min(
-            (total for _, total in self._dead_letter_history), default=0
-        )
+        growth = self._dead_letter_growth
         if growth > 0:
             text = f"{growth:,} messages were dead-lettered in the last {GROWTH_WINDOW_S / 60:.0f} minutes"
             alerts.append(Alert(severity="warning", name="dead-letters-growing", text=text))

@@ -197,7 +197,7 @@ class ProcessStatus:
 
     async def _list_connections(self, call: calls.ListConnections) -> list[ConnectionStatus]:
         found: list[ConnectionStatus] = []
-        async for chunk in in_slices(self._gateway.open_connections.page(call.after, call.limit)):
+        async for chunk in in_slices(self._gateway.open_connections.page(call.after, call.limit), 1):
             found += [make_connection_status(connection, self.number) for connection in chunk]
         return found
 

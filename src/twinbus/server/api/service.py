@@ -45,7 +45,7 @@ class StatusApi:
         self.index = EntityIndex(namespace)
         self._rates = UsageRates(meter, namespace.clock)
         self._process = ProcessStatus(gateway, self._rates, self.index, log)
-        self._collector = Collector(self._process)
+        self._collector = Collector(self._process, self.index)
         overview = OverviewReader(gateway, self.index, self._collector)
         self.entities = EntityReader(namespace, self.index, self._collector)
         self.metrics = MetricsPage(gateway, self.index, self._collector, overview)

@@ -8,6 +8,8 @@ the totals start at 0 in each process.
 from __future__ import annotations
 
 import asyncio
+from functools import lru_cache
+from operator import add, sub
 from typing import TYPE_CHECKING, Final
 
 from twinbus.model import path
@@ -24,6 +26,7 @@ OPERATIONS: Final = tuple(name for name in COUNTS if name != "connections")
 """The operations that are counted, in the order of `UsageCounter.counts`."""
 _SENDS, _RECEIVES, _SETTLEMENTS = (OPERATIONS.index(name) for name in ("sends", "receives", "settlements"))
 NO_RATES: Final = (0.0, 0.0, 0.0)
+MAX_KNOWN_PATHS: Final = 20_000
 
 
 class UsageRates:
@@ -57,7 +60,7 @@ class UsageRates:
         increments, self._increments = self._increments, {}
         rates: dict[str, tuple[float, float, float]] = {}
         for counted_path, (sends, receives, settlements) in increments.items():
-            key = path.canonical_key(path.parse_address(counted_path).entity) if counted_path else ""
+            key = _entity_key(counted_path) if counted_path else ""
             before = rates.get(key, NO_RATES)
             rates[key] = (
                 before[0] + sends / seconds,
@@ -79,8 +82,15 @@ class UsageRates:
             self._last_counts = current
 
     def _add(self, counted_path: str, counts: tuple[int, ...], before: tuple[int, ...]) -> None:
-        grown = [new - old for new, old in zip(counts, before, strict=True)]
-        self.totals = [total + one for total, one in zip(self.totals, grown, strict=True)]
+        grown = tuple(map(sub, counts, before))
+        self.totals = list(map(add, self.totals, grown))
         moved = self._increments.setdefault(counted_path, [0, 0, 0])
-        for position, operation in enumerate((_SENDS, _RECEIVES, _SETTLEMENTS)):
-            moved[position] += grown[operation]
+        moved[0] += grown[_SENDS]
+        moved[1] += grown[_RECEIVES]
+        moved[2] += grown[_SETTLEMENTS]
+
+
+@lru_cache(maxsize=MAX_KNOWN_PATHS)
+def _entity_key(counted_path: str) -> str:
+    """Return the canonical path of an entity. Parsing the path takes longer than everything else in a sample."""
+    return path.canonical_key(path.parse_address(counted_path).entity)

@@ -89,7 +89,8 @@ def _make_user_directory() -> Path:
     make_directory(directory)
     if not os.access(directory, os.W_OK | os.X_OK):
         raise StartError(f"{directory} cannot be written")
-    return directory
+    with lock_authority(directory):  # not every file system has locks: the user's home may be on another machine
+        return directory
 
 
 def _owner_of_nearest(path: Path) -> int:
