@@ -86,7 +86,7 @@ def register_data_source(spark: SparkSession, source: type[DataSource]) -> None:
 
     try:
         spark.dataSource.register(source)
-    except PySparkException as error:  # a session copied by `foreachBatch` has the sources
+    except PySparkException as error:  # `foreachBatch` copies the session with its data sources
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
 

@@ -58,12 +58,12 @@ def read_usage(
 ) -> DataFrame:
     """Read the usage that servers counted. Raise PipelineError if no usage is found.
 
-    A location is a server's data folder, its folder `usage`, or a URL that Spark can read (Parquet files only). Rows
-    are limited to times from `since` up to but not including `until`, where given.
+    A location is a server's data folder, its folder `usage`, or a URL that Spark can read (Parquet files only). If
+    `since` or `until` (exclusive) is given, only rows in this period are returned.
     """
     if not locations:
         raise PipelineError("no usage: name the data folder of a server, as given to `twinbus serve --data`")
-    folders = dict.fromkeys(_resolve_folder(str(location)) for location in locations)  # duplicates count once
+    folders = dict.fromkeys(_resolve_folder(str(location)) for location in locations)  # read each folder once
     parts = [part for folder in folders for part in _read_folder(spark, folder)]
     usage = parts[0]
     for part in parts[1:]:
@@ -119,7 +119,7 @@ def _read_folder(spark: SparkSession, folder: str | Path) -> list[DataFrame]:
 
 
 def _parquet_path_of_journal(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield the path of a journal and the path its Parquet file will have."""
+    """Yield the path of a journal, and the path that its Parquet file will have."""
     try:
         yield str(path.resolve()), read_head(path).parquet_path.as_posix()
     except (JournalUnreadable, FileNotFoundError):  # the journal has no rows, or was converted in the meantime

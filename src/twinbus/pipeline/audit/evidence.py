@@ -7,7 +7,7 @@ the destination.
 |---|---|---|
 | sent | journals | a successful send (sent, scheduled, parked or spooled), or a send in a committed transaction |
 | perhaps | journals | a send without a response, or a send in a transaction whose commit had no response |
-| outside | journals | a send of one of these two kinds, outside the audited period |
+| outside | journals | a send that would be `sent` or `perhaps`, but is outside the audited period |
 | not sent | journals | a send that failed or was rolled back |
 | from spool | journals | a spooled message was sent from the spool; the application sent it once |
 | moved | journals | a syphon moved the message to the primary |
@@ -90,7 +90,10 @@ class JournalFilter:
     """Namespaces whose rows count (default: all)."""
     has_transactions: bool = True
     has_cancellations: bool = True
-    """`has_transactions` and `has_cancellations`: whether journals contain such rows. If not, fewer rows are read."""
+    """`has_transactions` and `has_cancellations`: whether journals contain rows about transactions and cancellations.
+
+    If journals contain no such rows, an audit reads fewer rows.
+    """
 
 
 class Evidence:

@@ -80,7 +80,7 @@ class Inspection:
     backlog: ContentsSnapshot
     primary: ContentsSnapshot
     journals_complete_until: dict[str, dt.datetime] = field(default_factory=dict)
-    """Live journals, each with the time up to which all its rows are written."""
+    """For each live journal, the time up to which all its rows have been written."""
 
     def backlog_incomplete_reason(self) -> str | None:
         """Return why the contents of the backlog are unknown; None if they are known, or if there is no backlog."""

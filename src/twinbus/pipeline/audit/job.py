@@ -100,7 +100,10 @@ DESTINATION_SCHEMA: Final = (
     " gap_why string, is_backlog_looked_at boolean, why_no_backlog string"
 )
 _NOT_REQUIRED: Final = "is_filtered or (is_subscription and coalesce(made_at > last_sent, false))"
-"""Condition for a message that may be absent from a subscription, because of filters or a later creation."""
+"""Condition for a message that may be absent from a subscription.
+
+The subscription has a filter, or was created after the message was sent.
+"""
 
 
 def run_audit(spark: SparkSession, settings: AuditSettings, on_progress: OnProgress = ignore) -> AuditResult:
@@ -161,7 +164,7 @@ def judge(evidence: DataFrame, destinations: DataFrame) -> DataFrame:
     facts = compute_facts(evidence, destinations).withColumn(
         "is_told", f.expr(f"found > 0 or seen_and_gone > 0 or not ({_NOT_REQUIRED})")
     )
-    if destinations.where("is_filtered or is_subscription").isEmpty():  # otherwise the window needs a sort
+    if destinations.where("is_filtered or is_subscription").isEmpty():  # saves the sort for the window function below
         facts = facts.withColumn("is_due_nowhere", f.lit(False))  # noqa: FBT003
     else:
         same_message = Window.partitionBy(f.lower("entity"), "message_id", "session_id")

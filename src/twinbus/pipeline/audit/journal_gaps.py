@@ -180,7 +180,7 @@ def find_gaps(
 ) -> list[EvidenceGap]:
     """Return all gaps, as of the time when the journals were read.
 
-    `complete_until` has the live journals, each with the time up to which all its rows are written.
+    `complete_until` maps each live journal to the time up to which all its rows have been written.
     """
     return [
         EvidenceGap(entity, *gap)
@@ -235,7 +235,7 @@ def wait_for_live_journals(
     """Wait until every live journal has written further rows, and so contains all settlements before the call.
 
     A journal that has not ended and writes nothing for `timeout_s` is not live. `on_progress` is called with the number
-    of journals still to wait for. Return the live journals, each with the time up to which all its rows are written.
+    of journals still to wait for. Return, for each live journal, the time up to which all its rows have been written.
     """
     now = dt.datetime.now(dt.UTC)
     deadline_s = time.monotonic() + timeout_s

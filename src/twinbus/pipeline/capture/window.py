@@ -47,7 +47,7 @@ class Window:
         self.is_being_written = False
         """Whether a job is writing the window."""
         self.closes_at_once = closes_at_once
-        """Whether the window closes with its first message. Only a file can record that sequence numbers are reused."""
+        """Whether the window closes at its first message: only a new file records that sequence numbers are reused."""
         self._limits = limits
         self._opened_s: float | None = None
         self._bytes_per_number = INITIAL_MESSAGE_BYTES

@@ -227,7 +227,10 @@ def _events_by_minute(journal_rows: DataFrame) -> DataFrame:
 
 
 def _with_namespace(rows: DataFrame, addresses: list[tuple[str, str | None]], namespaces: Collection[str]) -> DataFrame:
-    """Add `namespace`. Paths of backlog queues begin with the primary's name; other addresses are guessed."""
+    """Add `namespace`, the name of the namespace at each address.
+
+    Paths of backlog queues begin with the name of the primary. The names of all other namespaces are guessed.
+    """
     known_primaries = {address: primary for address, primary in addresses if primary is not None}
     names_by_key = {name.lower(): name for name in namespaces}
     primaries = set(known_primaries.values()) & set(names_by_key)

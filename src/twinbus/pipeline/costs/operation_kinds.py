@@ -108,7 +108,7 @@ def sum_usage(usage: DataFrame, period: Period) -> DataFrame:
     """Sum usage by period. Rows for the namespaces themselves are summed by minute.
 
     `sum_usage` is the only pass over all rows. `begun` is the number of the period or minute since 1970, and `peak` is
-    the highest number of connections. `has_ended` and `has_lost` say whether the rows have these marks.
+    the highest number of connections. `has_ended` and `has_lost` say whether a row has the mark `end` or `lost`.
     """
     from pyspark.sql import functions  # noqa: PLC0415  # not needed for a prediction
 

@@ -64,7 +64,7 @@ def send_all(
 ) -> SendCounts:
     """Send all rows and count the outcomes. PipelineError names the row or the namespace that caused a failure.
 
-    `ids` derives message ids for rows without one. If `may_have_been_sent`, messages are marked as possible
+    `ids` derives message ids for rows without a message id. If `may_have_been_sent`, messages are marked as possible
     duplicates.
     """
     try:

@@ -141,7 +141,7 @@ def _is_properties_map(data_type: pa.DataType) -> bool:
 def to_messages(batch: pa.RecordBatch, entity: str | None, ids: RowIds | None = None) -> Iterator[OutgoingMessage]:
     """Convert rows to messages, lazily.
 
-    `ids` derives ids for rows without one. PipelineError names the row that cannot become a message.
+    `ids` derives message ids for rows without a message id. PipelineError names the row that cannot become a message.
     """
     columns = [_Column(TEXT_COLUMNS[name], column) for name in TEXT_COLUMNS if (column := _column_values(batch, name))]
     bodies, kinds = _body_values(batch), _column_values(batch, "bodyType")

@@ -133,7 +133,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ranges = range_planner.ranges_between(begin, read_offsets(end, entity))
         if (
             options.starts_at_latest and start == self._initial_offset
-        ):  # the first batch is repeated: the current latest is after its end
+        ):  # the first batch is repeated: the latest offset is now after its end
             ranges = [range_ for range_ in ranges if begin.fragments[range_.fragment] <= range_.last]
         if not ranges:
             return []
@@ -203,7 +203,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @staticmethod
     def _first_numbers(start: Offsets, end: Offsets, positions: Positions) -> dict[int, int]:
-        """Return the number from which each fragment's share is counted: its first existing message or later."""
+        """Return, for each fragment, the first sequence number that counts towards the fragment's share of a batch.
+
+        Numbers before the first existing message do not count.
+        """
         low = {
             position.fragment: position.low_sequence_number for position in positions.fragments if position.is_available
         }

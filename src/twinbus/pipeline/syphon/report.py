@@ -194,7 +194,10 @@ def _sum_rows(earlier: ReportRow, later: ReportRow) -> ReportRow:
 
 
 def _with_queue_state(row: ReportRow, previous: ReportRow | None, current: ReportRow | None) -> ReportRow:
-    """Copy the values that all rows of a backlog queue share from any of its previous and current rows."""
+    """Set the values that all rows of a backlog queue share.
+
+    `previous` is a row of the queue from the earlier rounds, and `current` is a row of the queue from the new round.
+    """
     if previous is None or current is None:
         return row
     attempts, exact = previous.attempts + current.attempts, previous.is_exact and current.is_exact
