@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import os
+import pty
+import signal
+import subprocess
+import sys
 from typing import NoReturn
 
 import pytest
@@ -15,6 +20,7 @@ from twinbus.cli.output import (
     EXIT_MISUSE,
     CommandFailed,
     Misuse,
+    SequenceNumber,
     print_json,
     print_table,
     run_command,
@@ -37,6 +43,40 @@ def test_a_table_fits_the_terminal_and_cuts_the_widest_text(
     assert len(first) == min(columns, 139)
     assert ("…" in first) is (columns < 200)
     assert second.endswith("        5")
+
+
+def test_sequence_numbers_and_times_in_a_table_can_be_copied(capsys: Capture) -> None:
+    moment = dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.UTC)
+    print_table(("number", "time", "id"), [(SequenceNumber(2_814_749_767_106_561), moment, "i" * 90)])
+    assert capsys.readouterr().out.splitlines()[1].startswith("2814749767106561  2026-01-02 03:04:05  iii")
+
+
+ASKING_COMMAND = """
+import typer
+from twinbus.cli.output import confirm, run_command
+
+async def ask():
+    confirm("Delete it?", is_confirmed=False)
+
+typer.run(lambda: run_command("try", ask))
+"""
+
+
+def test_ctrl_c_ends_a_command_that_asks_for_confirmation() -> None:
+    terminal, far_end = pty.openpty()
+    arguments = [sys.executable, "-c", ASKING_COMMAND]
+    with subprocess.Popen(arguments, stdin=far_end, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            assert process.stderr is not None
+            assert os.read(process.stderr.fileno(), 100).startswith(b"Delete it?")
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=10)
+        finally:
+            process.kill()
+            os.close(terminal)
+            os.close(far_end)
+    assert errors.decode().splitlines()[-1] == "twinbus try: interrupted; nothing was changed"
+    assert process.returncode == EXIT_INTERRUPTED
 
 
 def test_a_table_shows_no_control_characters(capsys: Capture) -> None:

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from twinbus.cli import connection
-from twinbus.cli.entity.show import YesOption, confirm
 from twinbus.cli.output import (
     JsonOption,
+    SequenceNumber,
+    YesOption,
+    confirm,
     examples,
     format_time,
     plural,
@@ -134,7 +136,7 @@ def close(
     async def use(monitor: NamespaceMonitor) -> None:
         details = await monitor.connection(connection_id)
         held = f"{plural(details.lock_count, 'lock')} and {plural(details.session_count, 'session')}"
-        confirm(f"Close the connection of {printable(details.client)} with {held}?", yes=yes)
+        confirm(f"Close the connection of {printable(details.client)} with {held}?", is_confirmed=yes)
         await monitor.close_connection(connection_id)
         if as_json:
             print_json({"id": connection_id, "closed": True})
@@ -169,8 +171,11 @@ def _print_details(details: ConnectionDetails, locks: list[tuple[str, LockStatus
         ("protocol", f"{details.protocol}, {details.tls or 'without TLS'}"),
         ("keys", ", ".join(details.keys)),
         ("since", format_time(details.since)),
-        ("sent by the client", f"{details.received_messages:,} messages, {format_size(details.received_bytes)}"),
-        ("received by the client", f"{details.sent_messages:,} messages, {format_size(details.sent_bytes)}"),
+        (
+            "sent by the client",
+            f"{plural(details.received_messages, 'message')}, {format_size(details.received_bytes)}",
+        ),
+        ("received by the client", f"{plural(details.sent_messages, 'message')}, {format_size(details.sent_bytes)}"),
         ("locks", f"{details.lock_count:,}"),
         ("sessions", f"{details.session_count:,}"),
     ]
@@ -186,7 +191,7 @@ def _print_details(details: ConnectionDetails, locks: list[tuple[str, LockStatus
     if locks:
         typer.echo("")
         print_table(("locked message", "entity", "session", "until"), [
-            (str(lock.sequence_number), path, lock.session_id, format_time(lock.locked_until)) for path, lock in locks
+            (SequenceNumber(lock.sequence_number), path, lock.session_id, lock.locked_until) for path, lock in locks
         ])  # fmt: skip
     if len(locks) < details.lock_count and len(locks) >= MAX_SHOWN_LOCKS:
         typer.echo(f"and {details.lock_count - len(locks):,} more locks")

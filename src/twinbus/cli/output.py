@@ -10,6 +10,7 @@ import asyncio
 import datetime as dt
 import inspect
 import shutil
+import signal
 import sys
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TypeVar, overload
 
@@ -34,6 +35,7 @@ _MIN_COLUMN: Final = 4
 _CERTIFICATE_ADVICE: Final = "give the CA certificate of the server with --ca-file FILE, or use its --ready-file"
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 class CommandFailed(Exception):
@@ -42,6 +44,10 @@ class CommandFailed(Exception):
     def __init__(self, text: str, exit_code: int = EXIT_FAILED) -> None:
         super().__init__(text)
         self.exit_code = exit_code
+
+
+class SequenceNumber(int):
+    """A number that tables show without thousands separators, so that it can be copied into a command."""
 
 
 class Misuse(CommandFailed):
@@ -79,6 +85,25 @@ def run_command(name: str, function: Callable[[], Any]) -> Any:
         raise  # the reader of the output has ended, as `head` does: click exits without a message
     except (CommandFailed, ServiceBusError, OSError) as error:
         fail(name, error)
+
+
+def confirm(question: str, *, is_confirmed: bool) -> None:
+    """Ask on the terminal, unless --yes was given. Raise Misuse without one, CommandFailed if the answer is no."""
+    if is_confirmed:
+        return
+    if not sys.stdin.isatty():
+        raise Misuse(f"{question} Add --yes to confirm")
+    # asyncio's own handler cancels the task, which cannot end while `input` waits
+    previous_handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        is_confirmed = typer.confirm(question, err=True)
+    except typer.Abort:  # Ctrl-C or Ctrl-D
+        typer.echo("", err=True)
+        raise CommandFailed("interrupted; nothing was changed", EXIT_INTERRUPTED) from None
+    finally:
+        signal.signal(signal.SIGINT, previous_handler)
+    if not is_confirmed:
+        raise CommandFailed("nothing was changed")
 
 
 def fail(name: str, error: Exception) -> NoReturn:
@@ -140,17 +165,20 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
 def format_table(columns: Sequence[str], rows: Iterable[Sequence[object]], width: int) -> list[str]:
     """Return the lines of a table no wider than `width`.
 
-    The widest text columns are cut with an ellipsis. Columns of numbers are aligned to the right and never cut before
-    text. None is printed as an empty cell.
+    The widest text columns are cut with an ellipsis. Columns of numbers and times are never cut before text. Numbers
+    are aligned to the right. None is printed as an empty cell.
     """
     values = [list(row) for row in rows]
-    is_number = [
-        bool(values) and all(_is_number(row[index]) or row[index] is None for row in values)
-        for index in range(len(columns))
-    ]
+    is_number, is_time = (
+        [
+            bool(values) and all(is_kind(row[index]) or row[index] is None for row in values)
+            for index in range(len(columns))
+        ]
+        for is_kind in (_is_number, _is_time)
+    )
     cells = [[name.upper() for name in columns], *([_cell(value) for value in row] for row in values)]
     widths = [max(_width(row[index]) for row in cells) for index in range(len(columns))]
-    _fit(widths, is_number, width)
+    _fit(widths, [number or time for number, time in zip(is_number, is_time, strict=True)], width)
     return [
         _GAP.join(_pad(text, widths[index], right=is_number[index]) for index, text in enumerate(row)).rstrip()
         for row in cells
@@ -178,6 +206,10 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+def _is_time(value: object) -> bool:
+    return isinstance(value, dt.datetime)
+
+
 def plural(count: int, noun: str) -> str:
     """Return a count with its noun, for example "1 sender" or "2 senders"."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
@@ -188,18 +220,22 @@ def _cell(value: object) -> str:
         return ""
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, SequenceNumber):
+        return str(value)
     if isinstance(value, int | float):
         return f"{value:,}"
+    if isinstance(value, dt.datetime):
+        return format_time(value) or ""
     return printable(str(value))
 
 
-def _fit(widths: list[int], is_number: Sequence[bool], available: int) -> None:
-    """Shrink the widest text columns until the table fits; then columns of numbers."""
+def _fit(widths: list[int], is_rigid: Sequence[bool], available: int) -> None:
+    """Shrink the widest text columns until the table fits; then the rigid columns, those of numbers and times."""
     excess = sum(widths) + len(_GAP) * (len(widths) - 1) - available
     for kind in (False, True):
         while excess > 0:
             candidates = [
-                index for index, width in enumerate(widths) if is_number[index] is kind and width > _MIN_COLUMN
+                index for index, width in enumerate(widths) if is_rigid[index] is kind and width > _MIN_COLUMN
             ]
             if not candidates:
                 break

@@ -1,11 +1,10 @@
 """The commands `twinbus entity list`, `show` and `delete`.
 
-Owns the arguments, the tables and the confirmation. The rows are in `view`.
+Owns the arguments and the tables. The rows are in `view`.
 """
 
 from __future__ import annotations
 
-import sys
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,15 +20,13 @@ from twinbus.cli.entity.app import (
     split_path,
     with_manager,
 )
-from twinbus.cli.output import JsonOption, Misuse, examples, print_json, print_table, printable
+from twinbus.cli.output import JsonOption, Misuse, YesOption, confirm, examples, print_json, print_table, printable
 from twinbus.cli.units import format_size
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from twinbus.client import NamespaceManager
-
-YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 
 
 @app.command("list", epilog=examples("twinbus entity list ord --kind queue"))
@@ -176,7 +173,7 @@ def delete(  # noqa: PLR0913  # one per option
             lost = ""
         else:
             kind, shown, lost = await _describe_loss(manager, topic, name)
-        confirm(f"Delete {kind} {shown}{lost}?", yes=yes)
+        confirm(f"Delete {kind} {shown}{lost}?", is_confirmed=yes)
         if rule is not None and name is not None:
             await manager.delete_rule(topic, name, rule)
         elif name is not None:
@@ -208,14 +205,3 @@ async def _describe_loss(manager: NamespaceManager, path: str, name: str | None)
         runtime.transfer_count, runtime.transfer_dead_letter_count,
     ))  # fmt: skip
     return kind, shown, f" with {count:,} message{'' if count == 1 else 's'}"
-
-
-def confirm(question: str, *, yes: bool) -> None:
-    """Ask on a terminal; elsewhere --yes is required. Exit with code 1 if the answer is no."""
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise Misuse(f"{question} Add --yes to confirm")
-    if not typer.confirm(question, err=True):
-        typer.echo("Nothing was changed.", err=True)
-        raise typer.Exit(1)

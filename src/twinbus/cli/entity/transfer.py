@@ -18,12 +18,13 @@ import typer
 from twinbus.cli import connection
 from twinbus.cli.connection import Role
 from twinbus.cli.entity.app import app, open_manager, with_manager
-from twinbus.cli.entity.show import YesOption, confirm
 from twinbus.cli.output import (
     EXIT_FAILED,
     CommandFailed,
     JsonOption,
     Misuse,
+    YesOption,
+    confirm,
     examples,
     print_json,
     printable,
@@ -208,7 +209,7 @@ async def _import(
         if deleted:
             if not yes:
                 _print_changes(deleted, dry_run=True)
-            confirm(f"Delete {_count(len(deleted))} with their messages?", yes=yes)
+            confirm(f"Delete {_count(len(deleted))} with their messages?", is_confirmed=yes)
     with _progress(len(plan.entities)) as advance:
         return await manager.import_entities(plan, prune=prune, on_change=advance)
 

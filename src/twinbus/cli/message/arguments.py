@@ -1,4 +1,4 @@
-"""Values of options of the message commands: times, application properties, and confirmations.
+"""Values of options of the message commands: times and application properties.
 
 Owns their notations. Durations are in `cli.units`.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-import sys
 from typing import TYPE_CHECKING, Final
 
 import typer
@@ -90,13 +89,3 @@ def check_numbers(numbers: Sequence[int] | None) -> list[int] | None:
     if wrong is not None:
         raise Misuse(f"{wrong} is not a sequence number: they begin at 1")
     return list(numbers) if numbers else None
-
-
-def confirm(question: str, *, is_confirmed: bool) -> None:
-    """Ask on the terminal, unless --yes was given. Raise Misuse without a terminal, or if the answer is no."""
-    if is_confirmed:
-        return
-    if not sys.stdin.isatty():
-        raise Misuse(f"{question} There is no terminal to ask: confirm with --yes")
-    if not typer.confirm(question, err=True):
-        raise Misuse("nothing was done")

@@ -18,7 +18,7 @@ from twinbus.cli.connection import CaFileOption, ConnectionStringOption, Profile
 from twinbus.cli.message.entity import DeadLetterOption, EntityArgument, connect, entity_path
 from twinbus.cli.message.message_view import BodyFormat, BodyOption, print_message
 from twinbus.cli.message.progress_line import ProgressLine
-from twinbus.cli.output import CommandFailed, JsonOption, Misuse, plural, print_json_line, run_command
+from twinbus.cli.output import CommandFailed, JsonOption, Misuse, examples, plural, print_json_line, run_command
 from twinbus.cli.units import parse_duration
 
 if TYPE_CHECKING:
@@ -29,17 +29,12 @@ if TYPE_CHECKING:
 MAX_BATCH: Final = 100
 MAX_HELD: Final = 1_000
 """Messages that are locked at once, if they are settled at the end."""
-EXAMPLES: Final = """
-Examples:
-
-  twinbus message receive orders --count 10
-
-  twinbus message receive orders --count 1000 --to-files ./orders
-
-  twinbus message receive orders --dead-letter --json > dead.jsonl
-
-  twinbus message receive baskets --next-session --settle abandon
-"""
+EXAMPLES: Final = examples(
+    "twinbus message receive orders --count 10",
+    "twinbus message receive orders --count 1000 --to-files ./orders",
+    "twinbus message receive orders --dead-letter --json > dead.jsonl",
+    "twinbus message receive baskets --next-session --settle abandon",
+)
 
 
 class Settlement(Enum):
