@@ -67,6 +67,7 @@ def add(
             target.connection_string,
             None if admin_string == target.connection_string else admin_string,
             tuple(_readable(file) for file in target.ca_files),
+            target.namespace,
         )
         default = name if use else current.default
         profiles.write_profiles(profiles.Profiles({**current.by_name, name: added}, default))
@@ -165,6 +166,7 @@ def _describe(name: str, one: profiles.Profile, default: str | None) -> dict[str
     endpoint = parsed.host if parsed.port is None else f"{parsed.host}:{parsed.port}"
     return {
         "name": name,
+        "namespace": one.namespace,
         "endpoint": endpoint,
         "key": parsed.key_name or "a signature",
         "entity": parsed.entity_path,
