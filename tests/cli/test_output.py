@@ -25,7 +25,7 @@ from twinbus.cli.output import (
     print_table,
     run_command,
 )
-from twinbus.model.errors import EntityNotFound
+from twinbus.model.errors import EntityNotFound, InternalFault, InvalidArgument
 
 Capture = pytest.CaptureFixture[str]
 
@@ -96,6 +96,21 @@ def test_json_has_times_in_utc(capsys: Capture) -> None:
         (CommandFailed("no\nway\x1b"), "twinbus try: no way\\x1b\n", EXIT_FAILED),
         (Misuse("not so"), "twinbus try: not so\n", EXIT_MISUSE),
         (EntityNotFound("q"), "twinbus try: The messaging entity 'q' could not be found.\n", EXIT_FAILED),
+        (
+            InvalidArgument("GET of 'q': there is no 'q'. TrackingId:51b1-a"),
+            "twinbus try: there is no 'q'\n",
+            EXIT_FAILED,
+        ),
+        (
+            InternalFault("status 500: GET of 'q': failed. TrackingId:51b1-a"),
+            "twinbus try: status 500: GET of 'q': failed. TrackingId:51b1-a\n",
+            EXIT_FAILED,
+        ),
+        (
+            OSError("localhost:1 cannot be reached: [Errno 111] Connect call failed ('127.0.0.1', 1)"),
+            "twinbus try: localhost:1 cannot be reached: the connection is refused; is the server running?\n",
+            EXIT_FAILED,
+        ),
         (OSError("CERTIFICATE_VERIFY_FAILED."), "with --ca-file FILE, or use its --ready-file\n", EXIT_FAILED),
         (KeyboardInterrupt(), "twinbus try: interrupted\n", EXIT_INTERRUPTED),
     ],

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import inspect
+import re
 import shutil
 import signal
 import sys
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TypeVar, over
 
 import typer
 
-from twinbus.model.errors import ServiceBusError
+from twinbus.model.errors import InternalFault, ServiceBusError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -33,6 +34,10 @@ DEFAULT_COLUMNS: Final = 80
 _GAP: Final = "  "
 _MIN_COLUMN: Final = 4
 _CERTIFICATE_ADVICE: Final = "give the CA certificate of the server with --ca-file FILE, or use its --ready-file"
+_REQUEST: Final = re.compile(r"^(?:GET|PUT|POST|DELETE) of '[^']*': (?!status [0-9])")
+_TRACKING_ID: Final = re.compile(r"\.? TrackingId:[0-9A-Za-z-]+")
+_ONE_REFUSED: Final = r"\[Errno 111\] (?:Connect call failed \([^)]*\)|Connection refused)"
+_REFUSED: Final = re.compile(rf"(?:Multiple exceptions: )?{_ONE_REFUSED}(?:, {_ONE_REFUSED})*")
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
@@ -113,8 +118,14 @@ def fail(name: str, error: Exception) -> NoReturn:
 
 
 def describe_error(error: Exception) -> str:
-    """Return the text of an error in one line, with advice if the certificate of the server is not trusted."""
+    """Return the text of an error in one line, with advice if the server is down or its certificate is not trusted.
+
+    The text is that of the user's command, without the HTTP request and its tracking id, unless the server has failed.
+    """
     text = " ".join(printable(str(error), keep_newlines=True).split()) or type(error).__name__
+    if not isinstance(error, InternalFault):
+        text = _TRACKING_ID.sub("", _REQUEST.sub("", text))
+    text = _REFUSED.sub("the connection is refused; is the server running?", text)
     if "CERTIFICATE_VERIFY_FAILED" in text and "--ca-file" not in text:
         return f"{text.rstrip('.')}: {_CERTIFICATE_ADVICE}"
     return text
