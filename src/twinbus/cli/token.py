@@ -19,7 +19,7 @@ MAX_LIFETIME_S: Final = 366 * 86_400
 """A token cannot be revoked without its key, so none lives for ever."""
 EXAMPLES: Final = examples(
     'curl -H "Authorization: $(twinbus token)" http://localhost:5672/orders',
-    "twinbus token orders --lifetime 30d > prometheus.token",
+    "twinbus token orders --lifetime 30d",
 )
 
 

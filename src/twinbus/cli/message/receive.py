@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
+from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path  # noqa: TC003  # typer reads the annotations
 from typing import TYPE_CHECKING, Annotated, Final
@@ -22,7 +23,7 @@ from twinbus.cli.output import CommandFailed, JsonOption, Misuse, examples, plur
 from twinbus.cli.units import parse_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from twinbus.client import BrokeredMessage, MessageReceiver, MessageSession, MessagingFactory
 
@@ -83,7 +84,7 @@ def receive(  # noqa: PLR0913  # one per option
 ) -> None:
     """Receive messages, print them, and delete them from the entity (or see --settle). JSON: one line per message.
 
-    Without a message, the command waits (--wait), prints nothing, and ends with 0.
+    Without a message, the command waits (--wait), and ends with 0.
     """
 
     async def run() -> None:
@@ -104,13 +105,27 @@ def receive(  # noqa: PLR0913  # one per option
             elif deferred:
                 total = await _settle_each(receiver, await receiver.receive_deferred(*deferred), write, settle, reason)
             else:
-                total = await _receive_all(receiver, count, wait_ms / 1000, write, settle, reason)
+                with _advice_on_sessions(path):
+                    total = await _receive_all(receiver, count, wait_ms / 1000, write, settle, reason)
             if receiver is not None:
                 await receiver.close()
         if to_files is not None or not total:
             typer.echo(f"Received {plural(total, 'message')}.", err=True)
 
     run_command("message receive", run)
+
+
+@contextmanager
+def _advice_on_sessions(path: str) -> Iterator[None]:
+    """Name the options for sessions, if the entity requires them."""
+    from twinbus.model.errors import NotAllowed  # noqa: PLC0415  # `--help` starts faster
+
+    try:
+        yield
+    except NotAllowed as error:
+        if "requires sessions" not in str(error):
+            raise
+        raise CommandFailed(f"{path!r:.300} requires sessions: use --session ID or --next-session") from None
 
 
 async def _open(
