@@ -12,6 +12,7 @@ import typer
 
 from twinbus.cli import connection
 from twinbus.cli.output import (
+    CommandGroup,
     JsonOption,
     SequenceNumber,
     YesOption,
@@ -39,7 +40,7 @@ MAX_SHOWN_LOCKS: Final = 100
 MAX_READ_LOCKS: Final = 10_000
 """Maximum number of locks of an entity to read, in search of those of a connection."""
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(cls=CommandGroup, no_args_is_help=True)
 
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="Id of the connection, from twinbus connections list.")]
 
@@ -131,7 +132,7 @@ def close(
     ca_file: connection.CaFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Close a connection: its locks end, and other receivers get the messages. Clients connect again by themselves."""
+    """Close a connection: its sessions become free, its other locks expire. Clients connect again by themselves."""
 
     async def use(monitor: NamespaceMonitor) -> None:
         details = await monitor.connection(connection_id)

@@ -17,7 +17,7 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
-from twinbus.cli.output import JsonOption, examples, fail, print_json, print_table
+from twinbus.cli.output import CommandGroup, JsonOption, examples, fail, print_json, print_table
 from twinbus.server.auth import key_file, key_socket
 from twinbus.server.auth.key_file import KeyChangeRefused, KeyCommand
 from twinbus.server.auth.key_socket import DATA_DIRECTORY, KeyCommandReply, KeyView
@@ -30,7 +30,7 @@ from twinbus.server.runtime.data_directory import (
     unlock_directory,
 )
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(cls=CommandGroup, no_args_is_help=True)
 
 SERVER_START_TIMEOUT_S: Final = 10.0
 """How long to wait for a server that has locked the data directory but is not listening: it is starting or stopping."""

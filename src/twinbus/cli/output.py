@@ -16,6 +16,7 @@ import sys
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TypeVar, overload
 
 import typer
+from typer.core import TyperGroup
 
 from twinbus.model.errors import InternalFault, ServiceBusError
 
@@ -31,6 +32,7 @@ EXIT_MISUSE: Final = 2
 EXIT_INTERRUPTED: Final = 130
 DEFAULT_COLUMNS: Final = 80
 """Width of tables if the output is not a terminal."""
+_MAX_PURPOSE: Final = 200
 _GAP: Final = "  "
 _MIN_COLUMN: Final = 4
 _CERTIFICATE_ADVICE: Final = "give the CA certificate of the server with --ca-file FILE, or use its --ready-file"
@@ -60,6 +62,17 @@ class Misuse(CommandFailed):
 
     def __init__(self, text: str) -> None:
         super().__init__(text, EXIT_MISUSE)
+
+
+class CommandGroup(TyperGroup):
+    """Group of commands whose help shows the first sentence of each command in full, on several lines if necessary."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  # typer has its own copy of click
+        """Write the names and the purposes of the commands."""
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        rows = [(name, one.get_short_help_str(_MAX_PURPOSE)) for name, one in commands if one and not one.hidden]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
 
 def examples(*commands: str) -> str:

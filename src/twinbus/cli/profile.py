@@ -15,12 +15,21 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from twinbus.cli import connection, profiles
-from twinbus.cli.output import CommandFailed, JsonOption, Misuse, examples, print_json, print_table, run_command
+from twinbus.cli.output import (
+    CommandFailed,
+    CommandGroup,
+    JsonOption,
+    Misuse,
+    examples,
+    print_json,
+    print_table,
+    run_command,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(cls=CommandGroup, no_args_is_help=True)
 
 NameArgument = Annotated[
     str, typer.Argument(metavar="NAME", help="Name of the profile.", autocompletion=connection.complete_profile)

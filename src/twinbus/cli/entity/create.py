@@ -17,15 +17,15 @@ from twinbus.cli import connection
 from twinbus.cli.entity.app import app, with_manager
 from twinbus.cli.entity.property_options import DESCRIPTIONS, options_of, values_of
 from twinbus.cli.entity.rule_options import ActionOption, CorrelationOption, FilterOption, make_rule
-from twinbus.cli.output import CommandFailed, JsonOption, Misuse, examples, print_json
+from twinbus.cli.output import CommandFailed, CommandGroup, JsonOption, Misuse, examples, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twinbus.client import NamespaceManager
 
-create_app = typer.Typer(no_args_is_help=True)
-update_app = typer.Typer(no_args_is_help=True)
+create_app = typer.Typer(cls=CommandGroup, no_args_is_help=True)
+update_app = typer.Typer(cls=CommandGroup, no_args_is_help=True)
 app.add_typer(create_app, name="create")
 app.add_typer(update_app, name="update")
 
