@@ -125,6 +125,13 @@ def test_the_name_of_a_namespace_comes_from_its_host_or_from_its_ready_file(host
     assert find_target(string, None, None, None).find_name() == (name if name == "fabrikam" else None)
 
 
+def test_without_a_namespace_the_error_names_the_ready_file_of_a_server_with_another_name() -> None:
+    Path("twinbus-data").mkdir()
+    Path("twinbus-data/shop.json").touch()
+    with pytest.raises(CommandFailed, match=r"no namespace .* --ready-file twinbus-data/shop\.json, --profile"):
+        find_target(None, None, None, None)
+
+
 def test_profiles_that_others_may_read_are_refused() -> None:
     write_profiles(Profiles({"one": Profile(connection_string("one"))}))
     profiles_file().chmod(0o640)

@@ -295,7 +295,8 @@ def check_target(target: Target) -> None:
 
 
 def _not_found_text(role: Role) -> str:
-    places = [f"{role.option('ready-file')} FILE", f"{role.option('profile')} NAME"]
+    found = min(DATA_DIRECTORY.glob("*.json"), default="FILE") if role is Role.PRIMARY else "FILE"
+    places = [f"{role.option('ready-file')} {found}", f"{role.option('profile')} NAME"]
     places.append(f"set {role.variable('CONNECTION_STRING')}")
     if role.ready_file is not None:
         places.append("or start twinbus serve in this folder")
