@@ -67,6 +67,13 @@ def test_every_command_that_prints_data_has_json() -> None:
     }
 
 
+def test_the_help_of_a_group_shows_the_whole_purpose_of_each_command() -> None:
+    for group in ((), ("message",), ("pair",), ("entity",)):
+        output = invoke(*group, "--help").output
+        assert "..." not in output.partition("Commands:")[2]
+        assert all(len(line) <= 80 for line in output.splitlines())
+
+
 def test_the_examples_print_what_the_page_shows(tmp_path: Path) -> None:
     folder = tmp_path / "server"
     folder.mkdir()

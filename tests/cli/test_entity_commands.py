@@ -116,9 +116,19 @@ def test_a_queue_with_messages_is_deleted_only_after_confirmation(server: Server
 
 def test_exists_ok_leaves_an_entity_as_it_is(name: str) -> None:
     entity("create", "queue", name, "--lock-duration", "30s")
-    assert invoke("entity", "create", "queue", name).exit_code == EXIT_FAILED
+    refused = invoke("entity", "create", "queue", name)
+    assert refused.exit_code == EXIT_FAILED
+    assert refused.output.startswith(f"twinbus entity create queue: '{name}' exists already: ")
     assert entity("create", "queue", name, "--exists-ok") == f"Queue {name} exists already.\n"
     assert entity_json("show", name)["properties"]["lock_duration_ms"] == 30_000
+
+
+def test_exists_ok_leaves_a_subscription_as_it_is(name: str) -> None:
+    entity("create", "topic", name)
+    entity("create", "subscription", name, "s", "--lock-duration", "30s")
+    again = entity("create", "subscription", name, "s", "--lock-duration", "1m", "--exists-ok")
+    assert again == f"Subscription {name}/Subscriptions/s exists already.\n"
+    assert entity_json("show", name, "s")["properties"]["lock_duration_ms"] == 30_000
 
 
 def test_every_property_of_a_description_has_an_option() -> None:
@@ -162,7 +172,7 @@ def test_a_refused_key_and_a_missing_server_are_reported_in_one_line(server: Ser
     nowhere = "Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=a;SharedAccessKey=c2VjcmV0;UseDevelopmentEmulator=true"
     result = invoke("entity", "list", "--connection-string", "-", stdin=nowhere)
     assert (result.exit_code, result.output.count("\n")) == (EXIT_FAILED, 1)
-    assert "http://127.0.0.1:1 cannot be reached" in result.output
+    assert "http://127.0.0.1:1 cannot be reached: the connection is refused; is the server running?" in result.output
 
 
 def test_without_the_ca_certificate_the_error_says_how_to_trust_it(

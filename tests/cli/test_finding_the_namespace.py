@@ -107,10 +107,29 @@ def test_an_invalid_ready_file_is_named(content: str | None) -> None:
 
 
 def test_profiles_survive_a_round_trip_and_only_their_owner_may_read_them() -> None:
-    profiles = Profiles({"a.b-c": Profile('Endpoint="\\é😀', "admin", ("/ä ö.pem", "/b.pem"))}, default="a.b-c")
+    profiles = Profiles(
+        {"a.b-c": Profile('Endpoint="\\é😀', "admin", ("/ä ö.pem", "/b.pem"), "contoso")}, default="a.b-c"
+    )
     write_profiles(profiles)
     assert read_profiles() == profiles
     assert stat.S_IMODE(profiles_file().stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(
+    ("host", "name"), [("localhost", "contoso"), ("127.0.0.1", "contoso"), ("fabrikam.example.com", "fabrikam")]
+)
+def test_the_name_of_a_namespace_comes_from_its_host_or_from_its_ready_file(host: str, name: str) -> None:
+    string = f"Endpoint=sb://{host};SharedAccessKeyName=root;SharedAccessKey=c2VjcmV0"
+    Path("ready.json").write_text(json.dumps({"namespace": "contoso", "connection_string": string}))
+    assert find_target(None, Path("ready.json"), None, None).find_name() == name
+    assert find_target(string, None, None, None).find_name() == (name if name == "fabrikam" else None)
+
+
+def test_without_a_namespace_the_error_names_the_ready_file_of_a_server_with_another_name() -> None:
+    Path("twinbus-data").mkdir()
+    Path("twinbus-data/shop.json").touch()
+    with pytest.raises(CommandFailed, match=r"no namespace .* --ready-file twinbus-data/shop\.json, --profile"):
+        find_target(None, None, None, None)
 
 
 def test_profiles_that_others_may_read_are_refused() -> None:

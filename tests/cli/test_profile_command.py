@@ -30,11 +30,16 @@ def test_a_profile_comes_from_stdin_and_only_its_owner_may_read_it() -> None:
 
 
 def test_a_profile_comes_from_a_ready_file_with_both_connection_strings() -> None:
-    ready = {"connection_string": STRING, "admin_connection_string": ADMIN_STRING, "ca_file": None}
+    ready = {
+        "namespace": "contoso",
+        "connection_string": STRING,
+        "admin_connection_string": ADMIN_STRING,
+        "ca_file": None,
+    }
     Path("ready.json").write_text(json.dumps(ready))
     result = invoke("profile", "add", "one", "--ready-file", "ready.json")
     assert result.output == "Added profile one from ready file ready.json: use it with --profile one.\n"
-    assert read_profiles().by_name["one"] == Profile(STRING, ADMIN_STRING)
+    assert read_profiles().by_name["one"] == Profile(STRING, ADMIN_STRING, namespace="contoso")
     assert read_profiles().default is None
 
 

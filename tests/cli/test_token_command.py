@@ -44,6 +44,7 @@ def test_the_lifetime_decides_when_the_token_expires() -> None:
         (("--lifetime", "367d"), KEY, EXIT_MISUSE, "--lifetime is longer than 366d"),
         (("--lifetime", "never"), KEY, EXIT_MISUSE, "--lifetime is longer than 366d"),
         (("--lifetime", "soon"), KEY, EXIT_MISUSE, "'soon' is not a duration: use 30s"),
+        (("--lifetime", "0s"), KEY, EXIT_MISUSE, "'0s' is too short: use 1ms or more"),
         ((), "Endpoint=sb://host;SharedAccessSignature=c2VjcmV0", EXIT_FAILED, "stdin has a signature, not a key"),
         (("invoices",), f"{KEY};EntityPath=orders", EXIT_FAILED, "the connection string is for 'orders'"),
         (("orders2",), f"{KEY};EntityPath=orders", EXIT_FAILED, "the connection string is for 'orders'"),

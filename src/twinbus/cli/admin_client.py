@@ -102,6 +102,8 @@ def _describe_failure(error: Exception) -> str:
         return f"has an untrusted certificate ({error.verify_message}): give its CA certificate with --ca-file FILE"
     if isinstance(error, http.client.BadStatusLine | ssl.SSLError):  # the port serves another protocol, such as AMQP
         return f"is not an administration port: use the admin_connection_string of the ready file ({error!r})"
+    if isinstance(error, ConnectionRefusedError):
+        return f"cannot be reached: {error}"
     return f"does not answer: {type(error).__name__}: {error}"
 
 

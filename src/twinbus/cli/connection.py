@@ -116,6 +116,14 @@ class Target:
     ca_files: tuple[Path, ...]
     source: str
     """Where the connection string came from, for messages."""
+    namespace: str | None = None
+    """Name of the namespace, if a ready file or a profile tells it: a host such as localhost does not."""
+
+    def find_name(self) -> str | None:
+        """Return the name of the namespace: the first label of its host, or else the name that the source tells."""
+        from twinbus.client.connection_string import ConnectionString  # noqa: PLC0415  # `serve` starts faster
+
+        return ConnectionString.parse(self.connection_string).namespace or self.namespace
 
     def tls_context(self) -> ssl.SSLContext | None:
         """Return a TLS context that also trusts the CA files; None if there are none. Raise OSError."""
@@ -125,9 +133,7 @@ class Target:
 
     def with_ca_files(self, files: Sequence[Path]) -> Self:
         """Return the same target that also trusts `files`."""
-        return type(self)(
-            self.connection_string, self.admin_connection_string, (*self.ca_files, *files), source=self.source
-        )
+        return replace(self, ca_files=(*self.ca_files, *files))
 
 
 def find_target(
@@ -203,11 +209,13 @@ def target_from_ready_file(file: Path) -> Target:
     string = messaging or admin
     if not isinstance(string, str):
         raise CommandFailed(f"the ready file {file} has no connection string: no key of the server has Manage")
+    namespace = content.get("namespace")
     return Target(
         string,
         admin if isinstance(admin, str) else string,
         (Path(ca_file),) if isinstance(ca_file, str) else (),
         source=f"ready file {file}",
+        namespace=namespace if isinstance(namespace, str) else None,
     )
 
 
@@ -271,6 +279,7 @@ def target_from_profile(name: str, profile: Profile) -> Target:
         profile.admin_connection_string or profile.connection_string,
         tuple(map(Path, profile.ca_files)),
         source=f"profile {name}",
+        namespace=profile.namespace,
     )
 
 
@@ -286,7 +295,8 @@ def check_target(target: Target) -> None:
 
 
 def _not_found_text(role: Role) -> str:
-    places = [f"{role.option('ready-file')} FILE", f"{role.option('profile')} NAME"]
+    found = min(DATA_DIRECTORY.glob("*.json"), default="FILE") if role is Role.PRIMARY else "FILE"
+    places = [f"{role.option('ready-file')} {found}", f"{role.option('profile')} NAME"]
     places.append(f"set {role.variable('CONNECTION_STRING')}")
     if role.ready_file is not None:
         places.append("or start twinbus serve in this folder")

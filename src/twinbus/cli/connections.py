@@ -12,7 +12,9 @@ import typer
 
 from twinbus.cli import connection
 from twinbus.cli.output import (
+    CommandGroup,
     JsonOption,
+    SequenceNumber,
     YesOption,
     confirm,
     examples,
@@ -38,7 +40,7 @@ MAX_SHOWN_LOCKS: Final = 100
 MAX_READ_LOCKS: Final = 10_000
 """Maximum number of an entity's locks to read when searching for the locks of a connection."""
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(cls=CommandGroup, no_args_is_help=True)
 
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="Id of the connection, from twinbus connections list.")]
 
@@ -130,7 +132,7 @@ def close(
     ca_file: connection.CaFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Close a connection: other receivers get the messages that it locked. Clients reconnect by themselves."""
+    """Close a connection: its sessions become free, its other locks expire. Clients connect again by themselves."""
 
     async def use(monitor: NamespaceMonitor) -> None:
         details = await monitor.connection(connection_id)
@@ -170,8 +172,11 @@ def _print_details(details: ConnectionDetails, locks: list[tuple[str, LockStatus
         ("protocol", f"{details.protocol}, {details.tls or 'without TLS'}"),
         ("keys", ", ".join(details.keys)),
         ("since", format_time(details.since)),
-        ("sent by the client", f"{details.received_messages:,} messages, {format_size(details.received_bytes)}"),
-        ("received by the client", f"{details.sent_messages:,} messages, {format_size(details.sent_bytes)}"),
+        (
+            "sent by the client",
+            f"{plural(details.received_messages, 'message')}, {format_size(details.received_bytes)}",
+        ),
+        ("received by the client", f"{plural(details.sent_messages, 'message')}, {format_size(details.sent_bytes)}"),
         ("locks", f"{details.lock_count:,}"),
         ("sessions", f"{details.session_count:,}"),
     ]
@@ -187,7 +192,7 @@ def _print_details(details: ConnectionDetails, locks: list[tuple[str, LockStatus
     if locks:
         typer.echo("")
         print_table(("locked message", "entity", "session", "until"), [
-            (str(lock.sequence_number), path, lock.session_id, format_time(lock.locked_until)) for path, lock in locks
+            (SequenceNumber(lock.sequence_number), path, lock.session_id, lock.locked_until) for path, lock in locks
         ])  # fmt: skip
     if len(locks) < details.lock_count and len(locks) >= MAX_SHOWN_LOCKS:
         typer.echo(f"and {details.lock_count - len(locks):,} more locks")

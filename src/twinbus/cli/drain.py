@@ -47,7 +47,10 @@ def drain(  # noqa: PLR0913  # one per option
     count: Annotated[int, typer.Option(min=1, help="Number of backlog queues that the application uses.")] = 10,
     name: Annotated[
         str | None,
-        typer.Option("--primary-name", help="Name of the primary in backlog queues (default: from its host name)."),
+        typer.Option(
+            "--primary-name",
+            help="Name of the primary in backlog queues (default: from its host name, ready file or profile).",
+        ),
     ] = None,
     deduct: Annotated[bool, typer.Option("--deduct", help="Deduct the parked time from the time to live.")] = False,
     wait: Annotated[
@@ -89,7 +92,7 @@ def drain(  # noqa: PLR0913  # one per option
             secondary.connection_string,
             secondary.admin_connection_string,
         ),
-        primary_name=name,
+        primary_name=name or primary.find_name(),
         lowest_index=count if extra else 0,
         backlog_queue_count=count,
         ca_files=primary.ca_files,

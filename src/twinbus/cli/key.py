@@ -17,7 +17,7 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
-from twinbus.cli.output import JsonOption, examples, fail, print_json, print_table
+from twinbus.cli.output import CommandGroup, JsonOption, examples, fail, print_json, print_table
 from twinbus.server.auth import key_file, key_socket
 from twinbus.server.auth.key_file import KeyChangeRefused, KeyCommand
 from twinbus.server.auth.key_socket import DATA_DIRECTORY, KeyCommandReply, KeyView
@@ -30,11 +30,14 @@ from twinbus.server.runtime.data_directory import (
     unlock_directory,
 )
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(cls=CommandGroup, no_args_is_help=True)
 
 SERVER_START_TIMEOUT_S: Final = 10.0
 """How long to wait for a server that has locked the data directory but is not listening: it is starting or stopping."""
 _POLL_INTERVAL_S: Final = 0.1
+
+DEFAULT_DATA: Final = Path("twinbus-data/contoso")
+"""Data directory of `twinbus serve` without arguments."""
 
 DataOption = Annotated[
     Path,
@@ -66,10 +69,10 @@ def key() -> None:
     """
 
 
-@app.command("list", epilog=examples("twinbus key list --data twinbus-data/contoso"))
+@app.command("list", epilog=examples("twinbus key list"))
 def list_keys(
     *,
-    data: DataOption,
+    data: DataOption = DEFAULT_DATA,
     entity: EntityOption = "",
     show: ShowOption = False,
     as_json: JsonOption = False,
@@ -86,14 +89,14 @@ def list_keys(
         _print_secrets(key_view)
 
 
-@app.command(epilog=examples("twinbus key add application --rights Send,Listen --data twinbus-data/contoso"))
+@app.command(epilog=examples("twinbus key add application --rights Send,Listen"))
 def add(
     name: NameArgument,
     *,
     rights: Annotated[
         str, typer.Option(metavar="RIGHTS", help="Send, Listen, Send,Listen, or Manage, which includes both.")
     ],
-    data: DataOption,
+    data: DataOption = DEFAULT_DATA,
     entity: EntityOption = "",
     show: ShowOption = False,
     as_json: JsonOption = False,
@@ -109,11 +112,11 @@ def add(
     _print_secrets_or_hint(key_view, data, entity, show=show)
 
 
-@app.command(epilog=examples("twinbus key rotate application --data twinbus-data/contoso"))
+@app.command(epilog=examples("twinbus key rotate application"))
 def rotate(
     name: NameArgument,
     *,
-    data: DataOption,
+    data: DataOption = DEFAULT_DATA,
     secondary: Annotated[
         bool, typer.Option("--secondary", help="Generate a new secondary secret and keep the primary one.")
     ] = False,
@@ -137,11 +140,11 @@ def rotate(
     _print_secrets_or_hint(_find_key(reply, name), data, entity, show=show)
 
 
-@app.command(epilog=examples("twinbus key revoke application --data twinbus-data/contoso --secondary"))
+@app.command(epilog=examples("twinbus key revoke application --secondary --data /var/lib/twinbus/contoso"))
 def revoke(
     name: NameArgument,
     *,
-    data: DataOption,
+    data: DataOption = DEFAULT_DATA,
     secondary: Annotated[
         bool, typer.Option("--secondary", help="Revoke only the secondary secret, for example after a rotation.")
     ] = False,

@@ -16,13 +16,13 @@ from twinbus.cli.deprecated_arguments import accepting
 from twinbus.cli.entity import app as entity
 from twinbus.cli.entity import create, show, transfer  # noqa: F401  # commands of entity
 from twinbus.cli.message.app import app as message
-from twinbus.cli.output import examples
+from twinbus.cli.output import CommandGroup, examples
 from twinbus.cli.pipeline import app as pipeline
 from twinbus.cli.pipeline import audit, capture, costs, replay, syphon  # noqa: F401  # commands of pipeline
 from twinbus.cli.rehearse import EXAMPLES, rehearse
 from twinbus.cli.serve import serve
 
-config_app = typer.Typer(help="Work with configuration files.", no_args_is_help=True)
+config_app = typer.Typer(cls=CommandGroup, help="Work with configuration files.", no_args_is_help=True)
 
 
 @config_app.callback()
@@ -37,6 +37,7 @@ def sample() -> None:
 
 
 app = typer.Typer(
+    cls=CommandGroup,
     help="A Service Bus that you run yourself. While it is down, its senders keep working.",
     no_args_is_help=True,
     rich_markup_mode=None,  # boxes around errors make logs hard to read and to search

@@ -9,13 +9,16 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import inspect
+import re
 import shutil
+import signal
 import sys
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TypeVar, overload
 
 import typer
+from typer.core import TyperGroup
 
-from twinbus.model.errors import ServiceBusError
+from twinbus.model.errors import InternalFault, ServiceBusError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -29,9 +32,14 @@ EXIT_MISUSE: Final = 2
 EXIT_INTERRUPTED: Final = 130
 DEFAULT_COLUMNS: Final = 80
 """Width of tables if the output is not a terminal."""
+_MAX_PURPOSE: Final = 200
 _GAP: Final = "  "
 _MIN_COLUMN: Final = 4
 _CERTIFICATE_ADVICE: Final = "give the CA certificate of the server with --ca-file FILE, or use its --ready-file"
+_REQUEST: Final = re.compile(r"^(?:GET|PUT|POST|DELETE) of '[^']*': (?!status [0-9])")
+_TRACKING_ID: Final = re.compile(r"\.? TrackingId:[0-9A-Za-z-]+")
+_ONE_REFUSED: Final = r"\[Errno 111\] (?:Connect call failed \([^)]*\)|Connection refused)"
+_REFUSED: Final = re.compile(rf"(?:Multiple exceptions: )?{_ONE_REFUSED}(?:, {_ONE_REFUSED})*")
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
@@ -45,11 +53,26 @@ class CommandFailed(Exception):
         self.exit_code = exit_code
 
 
+class SequenceNumber(int):
+    """A number that tables show without thousands separators, so that it can be copied into a command."""
+
+
 class Misuse(CommandFailed):
     """Options or arguments are invalid."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text, EXIT_MISUSE)
+
+
+class CommandGroup(TyperGroup):
+    """Group of commands whose help shows the first sentence of each command in full, on several lines if necessary."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401  # typer has its own copy of click
+        """Write the names and the purposes of the commands."""
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        rows = [(name, one.get_short_help_str(_MAX_PURPOSE)) for name, one in commands if one and not one.hidden]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
 
 def examples(*commands: str) -> str:
@@ -82,6 +105,25 @@ def run_command(name: str, function: Callable[[], Any]) -> Any:
         fail(name, error)
 
 
+def confirm(question: str, *, is_confirmed: bool) -> None:
+    """Ask on the terminal, unless --yes was given. Raise Misuse without one, CommandFailed if the answer is no."""
+    if is_confirmed:
+        return
+    if not sys.stdin.isatty():
+        raise Misuse(f"{question} Add --yes to confirm")
+    # asyncio's own handler cancels the task, which cannot end while `input` waits
+    previous_handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        is_confirmed = typer.confirm(question, err=True)
+    except typer.Abort:  # Ctrl-C or Ctrl-D
+        typer.echo("", err=True)
+        raise CommandFailed("interrupted; nothing was changed", EXIT_INTERRUPTED) from None
+    finally:
+        signal.signal(signal.SIGINT, previous_handler)
+    if not is_confirmed:
+        raise CommandFailed("nothing was changed")
+
+
 def fail(name: str, error: Exception) -> NoReturn:
     """Print the error in one line on stderr, and exit with its code (default: 1)."""
     typer.echo(f"twinbus {name}: {describe_error(error)}", err=True)
@@ -89,8 +131,14 @@ def fail(name: str, error: Exception) -> NoReturn:
 
 
 def describe_error(error: Exception) -> str:
-    """Return the text of an error in one line, with advice if the certificate of the server is not trusted."""
+    """Return the text of an error in one line, with advice if the server is down or its certificate is not trusted.
+
+    The text is that of the user's command, without the HTTP request and its tracking id, unless the server has failed.
+    """
     text = " ".join(printable(str(error), keep_newlines=True).split()) or type(error).__name__
+    if not isinstance(error, InternalFault):
+        text = _TRACKING_ID.sub("", _REQUEST.sub("", text))
+    text = _REFUSED.sub("the connection is refused; is the server running?", text)
     if "CERTIFICATE_VERIFY_FAILED" in text and "--ca-file" not in text:
         return f"{text.rstrip('.')}: {_CERTIFICATE_ADVICE}"
     return text
@@ -151,17 +199,20 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
 def format_table(columns: Sequence[str], rows: Iterable[Sequence[object]], width: int) -> list[str]:
     """Return the lines of a table no wider than `width`.
 
-    The widest text columns are cut with an ellipsis. Columns of numbers are aligned to the right, and are cut only if
-    text columns cannot be cut further. None is printed as an empty cell.
+    The widest text columns are cut with an ellipsis. Columns of numbers and times are never cut before text. Numbers
+    are aligned to the right. None is printed as an empty cell.
     """
     values = [list(row) for row in rows]
-    is_number = [
-        bool(values) and all(_is_number(row[index]) or row[index] is None for row in values)
-        for index in range(len(columns))
-    ]
+    is_number, is_time = (
+        [
+            bool(values) and all(is_kind(row[index]) or row[index] is None for row in values)
+            for index in range(len(columns))
+        ]
+        for is_kind in (_is_number, _is_time)
+    )
     cells = [[name.upper() for name in columns], *([_cell(value) for value in row] for row in values)]
     widths = [max(_width(row[index]) for row in cells) for index in range(len(columns))]
-    _fit(widths, is_number, width)
+    _fit(widths, [number or time for number, time in zip(is_number, is_time, strict=True)], width)
     return [
         _GAP.join(_pad(text, widths[index], right=is_number[index]) for index, text in enumerate(row)).rstrip()
         for row in cells
@@ -189,6 +240,10 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+def _is_time(value: object) -> bool:
+    return isinstance(value, dt.datetime)
+
+
 def plural(count: int, noun: str) -> str:
     """Return a count with its noun, for example "1 sender" or "2 senders"."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
@@ -199,18 +254,22 @@ def _cell(value: object) -> str:
         return ""
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, SequenceNumber):
+        return str(value)
     if isinstance(value, int | float):
         return f"{value:,}"
+    if isinstance(value, dt.datetime):
+        return format_time(value) or ""
     return printable(str(value))
 
 
-def _fit(widths: list[int], is_number: Sequence[bool], available: int) -> None:
-    """Shrink the widest text columns until the table fits; then columns of numbers."""
+def _fit(widths: list[int], is_rigid: Sequence[bool], available: int) -> None:
+    """Shrink the widest text columns until the table fits; then the rigid columns, those of numbers and times."""
     excess = sum(widths) + len(_GAP) * (len(widths) - 1) - available
     for kind in (False, True):
         while excess > 0:
             candidates = [
-                index for index, width in enumerate(widths) if is_number[index] is kind and width > _MIN_COLUMN
+                index for index, width in enumerate(widths) if is_rigid[index] is kind and width > _MIN_COLUMN
             ]
             if not candidates:
                 break

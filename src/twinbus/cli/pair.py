@@ -13,10 +13,10 @@ import typer
 from twinbus.cli import connection
 from twinbus.cli.admin_client import AdminClient
 from twinbus.cli.deprecated_arguments import accepting
-from twinbus.cli.output import examples, print_json, run_command
+from twinbus.cli.output import CommandGroup, examples, print_json, run_command
 from twinbus.cli.pair_status import PairReports, read_pair_reports, to_pair_statuses
 
-app = typer.Typer(help="Inspect and drain a pair of namespaces.", no_args_is_help=True)
+app = typer.Typer(cls=CommandGroup, help="Inspect and drain a pair of namespaces.", no_args_is_help=True)
 
 
 @app.callback()

@@ -15,12 +15,21 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from twinbus.cli import connection, profiles
-from twinbus.cli.output import CommandFailed, JsonOption, Misuse, examples, print_json, print_table, run_command
+from twinbus.cli.output import (
+    CommandFailed,
+    CommandGroup,
+    JsonOption,
+    Misuse,
+    examples,
+    print_json,
+    print_table,
+    run_command,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(cls=CommandGroup, no_args_is_help=True)
 
 NameArgument = Annotated[
     str, typer.Argument(metavar="NAME", help="Name of the profile.", autocompletion=connection.complete_profile)
@@ -67,6 +76,7 @@ def add(
             target.connection_string,
             None if admin_string == target.connection_string else admin_string,
             tuple(_readable(file) for file in target.ca_files),
+            target.namespace,
         )
         default = name if use else current.default
         profiles.write_profiles(profiles.Profiles({**current.by_name, name: added}, default))
@@ -165,6 +175,7 @@ def _describe(name: str, one: profiles.Profile, default: str | None) -> dict[str
     endpoint = parsed.host if parsed.port is None else f"{parsed.host}:{parsed.port}"
     return {
         "name": name,
+        "namespace": one.namespace,
         "endpoint": endpoint,
         "key": parsed.key_name or "a signature",
         "entity": parsed.entity_path,

@@ -34,6 +34,8 @@ class Profile:
     connection_string: str = field(repr=False)
     admin_connection_string: str | None = field(default=None, repr=False)
     ca_files: tuple[str, ...] = ()
+    namespace: str | None = None
+    """Name of the namespace, if it was added from a ready file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,10 @@ def _parse_profile(table: object) -> Profile:
     string, admin, ca_files = (table.get(key) for key in ("connection_string", "admin_connection_string", "ca_files"))
     if not isinstance(string, str) or not isinstance(admin, str | None) or not isinstance(ca_files, list | None):
         raise ValueError  # noqa: TRY004
-    return Profile(string, admin, tuple(map(str, ca_files or ())))
+    namespace = table.get("namespace")
+    if not isinstance(namespace, str | None):
+        raise ValueError  # noqa: TRY004
+    return Profile(string, admin, tuple(map(str, ca_files or ())), namespace)
 
 
 def _format(profiles: Profiles) -> str:
@@ -118,6 +123,8 @@ def _format(profiles: Profiles) -> str:
         lines += [f"[profiles.{quoted(name)}]", f"connection_string = {quoted(profile.connection_string)}"]
         if profile.admin_connection_string is not None:
             lines.append(f"admin_connection_string = {quoted(profile.admin_connection_string)}")
+        if profile.namespace is not None:
+            lines.append(f"namespace = {quoted(profile.namespace)}")
         if profile.ca_files:
             lines.append(f"ca_files = [{', '.join(map(quoted, profile.ca_files))}]")
         lines.append("")

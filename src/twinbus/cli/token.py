@@ -19,7 +19,7 @@ MAX_LIFETIME_S: Final = 366 * 86_400
 """Maximum lifetime. A token can be revoked only together with its key, so no token may be valid for ever."""
 EXAMPLES: Final = examples(
     'curl -H "Authorization: $(twinbus token)" http://localhost:5672/orders',
-    "twinbus token orders --lifetime 30d > prometheus.token",
+    "twinbus token orders --lifetime 30d",
 )
 
 

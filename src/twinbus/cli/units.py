@@ -33,6 +33,7 @@ def parse_duration(text: str) -> int:
         total_ms = round(sum(float(amount) * _UNITS_MS[unit] for amount, unit in _PART.findall(normal)))
         if total_ms > 0:
             return min(total_ms, FOREVER_MS)
+        raise typer.BadParameter(f"{text!r:.60} is too short: use 1ms or more")
     try:
         return durations.parse_duration(text.strip().upper())
     except InvalidArgument:

@@ -27,7 +27,7 @@ def test_a_table_fits_the_terminal_and_shows_what_differs(run: MessageCommands, 
     assert all(len(line) <= 80 for line in lines)
     assert lines[0].split() == ["NUMBER", "ENQUEUED", "(UTC)", "MESSAGE", "ID", "SUBJECT", "BODY"]
     assert "a long subj…" in lines[1]
-    assert "xxxxxxxxxxxxxxxxx…" in lines[2]
+    assert "xxxxxxxxxxxxxxxx…" in lines[2]
 
 
 def test_peeked_messages_are_chosen_by_number_filter_and_state(run: MessageCommands, queue: str) -> None:

@@ -54,7 +54,7 @@ def test_skipped_messages_are_named_and_the_others_are_done(
 ) -> None:
     dead_letter(run, queue, 2)
     assert run("resubmit", queue, "1", "77", exit_code=1) == "Resubmitted 1 message.\n"
-    assert "skipped 1 message that are locked or gone: 77" in run.errors
+    assert "skipped 1 message that is locked or gone: 77" in run.errors
     assert server.message_counts(queue) == (1, 1)
 
 
@@ -79,7 +79,7 @@ def test_deletions_by_filter_and_purges_must_be_confirmed(
     send_orders(run, queue, 5)
     for command in (["delete", queue, "--filter", "price = 1"], ["purge", queue]):
         run(*command, exit_code=2)
-        assert "confirm with --yes" in run.errors
+        assert "Add --yes to confirm" in run.errors
     assert server.message_counts(queue) == (5, 0)
     assert run("delete", queue, "2") == "Deleted 1 message.\n"
     assert run("delete", queue, "--filter", "price = 1", "--yes") == "Deleted 1 message.\n"

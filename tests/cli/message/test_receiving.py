@@ -57,6 +57,8 @@ def test_sessions_are_received_by_id_or_the_next_one(run: MessageCommands, serve
         run("send", queue, f"of {session}", "--session", session)
     [message] = run.json_lines("receive", queue, "--session", "b", "--count", "9", "--wait", "300ms")
     assert (message["session_id"], message["body"]) == ("b", "of b")
+    run("receive", queue, exit_code=1)
+    assert run.errors == f"twinbus message receive: '{queue}' requires sessions: use --session ID or --next-session\n"
     [message] = run.json_lines("receive", queue, "--next-session", "--wait", "300ms")
     assert message["session_id"] == "a"
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusAuthorizationError
+from typer.testing import CliRunner
 
 from tests.server.auth.key_commands import (
     list_keys,
@@ -26,6 +27,7 @@ from tests.support.raw_client import connect_raw
 from tests.support.server_process import TIMEOUT_S, ServerProcess, run_server
 from twinbus.amqp.sasl import Credentials
 from twinbus.cli import key as key_command
+from twinbus.cli.main import app
 from twinbus.server.auth import key_file
 from twinbus.server.auth.keys import KeyRing
 from twinbus.server.runtime.data_directory import DataDirectory
@@ -76,6 +78,15 @@ def send(server: ServerProcess, name: str, key_secret: str, queue: str = "orders
         return connection.getresponse().status
     finally:
         connection.close()
+
+
+def test_without_data_the_keys_are_those_of_serve_without_arguments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["key", "list"])
+    assert result.exit_code == 1
+    assert "there is no data directory twinbus-data/contoso" in result.output
 
 
 def test_a_new_key_works_when_the_command_returns_and_a_revoked_one_does_not(server: ServerProcess, data: Path) -> None:

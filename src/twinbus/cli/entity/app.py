@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from twinbus.cli.output import CommandFailed, Misuse, run_command
+from twinbus.cli.output import CommandFailed, CommandGroup, Misuse, run_command
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(cls=CommandGroup, no_args_is_help=True)
 
 PathArgument = Annotated[
     str, typer.Argument(metavar="PATH", help="Queue or topic, or topic/Subscriptions/name.", show_default=False)

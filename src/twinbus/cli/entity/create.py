@@ -17,15 +17,15 @@ from twinbus.cli import connection
 from twinbus.cli.entity.app import app, with_manager
 from twinbus.cli.entity.property_options import DESCRIPTIONS, options_of, values_of
 from twinbus.cli.entity.rule_options import ActionOption, CorrelationOption, FilterOption, make_rule
-from twinbus.cli.output import JsonOption, Misuse, examples, print_json
+from twinbus.cli.output import CommandFailed, CommandGroup, JsonOption, Misuse, examples, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twinbus.client import NamespaceManager
 
-create_app = typer.Typer(no_args_is_help=True)
-update_app = typer.Typer(no_args_is_help=True)
+create_app = typer.Typer(cls=CommandGroup, no_args_is_help=True)
+update_app = typer.Typer(cls=CommandGroup, no_args_is_help=True)
 app.add_typer(create_app, name="create")
 app.add_typer(update_app, name="update")
 
@@ -67,8 +67,8 @@ def _register(kind: str, *, is_update: bool) -> None:
     extra: dict[str, object] = {}
     if kind == "subscription" and not is_update:
         extra = {"where": FilterOption, "correlation": CorrelationOption, "action": ActionOption}
-    elif not is_update:
-        extra = {"exists_ok": Annotated[bool, typer.Option("--exists-ok", help="Do nothing if there is one already.")]}
+    if not is_update:
+        extra["exists_ok"] = Annotated[bool, typer.Option("--exists-ok", help="Do nothing if there is one already.")]
 
     def command(path: str, **options: Any) -> None:  # noqa: ANN401  # one per option
         _run(kind, verb, path, options)
@@ -98,6 +98,7 @@ def _run(kind: str, verb: str, path: str, options: dict[str, Any]) -> None:
 
     async def use(manager: NamespaceManager) -> None:
         values = values_of(options)
+        shown = f"{path}/Subscriptions/{name}" if name else path
         outcome = f"{verb}d"
         try:
             if verb == "create":
@@ -110,9 +111,13 @@ def _run(kind: str, verb: str, path: str, options: dict[str, Any]) -> None:
                 description = await _method(manager, "update", kind)(path, *([name] if name else []), after)
         except EntityAlreadyExists:
             if not options.get("exists_ok"):
-                raise
-            description, outcome = await _method(manager, "get", kind)(path), "exists already"
-        shown = f"{path}/Subscriptions/{name}" if name else path
+                raise CommandFailed(
+                    f"{shown!r:.300} exists already: see twinbus entity show, or add --exists-ok"
+                ) from None
+            description, outcome = (
+                await _method(manager, "get", kind)(path, *([name] if name else [])),
+                "exists already",
+            )
         if options["as_json"]:
             print_json(entity_json(kind, shown, description))
         else:

@@ -1,6 +1,6 @@
 """The commands `twinbus entity list`, `show` and `delete`.
 
-Owns the arguments, the tables and the confirmation. The rows are in `view`.
+Owns the arguments and the tables. The rows are in `view`.
 """
 
 from __future__ import annotations

@@ -8,8 +8,9 @@ from __future__ import annotations
 import typer
 
 from twinbus.cli.message import browse, bulk, receive, scheduled, send
+from twinbus.cli.output import CommandGroup
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(cls=CommandGroup, no_args_is_help=True)
 
 
 @app.callback()

@@ -1,4 +1,4 @@
-"""Values of options of the message commands: times, application properties, and confirmations.
+"""Values of options of the message commands: times and application properties.
 
 Owns their notations. Durations are in `cli.units`.
 """

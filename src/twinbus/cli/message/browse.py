@@ -15,7 +15,17 @@ from twinbus.cli.connection import CaFileOption, ConnectionStringOption, Profile
 from twinbus.cli.message.entity import DeadLetterOption, EntityArgument, FilterOption, connect, entity_path
 from twinbus.cli.message.message_view import BodyFormat, BodyOption, print_message, print_messages
 from twinbus.cli.message.progress_line import ProgressLine
-from twinbus.cli.output import JsonOption, Misuse, plural, print_json, print_json_line, print_table, run_command
+from twinbus.cli.output import (
+    JsonOption,
+    Misuse,
+    SequenceNumber,
+    examples,
+    plural,
+    print_json,
+    print_json_line,
+    print_table,
+    run_command,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -27,29 +37,19 @@ STATES: Final = ("active", "deferred", "scheduled")
 WATCH_INTERVAL_S: Final = 0.5
 """How often `watch --filter` asks for new messages."""
 MAX_QUEUED_MESSAGES: Final = 200
-PEEK_EXAMPLES: Final = """
-Examples:
-
-  twinbus message peek orders --count 20
-
-  twinbus message peek orders --filter "price > 100" --json
-
-  twinbus message peek orders --state scheduled
-"""
-WATCH_EXAMPLES: Final = """
-Examples:
-
-  twinbus message watch orders
-
-  twinbus message watch orders --filter "sys.Label = 'paid'" --json
-"""
-DEAD_LETTERS_EXAMPLES: Final = """
-Examples:
-
-  twinbus message dead-letters orders
-
-  twinbus message dead-letters orders --list --filter "DeadLetterReason = 'late'"
-"""
+PEEK_EXAMPLES: Final = examples(
+    "twinbus message peek orders --count 20",
+    'twinbus message peek orders --filter "price > 100" --json',
+    "twinbus message peek orders --state scheduled",
+)
+WATCH_EXAMPLES: Final = examples(
+    "twinbus message watch orders",
+    "twinbus message watch orders --filter \"sys.Label = 'paid'\" --json",
+)
+DEAD_LETTERS_EXAMPLES: Final = examples(
+    "twinbus message dead-letters orders",
+    "twinbus message dead-letters orders --filter \"DeadLetterReason = 'late'\"",
+)
 StateOption = Annotated[
     str | None,
     typer.Option(metavar="|".join(STATES), help="Only messages in this state.", show_default="all states"),
@@ -296,7 +296,12 @@ def _print_dead_letters(messages: list[BrokeredMessage], *, as_json: bool) -> No
             print_json_line(to_json(message))
     elif messages:
         rows = [
-            (each.sequence_number, each.message_id, each.dead_letter_reason, each.dead_letter_error_description)
+            (
+                SequenceNumber(each.sequence_number),
+                each.message_id,
+                each.dead_letter_reason,
+                each.dead_letter_error_description,
+            )
             for each in messages
         ]
         print_table(["number", "message id", "reason", "description"], rows)

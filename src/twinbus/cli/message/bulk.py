@@ -16,7 +16,17 @@ from twinbus.cli.message.arguments import check_numbers, check_one_of
 from twinbus.cli.message.browse import StateOption, check_state
 from twinbus.cli.message.entity import DeadLetterOption, EntityArgument, FilterOption, connect, entity_path
 from twinbus.cli.message.progress_line import ProgressLine
-from twinbus.cli.output import CommandFailed, JsonOption, Misuse, YesOption, confirm, plural, print_json, run_command
+from twinbus.cli.output import (
+    CommandFailed,
+    JsonOption,
+    Misuse,
+    YesOption,
+    confirm,
+    examples,
+    plural,
+    print_json,
+    run_command,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -27,40 +37,26 @@ if TYPE_CHECKING:
 
 MAX_EDIT_BYTES: Final = 100 * 1_048_576
 MAX_REPORTED_NUMBERS: Final = 10
-RESUBMIT_EXAMPLES: Final = """
-Examples:
-
-  twinbus message resubmit orders --all
-
-  twinbus message resubmit orders --filter "DeadLetterReason = 'late'"
-
-  twinbus message resubmit orders 17 --edit corrected.json
-"""
-MOVE_EXAMPLES: Final = """
-Examples:
-
-  twinbus message move orders archive --filter "price < 10"
-
-  twinbus message move orders bills --dead-letter --all
-"""
-DELETE_EXAMPLES: Final = """
-Examples:
-
-  twinbus message delete orders 17 18
-
-  twinbus message delete orders --dead-letter --filter "DeadLetterReason = 'test'" --yes
-"""
-PURGE_EXAMPLES: Final = """
-Examples:
-
-  twinbus message purge orders --yes
-
-  twinbus message purge orders --dead-letter
-
-  twinbus message purge orders --state scheduled
-"""
+RESUBMIT_EXAMPLES: Final = examples(
+    "twinbus message resubmit orders --all",
+    "twinbus message resubmit orders --filter \"DeadLetterReason = 'late'\"",
+    "twinbus message resubmit orders 17 --edit corrected.json",
+)
+MOVE_EXAMPLES: Final = examples(
+    'twinbus message move orders archive --filter "price < 10"',
+    "twinbus message move orders bills --dead-letter --all",
+)
+DELETE_EXAMPLES: Final = examples(
+    "twinbus message delete orders 17 18",
+    "twinbus message delete orders -d --filter \"DeadLetterReason = 'test'\" --yes",
+)
+PURGE_EXAMPLES: Final = examples(
+    "twinbus message purge orders --yes",
+    "twinbus message purge orders --dead-letter",
+    "twinbus message purge orders --state scheduled",
+)
 NumbersArgument = Annotated[
-    list[int] | None, typer.Argument(metavar="[NUMBER]...", help="Sequence numbers, as peek shows them.")
+    list[int] | None, typer.Argument(metavar="NUMBER", help="Sequence numbers, as peek shows them.")
 ]
 AllOption = Annotated[bool, typer.Option("--all", help="All messages.")]
 CountOption = Annotated[
@@ -256,7 +252,9 @@ async def _run(operation: Operation, verb: str, *, as_json: bool) -> None:
     if progress.skipped:
         shown = ", ".join(map(str, progress.skipped[:MAX_REPORTED_NUMBERS]))
         more = ", ..." if len(progress.skipped) > MAX_REPORTED_NUMBERS else ""
-        problems.append(f"skipped {plural(len(progress.skipped), 'message')} that are locked or gone: {shown}{more}")
+        verb = "is" if len(progress.skipped) == 1 else "are"
+        skipped = plural(len(progress.skipped), "message")
+        problems.append(f"skipped {skipped} that {verb} locked or gone: {shown}{more}")
     if progress.unavailable_fragments:
         problems.append(f"fragments {sorted(progress.unavailable_fragments)} do not respond: repeat the command later")
     if problems:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from twinbus.cli.output import format_time, print_table, printable
+from twinbus.cli.output import SequenceNumber, format_time, print_table, printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,8 +77,8 @@ def body_text(message: BrokeredMessage, body_format: BodyFormat = BodyFormat.AUT
 def print_messages(messages: Sequence[BrokeredMessage]) -> None:
     """Print messages as a table, one line for each; a state or label column only if needed."""
     columns: dict[str, list[object]] = {
-        "number": [message.sequence_number for message in messages],
-        "enqueued (UTC)": [format_time(message.enqueued_time_utc) for message in messages],
+        "number": [SequenceNumber(message.sequence_number) for message in messages],
+        "enqueued (UTC)": [message.enqueued_time_utc for message in messages],
     }
     if any(message.state != "active" for message in messages):
         columns["state"] = [message.state for message in messages]

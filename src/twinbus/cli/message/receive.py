@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
+from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path  # noqa: TC003  # typer reads the annotations
 from typing import TYPE_CHECKING, Annotated, Final
@@ -18,28 +19,23 @@ from twinbus.cli.connection import CaFileOption, ConnectionStringOption, Profile
 from twinbus.cli.message.entity import DeadLetterOption, EntityArgument, connect, entity_path
 from twinbus.cli.message.message_view import BodyFormat, BodyOption, print_message
 from twinbus.cli.message.progress_line import ProgressLine
-from twinbus.cli.output import CommandFailed, JsonOption, Misuse, plural, print_json_line, run_command
+from twinbus.cli.output import CommandFailed, JsonOption, Misuse, examples, plural, print_json_line, run_command
 from twinbus.cli.units import parse_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from twinbus.client import BrokeredMessage, MessageReceiver, MessageSession, MessagingFactory
 
 MAX_BATCH: Final = 100
 MAX_HELD: Final = 1_000
 """Maximum number of messages that are locked at once, if messages are settled at the end."""
-EXAMPLES: Final = """
-Examples:
-
-  twinbus message receive orders --count 10
-
-  twinbus message receive orders --count 1000 --to-files ./orders
-
-  twinbus message receive orders --dead-letter --json > dead.jsonl
-
-  twinbus message receive baskets --next-session --settle abandon
-"""
+EXAMPLES: Final = examples(
+    "twinbus message receive orders --count 10",
+    "twinbus message receive orders --count 1000 --to-files ./orders",
+    "twinbus message receive orders --dead-letter --json > dead.jsonl",
+    "twinbus message receive baskets --next-session --settle abandon",
+)
 
 
 class Settlement(Enum):
@@ -109,13 +105,27 @@ def receive(  # noqa: PLR0913  # one per option
             elif deferred:
                 total = await _settle_each(receiver, await receiver.receive_deferred(*deferred), write, settle, reason)
             else:
-                total = await _receive_all(receiver, count, wait_ms / 1000, write, settle, reason)
+                with _advice_on_sessions(path):
+                    total = await _receive_all(receiver, count, wait_ms / 1000, write, settle, reason)
             if receiver is not None:
                 await receiver.close()
         if to_files is not None or not total:
             typer.echo(f"Received {plural(total, 'message')}.", err=True)
 
     run_command("message receive", run)
+
+
+@contextmanager
+def _advice_on_sessions(path: str) -> Iterator[None]:
+    """Name the options for sessions, if the entity requires them."""
+    from twinbus.model.errors import NotAllowed  # noqa: PLC0415  # `--help` starts faster
+
+    try:
+        yield
+    except NotAllowed as error:
+        if "requires sessions" not in str(error):
+            raise
+        raise CommandFailed(f"{path!r:.300} requires sessions: use --session ID or --next-session") from None
 
 
 async def _open(

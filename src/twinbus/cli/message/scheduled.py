@@ -14,29 +14,23 @@ import typer
 from twinbus.cli.connection import CaFileOption, ConnectionStringOption, ProfileOption, ReadyFileOption, find_target
 from twinbus.cli.message.arguments import check_numbers, parse_time, scheduled_time
 from twinbus.cli.message.entity import EntityArgument, connect, entity_path
-from twinbus.cli.output import CommandFailed, JsonOption, Misuse, plural, print_json, run_command
+from twinbus.cli.output import CommandFailed, JsonOption, Misuse, examples, plural, print_json, run_command
 from twinbus.cli.units import parse_duration
 
 MAX_EDIT_BYTES: Final = 100 * 1_048_576
-CANCEL_EXAMPLES: Final = """
-Examples:
-
-  twinbus message peek orders --state scheduled
-
-  twinbus message cancel orders 17 18
-"""
-RESCHEDULE_EXAMPLES: Final = """
-Examples:
-
-  twinbus message reschedule orders 17 --at 2030-12-31T08:00:00Z
-
-  twinbus message reschedule orders 17 --edit corrected.json
-"""
+CANCEL_EXAMPLES: Final = examples(
+    "twinbus message peek orders --state scheduled",
+    "twinbus message cancel orders 17 18",
+)
+RESCHEDULE_EXAMPLES: Final = examples(
+    "twinbus message reschedule orders 17 --at 2030-12-31T08:00:00Z",
+    "twinbus message reschedule orders 17 --edit corrected.json",
+)
 
 
 def cancel(
     entity: EntityArgument,
-    numbers: Annotated[list[int], typer.Argument(metavar="NUMBER...", help="Sequence numbers of scheduled messages.")],
+    numbers: Annotated[list[int], typer.Argument(metavar="NUMBER", help="Sequence numbers of scheduled messages.")],
     *,
     connection_string: ConnectionStringOption = None,
     ready_file: ReadyFileOption = None,

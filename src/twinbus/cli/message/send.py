@@ -19,7 +19,7 @@ from twinbus.cli.message.arguments import check_one_of, parse_property, parse_ti
 from twinbus.cli.message.entity import EntityArgument, connect, entity_path
 from twinbus.cli.message.message_source import STDIN, MessageSource
 from twinbus.cli.message.progress_line import ProgressLine
-from twinbus.cli.output import CommandFailed, JsonOption, Misuse, plural, print_json, run_command
+from twinbus.cli.output import CommandFailed, JsonOption, Misuse, examples, plural, print_json, run_command
 from twinbus.cli.units import parse_duration
 
 if TYPE_CHECKING:
@@ -29,22 +29,17 @@ if TYPE_CHECKING:
 
 MAX_PENDING_SENDS: Final = 64
 MAX_REPORTED_NUMBERS: Final = 20
-EXAMPLES: Final = """
-Examples:
-
-  twinbus message send orders "two pounds of apples" --property price=3
-
-  twinbus message send orders --json-lines orders.jsonl
-
-  twinbus message send orders "later" --in 10m
-
-  tail -f app.log | twinbus message send logs --lines -
-"""
+EXAMPLES: Final = examples(
+    'twinbus message send orders "two pounds of apples" --property price=3',
+    "twinbus message send orders --json-lines orders.jsonl",
+    'twinbus message send orders "later" --in 10m',
+    "tail -f app.log | twinbus message send logs --lines -",
+)
 
 
 def send(  # noqa: PLR0913  # one per option
     entity: EntityArgument,
-    body: Annotated[str | None, typer.Argument(metavar="[BODY]", help="Text to send; - reads stdin.")] = None,
+    body: Annotated[str | None, typer.Argument(metavar="BODY", help="Text to send; - reads stdin.")] = None,
     *,
     file: Annotated[
         list[Path] | None, typer.Option("--file", metavar="FILE", help="Send this file as a message; repeatable.")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from twinbus.cli.output import CommandFailed, Misuse, fail
+from twinbus.cli.output import CommandFailed, CommandGroup, Misuse, fail
 from twinbus.model.errors import ServiceBusError
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from twinbus.cli.connection import Target
 
-app = typer.Typer(help="Run jobs on Apache Spark.", no_args_is_help=True)
+app = typer.Typer(cls=CommandGroup, help="Run jobs on Apache Spark.", no_args_is_help=True)
 
 MasterOption = Annotated[
     str | None,

@@ -42,7 +42,7 @@ _TIME_FORMATS: Final = ["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"]
 def audit(  # noqa: PLR0913  # one per option
     journals: Annotated[
         list[Path],
-        typer.Argument(metavar="JOURNALS...", help="Folders with journals of senders, receivers and syphons."),
+        typer.Argument(metavar="JOURNALS", help="Folders with journals of senders, receivers and syphons."),
     ],
     *,
     captures: Annotated[

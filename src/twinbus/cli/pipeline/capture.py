@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 def capture(  # noqa: PLR0913  # one per option
     to: Annotated[str, typer.Argument(metavar="FOLDER", help="Folder for the files, or s3://, hdfs://, gs://...")],
     entities: Annotated[
-        list[str], typer.Argument(metavar="ENTITY...", help="Queues, or subscriptions as topic/Subscriptions/name.")
+        list[str], typer.Argument(metavar="ENTITY", help="Queues, or subscriptions as topic/Subscriptions/name.")
     ],
     *,
     window: Annotated[float, typer.Option(metavar="SECONDS", help="Close a file after this time, 60 to 900.")] = 300,

@@ -46,7 +46,10 @@ def syphon(  # noqa: PLR0913  # one per option
     ] = 60.0,
     name: Annotated[
         str | None,
-        typer.Option("--primary-name", help="Name of the primary in backlog queues (default: from its host name)."),
+        typer.Option(
+            "--primary-name",
+            help="Name of the primary in backlog queues (default: from its host name, ready file or profile).",
+        ),
     ] = None,
     deduct: Annotated[bool, typer.Option("--deduct", help="Deduct the parked time from the time to live.")] = False,
     not_found_grace: Annotated[
@@ -86,7 +89,7 @@ def syphon(  # noqa: PLR0913  # one per option
             primary.connection_string,
             secondary.connection_string,
             secondary.admin_connection_string,
-            name=name,
+            name=name or primary.find_name(),
             ca_files=primary.ca_files,
         )
         settings = Wanted(

@@ -270,6 +270,14 @@ def _http_errors(address: str) -> Iterator[None]:
 
 
 def _text_of(error: httpx.TransportError) -> str:
+    """Return the text of the first failure: that of httpx is only `All connection attempts failed`."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, BaseExceptionGroup):  # one for each address of the host
+            cause = cause.exceptions[0]
+        if isinstance(cause, ConnectionError) and str(cause):
+            return str(cause)
+        cause = cause.__cause__ or cause.__context__
     return str(error) or type(error).__name__
 
 

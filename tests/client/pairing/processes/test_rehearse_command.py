@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
+import json
 import re
 import shlex
 from pathlib import Path
@@ -20,8 +20,6 @@ from twinbus.model.errors import ServiceBusError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    import pytest
-
     from tests.support.server_pair import Application
     from tests.support.server_process import ServerProcess
 
@@ -30,13 +28,18 @@ OUTAGE_S: Final = 3
 LONG_S: Final = 600.0
 
 
-def commands(primary: ServerProcess, secondary: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """The commands of the page, with a shorter outage and the servers' own certificates."""
-    monkeypatch.setenv("PRIMARY", primary.admin_connection_string)
-    monkeypatch.setenv("SECONDARY", secondary.admin_connection_string)
+def commands(primary: ServerProcess, secondary: ServerProcess) -> list[list[str]]:
+    """The commands of the page, with a shorter outage and ready files, which servers in this process lack."""
+    for server in (primary, secondary):
+        strings = {"connection_string": server.admin_connection_string, "ca_file": server.ca_file}
+        Path(server.ready_file).write_text(json.dumps(strings))
     (example,) = re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    replacements = {"60": str(OUTAGE_S), "primary-ca.pem": primary.ca_file, "secondary-ca.pem": secondary.ca_file}
-    lines = [shlex.split(os.path.expandvars(line)) for line in example.splitlines()]
+    replacements = {
+        "60": str(OUTAGE_S),
+        "contoso.json": primary.ready_file,
+        "contoso-backup.json": secondary.ready_file,
+    }
+    lines = [shlex.split(line) for line in example.splitlines()]
     return [[replacements.get(word, word) for word in line[1:]] for line in lines]
 
 
@@ -58,7 +61,7 @@ async def sending(app: Application) -> AsyncIterator[None]:
 
 
 async def test_x06_a_rehearsal_reports_which_senders_failed_over_and_which_recovered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     for name in ("primary", "secondary"):
         (tmp_path / name).mkdir()
@@ -73,7 +76,7 @@ async def test_x06_a_rehearsal_reports_which_senders_failed_over_and_which_recov
         run_server_in_process(tmp_path / "secondary") as secondary,
     ):
         await create_queue(primary, "orders")
-        rehearse, status = commands(primary, secondary, monkeypatch)
+        rehearse, status = commands(primary, secondary)
         async with (
             paired_application(primary, secondary, factory=factory("shop")) as shop,
             paired_application(primary, secondary, factory=factory("patient"), failover_interval=LONG_S) as patient,
