@@ -107,7 +107,7 @@ def test_only_prune_deletes_and_only_after_confirmation(target: ServerProcess, n
 
 
 def test_prune_keeps_the_backlog_queues_of_paired_clients(target: ServerProcess, name: str) -> None:
-    ready = ("--ready-file", target.ready_file)
+    ready = ("--ready-file", str(target.ready_file))
     backlog = f"{name}/x-servicebus-transfer/0"
     entity("create", "queue", backlog, *ready)
     Path("none.toml").touch()
@@ -116,7 +116,9 @@ def test_prune_keeps_the_backlog_queues_of_paired_clients(target: ServerProcess,
 
 
 def test_prune_does_not_delete_what_a_prefix_leaves_out(target: ServerProcess) -> None:
-    result = invoke("entity", "import", "--from-namespace", "--prefix=a", "--prune", "--ready-file", target.ready_file)
+    result = invoke(
+        "entity", "import", "--from-namespace", "--prefix=a", "--prune", "--ready-file", str(target.ready_file)
+    )
     assert result.exit_code == EXIT_MISUSE
     assert "--prune would delete all entities outside the --prefix" in result.output
 

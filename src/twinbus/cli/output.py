@@ -110,7 +110,7 @@ def confirm(question: str, *, is_confirmed: bool) -> None:
     if is_confirmed:
         return
     if not sys.stdin.isatty():
-        raise Misuse(f"{question} Add --yes to confirm")
+        raise Misuse(f"{question} There is no terminal to ask: confirm with --yes")
     # asyncio's own handler cancels the task, which cannot end while `input` waits
     previous_handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
@@ -142,16 +142,6 @@ def describe_error(error: Exception) -> str:
     if "CERTIFICATE_VERIFY_FAILED" in text and "--ca-file" not in text:
         return f"{text.rstrip('.')}: {_CERTIFICATE_ADVICE}"
     return text
-
-
-def confirm(question: str, *, is_confirmed: bool) -> None:
-    """Ask on the terminal, unless --yes was given. Raise Misuse without a terminal, CommandFailed after a "no"."""
-    if is_confirmed:
-        return
-    if not sys.stdin.isatty():
-        raise Misuse(f"{question} There is no terminal to ask: confirm with --yes")
-    if not typer.confirm(question, err=True):
-        raise CommandFailed("nothing was done")
 
 
 # --- JSON -------------------------------------------------------------------------------------------------------------

@@ -79,7 +79,7 @@ def test_deletions_by_filter_and_purges_must_be_confirmed(
     send_orders(run, queue, 5)
     for command in (["delete", queue, "--filter", "price = 1"], ["purge", queue]):
         run(*command, exit_code=2)
-        assert "Add --yes to confirm" in run.errors
+        assert "confirm with --yes" in run.errors
     assert server.message_counts(queue) == (5, 0)
     assert run("delete", queue, "2") == "Deleted 1 message.\n"
     assert run("delete", queue, "--filter", "price = 1", "--yes") == "Deleted 1 message.\n"

@@ -167,8 +167,10 @@ class ServerPair:
         code = ended.exit_code or 0
         reason = f" (signal {-code})" if code < 0 else f" (exit code {code})" if code else ""
         ready = self._ready_files[self._servers.index(ended)]
-        typer.echo(f"\n{ended.name} has stopped{reason}; {running.name} still runs. To start it again, run here:\n")
-        typer.echo(f"    {ended.restart_command(ready)}\n")
+        typer.echo(
+            f"\n{ended.name} has stopped{reason}; {running.name} still runs. To start it again, run here:\n\n"
+            f"    {ended.restart_command(ready)}\n"
+        )
 
     def _send_signal(self, number: signal.Signals) -> None:
         for server in self._servers:

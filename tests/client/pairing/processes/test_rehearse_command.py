@@ -36,8 +36,8 @@ def commands(primary: ServerProcess, secondary: ServerProcess) -> list[list[str]
     (example,) = re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL)
     replacements = {
         "60": str(OUTAGE_S),
-        "contoso.json": primary.ready_file,
-        "contoso-backup.json": secondary.ready_file,
+        "contoso.json": str(primary.ready_file),
+        "contoso-backup.json": str(secondary.ready_file),
     }
     lines = [shlex.split(line) for line in example.splitlines()]
     return [[replacements.get(word, word) for word in line[1:]] for line in lines]
