@@ -69,7 +69,7 @@ def test_if_one_server_cannot_start_the_other_is_stopped(tmp_path: Path) -> None
         options = ["--pair", "--stores=1", "--secondary-ports=0", "--amqps-port=0", "--http-port=0", "--https-port=0"]
         with run_serve(tmp_path, *options, f"--host={host}", f"--amqp-port={port}") as command:
             assert command.process.wait(TIMEOUT_S) == 1
-            assert f"twinbus serve: --amqp-port {port}: cannot listen on it" in command.log
+            assert f"twinbus serve: --amqp-port {port}: cannot listen on it: another program uses it" in command.log
             assert "Traceback" not in command.log
             assert command.output == ""
     assert not list((tmp_path / "twinbus-data").glob("*.json"))

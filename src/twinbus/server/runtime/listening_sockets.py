@@ -7,6 +7,7 @@ connections from these sockets.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import socket
 from typing import TYPE_CHECKING, Final
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger(__name__)
 
 BACKLOG: Final = 1_024
+_IN_USE: Final = "another program uses it: stop that program, or give another port (0: any free port)"
 
 
 def open_sockets(settings: ServeSettings) -> dict[str, list[socket.socket]]:
@@ -38,7 +40,8 @@ def open_sockets(settings: ServeSettings) -> dict[str, list[socket.socket]]:
         except OSError as error:
             for sock in [sock for sockets in opened.values() for sock in sockets]:
                 sock.close()
-            raise StartError(f"--{protocol}-port {port}: cannot listen on it: {error}") from error
+            reason = _IN_USE if error.errno == errno.EADDRINUSE else str(error)
+            raise StartError(f"--{protocol}-port {port}: cannot listen on it: {reason}") from error
     if not settings.is_loopback:
         _warn_about_plaintext(settings, opened)
     return opened
