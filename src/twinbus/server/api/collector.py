@@ -13,6 +13,7 @@ import msgspec
 
 from twinbus.broker.ports.inspection import add_figures
 from twinbus.server.api.process_calls import RESULT_TYPES, EntityFigures, GetFigures, ProcessCall
+from twinbus.server.api.time_slices import TimeSlice
 from twinbus.server.api.usage_rates import NO_RATES
 
 if TYPE_CHECKING:
@@ -81,6 +82,9 @@ class Collector:
     async def call_all(self, call: ProcessCall, excluded: Collection[int] = ()) -> dict[int, Any]:
         """Return the answers of all processes that reply in time, by their numbers."""
         numbers = [number for number in self.peers.numbers if number not in excluded]
+        if len(numbers) == 1:  # without a task, which would wait for its turn
+            answer = await self.call(numbers[0], call)
+            return {numbers[0]: answer} if answer is not None else {}
         answers = await asyncio.gather(*[self.call(number, call) for number in numbers])
         return {number: answer for number, answer in zip(numbers, answers, strict=True) if answer is not None}
 
@@ -89,7 +93,9 @@ class Collector:
         collected: list[EntityFigures] = []
         silent: set[int] = set()
         max_reads = MAX_READS
+        time_slice = TimeSlice()
         for start in range(0, len(entities), ENTITIES_PER_CALL):
+            await time_slice.pause_if_over()
             chunk = entities[start : start + ENTITIES_PER_CALL]
             call = GetFigures([entity.entity_id for entity in chunk], max_reads)
             max_reads = max(0, max_reads - len(chunk))
@@ -104,10 +110,14 @@ class Collector:
         answers: dict[int, list[EntityFigures]],
         silent: set[int],
     ) -> list[EntityFigures]:
+        if len(self.peers.numbers) == 1:
+            (own,) = answers.values()
+            if len(own) == len(entities):  # in the same order
+                return own
         by_process = {number: {one.entity_id: one for one in answer} for number, answer in answers.items()}
         if len(self.peers.numbers) == 1:
-            own = by_process[self.peers.number]
-            return [own.get(entity.entity_id) or _missing(entity.entity_id) for entity in entities]
+            by_id = by_process[self.peers.number]
+            return [by_id.get(entity.entity_id) or _missing(entity.entity_id) for entity in entities]
         for number, answer in by_process.items():
             self._last_figures.setdefault(number, {}).update(answer)
         return [self._merge_entity(entity, by_process, silent) for entity in entities]
