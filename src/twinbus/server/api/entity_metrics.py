@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.server.api.entity_status import kind_of, max_size_bytes
 from twinbus.server.api.metrics_format import Family, escape
-from twinbus.server.api.time_slices import CHUNK_SIZE, in_slices
+from twinbus.server.api.time_slices import TimeSlice
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from twinbus.broker.namespace import Queue, Subscription, Topic
     from twinbus.server.api.process_calls import EntityFigures
 
@@ -52,13 +54,22 @@ FAMILIES: Final = (
 )
 
 
+GROUP_SIZE: Final = 16
+"""The usual number of entities in a group: all of them are rendered again if a figure of one has changed."""
+MAX_GROUP_SIZE: Final = 4 * GROUP_SIZE
+
+
 class _Group:
-    """A group of entities: their figures at the last scrape, and the lines for each family."""
+    """A group of entities: everything that its lines depend on, and the lines for each family."""
 
-    __slots__ = ("key", "lines")
+    __slots__ = ("figures", "lines", "statuses", "updates")
 
-    def __init__(self, key: list[tuple[object, ...]], lines: list[str]) -> None:
-        self.key = key
+    def __init__(
+        self, figures: list[EntityFigures], statuses: list[str], updates: list[int], lines: list[bytes]
+    ) -> None:
+        self.figures = figures
+        self.statuses = statuses
+        self.updates = updates
         self.lines = lines
 
 
@@ -67,44 +78,47 @@ class EntityMetrics:
 
     def __init__(self) -> None:
         """Create lines for no entity."""
-        self._groups: list[_Group] = []
+        self._groups: dict[int, _Group] = {}
+        """By the id of the first entity: those after a new or deleted entity keep their groups."""
 
-    async def render(self, entities: list[Queue | Topic | Subscription], figures: list[EntityFigures]) -> list[str]:
+    async def render(self, entities: list[Queue | Topic | Subscription], figures: list[EntityFigures]) -> list[bytes]:
         """Return the text of each family in pieces, in order."""
-        groups: list[_Group] = []
-        async for chunk in in_slices(zip(entities, figures, strict=True), CHUNK_SIZE):
-            key = [_key_of(entity, collected) for entity, collected in chunk]
-            before = self._groups[len(groups)] if len(groups) < len(self._groups) else None
-            if before is not None and before.key == key:
-                groups.append(before)
-            else:
-                groups.append(_Group(key, _render_group(chunk)))
+        groups: dict[int, _Group] = {}
+        time_slice = TimeSlice()
+        for start, end in _group_bounds(entities):
+            own, collected = entities[start:end], figures[start:end]
+            statuses, updates = [entity.status for entity in own], [entity.updated_ms for entity in own]
+            group = self._groups.get(own[0].entity_id)
+            if group is None or group.figures != collected or group.statuses != statuses or group.updates != updates:
+                group = _Group(collected, statuses, updates, _render_group(own, collected))
+            groups[own[0].entity_id] = group
+            await time_slice.pause_if_over()
         self._groups = groups
-        pieces: list[str] = []
+        pieces: list[bytes] = []
         for number, family in enumerate(FAMILIES):
-            lines = "".join([group.lines[number] for group in groups])
-            if lines:
-                pieces += [family.head, lines]
+            lines = [group.lines[number] for group in groups.values()]
+            if any(lines):
+                pieces += [family.head.encode(), *lines]
         return pieces
 
 
-def _key_of(entity: Queue | Topic | Subscription, collected: EntityFigures) -> tuple[object, ...]:
-    """Return everything that the lines of an entity depend on."""
-    return (
-        entity.entity_id,
-        entity.updated_ms,
-        entity.status,
-        collected.figures,
-        collected.oldest_ms,
-        collected.senders,
-        collected.receivers,
-        collected.is_complete,
-    )
+def _group_bounds(entities: list[Queue | Topic | Subscription]) -> Iterator[tuple[int, int]]:
+    """Yield the first position of each group, and the position after it.
+
+    The bounds depend on the ids, so that a new or deleted entity changes one group, and not all groups after it.
+    """
+    start = 0
+    for position, entity in enumerate(entities):
+        if position > start and (entity.entity_id % GROUP_SIZE == 0 or position - start == MAX_GROUP_SIZE):
+            yield start, position
+            start = position
+    if entities:
+        yield start, len(entities)
 
 
-def _render_group(chunk: list[tuple[Queue | Topic | Subscription, EntityFigures]]) -> list[str]:
-    rendered = [_render_entity(entity, collected) for entity, collected in chunk]
-    return ["".join(lines) for lines in zip(*rendered, strict=True)]
+def _render_group(entities: list[Queue | Topic | Subscription], figures: list[EntityFigures]) -> list[bytes]:
+    rendered = [_render_entity(entity, collected) for entity, collected in zip(entities, figures, strict=True)]
+    return ["".join(lines).encode() for lines in zip(*rendered, strict=True)]
 
 
 def _render_entity(entity: Queue | Topic | Subscription, collected: EntityFigures) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ Owns the conversion of figures to resources of the API, and the pages of entitie
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -52,6 +53,20 @@ class EncodedPage(msgspec.Struct, frozen=True):
     next: str | None
 
 
+class _EncodedEntity:
+    """An entity as JSON, with everything that the JSON depends on."""
+
+    __slots__ = ("accessed_ms", "entity", "figures", "json", "status", "updated_ms")
+
+    def __init__(self, entity: Queue | Topic | Subscription, figures: EntityFigures, json: msgspec.Raw) -> None:
+        self.entity = entity
+        self.figures = figures
+        self.json = json
+        self.accessed_ms = entity.accessed_ms
+        self.updated_ms = entity.updated_ms
+        self.status = entity.status
+
+
 class EntityReader:
     """Reads entities with their figures."""
 
@@ -60,12 +75,12 @@ class EntityReader:
         self._namespace = namespace
         self._index = index
         self._collector = collector
-        self._encoded: dict[int, tuple[tuple[object, ...], msgspec.Raw]] = {}
-        """Entities as JSON, with everything that the JSON depends on: most entities do not change between two pages."""
+        self._encoded: dict[int, _EncodedEntity] = {}
+        """Entities as JSON: most entities do not change between two pages."""
 
     async def page(
         self,
-        may_read: Callable[[str], bool],
+        may_read: Callable[[str], bool] | None,
         scopes: Sequence[str],
         *,
         prefix: str,
@@ -73,13 +88,16 @@ class EntityReader:
         after: str,
         top: int,
     ) -> EncodedPage:
-        """Return a page of the entities that the caller may read, all of which are within `scopes`."""
-        found: list[Queue | Topic | Subscription] = []
-        for entity in self._index.iterate(prefix, after, scopes):
-            if (kind is None or kind_of(entity) == kind) and may_read(entity.path):
-                found.append(entity)
-                if len(found) > top:
-                    break
+        """Return a page of the entities that the caller may read, all of which are within `scopes`.
+
+        `may_read` is None if the caller may read all of them.
+        """
+        candidates = self._index.iterate(prefix, after, scopes)
+        if kind is not None:
+            candidates = (entity for entity in candidates if kind_of(entity) == kind)
+        if may_read is not None:
+            candidates = (entity for entity in candidates if may_read(entity.path))
+        found = list(islice(candidates, top + 1))
         entities = found[:top]
         figures = await self._collector.figures(entities)
         encoded: list[msgspec.Raw] = []
@@ -90,15 +108,22 @@ class EntityReader:
     def _encode(self, entity: Queue | Topic | Subscription, collected: EntityFigures) -> msgspec.Raw:
         """Return an entity as JSON: as before, if nothing has changed."""
         known = self._encoded.get(entity.entity_id)
-        key = (entity, entity.updated_ms, entity.status, entity.accessed_ms, collected)
-        if known is not None and known[0] == key and collected.oldest_ms is None:
-            return known[1]
+        if (
+            known is not None
+            and (known.figures is collected or known.figures == collected)
+            and collected.oldest_ms is None  # otherwise the age grows
+            and known.accessed_ms == entity.accessed_ms
+            and known.updated_ms == entity.updated_ms
+            and known.status == entity.status
+            and known.entity is entity
+        ):
+            return known.json
         now_ms = self._namespace.clock.wall_ms()
         content = EntityStatus(**_fields_of(entity, collected, now_ms))  # type: ignore[arg-type]  # fields by name
         encoded = msgspec.Raw(msgspec.json.encode(content))
         if len(self._encoded) > 2 * len(self._namespace.entities):
             self._encoded.clear()  # most of it belongs to deleted entities
-        self._encoded[entity.entity_id] = (key, encoded)
+        self._encoded[entity.entity_id] = _EncodedEntity(entity, collected, encoded)
         return encoded
 
     async def details(self, path: str) -> EntityDetails:
