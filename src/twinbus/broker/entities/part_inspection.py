@@ -69,6 +69,7 @@ class ReceivableInspection(PartInspection):
     """
 
     __slots__ = (
+        "_commit_log",
         "_counters",
         "_dead_counters",
         "_dead_letters",
@@ -90,6 +91,7 @@ class ReceivableInspection(PartInspection):
         self._part = part
         self._main = part.main
         self._dead_letters = part.dead_letters
+        self._commit_log = part.main.commit_log
         self._table = part.main.message_table
         self._dead_table = part.dead_letters.message_table
         self._locks = part.main.locks.by_number
@@ -105,19 +107,20 @@ class ReceivableInspection(PartInspection):
     def figures(self) -> PartFigures:
         """Return the message counts and sizes: the same object as before, unless a figure has changed."""
         main, part = self._main, self._part
+        is_available = main.is_loaded and self._commit_log.unavailable_reason is None  # a property would be slower
         locked = len(self._locks) + len(self._dead_locks)
         if (
             self._table.committed is self._counters
             and self._dead_table.committed is self._dead_counters
             and locked == self._locked
-            and main.is_available == self._is_available
+            and is_available == self._is_available
             and main.forwarder is self._forwarder
             and part.transfers is None
             and part.transfer_dead_letters is None
         ):
             return self._figures
         self._counters, self._dead_counters = self._table.committed, self._dead_table.committed
-        self._locked, self._is_available, self._forwarder = locked, main.is_available, main.forwarder
+        self._locked, self._is_available, self._forwarder = locked, is_available, main.forwarder
         figures = self._compute_figures(self._counters, self._dead_counters, locked)
         if figures != self._figures:
             self._figures = figures

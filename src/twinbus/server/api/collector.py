@@ -142,7 +142,7 @@ class Collector:
             return _missing(entity.entity_id)
         return _combine(found, is_complete=is_complete and owners <= reported | silent)
 
-    def forget(self, existing_ids: set[int]) -> None:
+    def forget(self, existing_ids: Collection[int]) -> None:
         """Drop the last figures of deleted entities."""
         for number, figures in self._last_figures.items():
             if len(figures) > 2 * len(existing_ids):

@@ -1,18 +1,19 @@
 """The paths of all entities in order, for lists in pages.
 
-Owns the order. It is computed again only after an entity was created or deleted, so that a page of a list does not
-look at entities outside the page.
+Owns the order. It is kept when entities are created and deleted, so that a page of a list does not look at entities
+outside the page.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from twinbus.model.path import canonical_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from twinbus.broker.namespace import Namespace, Queue, Subscription, Topic
 
@@ -24,55 +25,63 @@ class EntityIndex:
     """The entities of a namespace, in order of path."""
 
     def __init__(self, namespace: Namespace) -> None:
-        """Create an index; it is filled when it is used."""
+        """Create an index; it is filled when it is first used."""
         self._entities = namespace.entities
+        self._is_filled = False
         self._keys: list[str] = []
-        self._is_current = False
+        self._ordered: list[Queue | Topic | Subscription] = []
+        """The entities, in the order of `_keys`."""
         self._by_id: dict[int, Queue | Topic | Subscription] = {}
 
-    def invalidate(self) -> None:
-        """Note that an entity was added or removed."""
-        self._is_current = False
-
-    def keys(self) -> Sequence[str]:
-        """Return the canonical paths of all entities, in order."""
-        self._refresh()
-        return self._keys
+    def update(self, key: str) -> None:
+        """Note that the entity with this canonical path was added, changed or removed."""
+        if not self._is_filled:
+            return
+        position, entity = bisect_left(self._keys, key), self._entities.get(key)
+        if position < len(self._keys) and self._keys[position] == key:
+            known = self._ordered[position]
+            if known is entity:
+                return
+            del self._keys[position], self._ordered[position], self._by_id[known.entity_id]
+        if entity is not None:
+            self._keys.insert(position, key)
+            self._ordered.insert(position, entity)
+            self._by_id[entity.entity_id] = entity
 
     def all(self) -> list[Queue | Topic | Subscription]:
         """Return all entities, in order."""
-        return [self._entities[key] for key in self.keys()]
+        self._fill()
+        return self._ordered.copy()
 
     def find_ids(self, entity_ids: Sequence[int]) -> list[Queue | Topic | Subscription]:
         """Return the entities with these ids, without those that do not exist in this process."""
-        self._refresh()
+        self._fill()
         return [self._by_id[entity_id] for entity_id in entity_ids if entity_id in self._by_id]
 
     @property
-    def ids(self) -> set[int]:
+    def ids(self) -> Collection[int]:
         """The ids of all entities."""
-        self._refresh()
-        return set(self._by_id)
+        self._fill()
+        return self._by_id.keys()
 
     def iterate(self, prefix: str, after: str, scopes: Sequence[str] = ("",)) -> Iterator[Queue | Topic | Subscription]:
-        """Yield the entities whose path starts with `prefix` and one of `scopes`, after the path `after`, in order."""
-        keys, start, end = self.keys(), canonical_key(prefix), ""
+        """Yield the entities whose path starts with `prefix` and one of `scopes`, after the path `after`, in order.
+
+        The caller takes them all before an entity can be added or removed.
+        """
+        self._fill()
+        keys, start, end = self._keys, canonical_key(prefix), ""
         for scope in sorted(scopes):
             if start.startswith(scope) or scope.startswith(start):
                 longer = max(start, scope, key=len)
                 first = bisect_right(keys, max(canonical_key(after), end)) if after or end else 0
                 stop = bisect_left(keys, longer + _AFTER_ALL)
-                yield from self._between(max(bisect_left(keys, longer), first), stop)
+                yield from islice(self._ordered, max(bisect_left(keys, longer), first), stop)
                 end = keys[stop - 1] if stop else ""
 
-    def _between(self, first: int, stop: int) -> Iterator[Queue | Topic | Subscription]:
-        for key in self._keys[first:stop]:
-            entity = self._entities.get(key)  # None if it was deleted since the page was begun
-            if entity is not None:
-                yield entity
-
-    def _refresh(self) -> None:
-        if not self._is_current:
+    def _fill(self) -> None:
+        if not self._is_filled:
             self._keys = sorted(self._entities)
-            self._by_id = {entity.entity_id: entity for entity in self._entities.values()}
-            self._is_current = True
+            self._ordered = [self._entities[key] for key in self._keys]
+            self._by_id = {entity.entity_id: entity for entity in self._ordered}
+            self._is_filled = True

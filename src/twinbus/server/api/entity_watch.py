@@ -36,6 +36,7 @@ class EntityWatch:
         "_dispatchers",
         "_figures",
         "_oldest_ms",
+        "_only_part",
         "_path_key",
         "_rates",
         "_receivers",
@@ -51,6 +52,7 @@ class EntityWatch:
         inspections = [part.inspect() for part in entity.parts]
         self.parts: list[PartInspection] = [one for one in inspections if one is not None]
         """The inspections of those parts that this process owns."""
+        self._only_part = self.parts[0] if len(self.parts) == 1 else None
         self.is_active = False
         """Whether these parts have active messages."""
         self._dispatchers = [] if isinstance(entity, Topic) else [part.main.dispatcher for part in entity.parts]
@@ -69,8 +71,8 @@ class EntityWatch:
         `rates` are by canonical path. The enqueued time of the oldest message is taken from `oldest`, if given.
         """
         entity, figures = self.entity, self._figures
-        if len(self.parts) == 1:
-            figures = self.parts[0].figures()
+        if self._only_part is not None:
+            figures = self._only_part.figures()
         elif self.parts:
             added = add_figures([part.figures() for part in self.parts])
             figures = added if added != figures else figures

@@ -6,6 +6,8 @@ chunk at most.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 from starlette.responses import Response
@@ -36,9 +38,9 @@ class PiecesResponse(Response):
 
 
 def _chunks(pieces: Sequence[bytes]) -> Iterator[bytes]:
-    start = size = 0
-    for position, piece in enumerate(pieces, 1):
-        size += len(piece)
-        if size >= CHUNK_BYTES or position == len(pieces):
-            yield b"".join(pieces[start:position])
-            start, size = position, 0
+    ends, start = list(accumulate(map(len, pieces))), 0
+    while start < len(pieces):
+        sent = ends[start - 1] if start else 0
+        end = bisect_left(ends, sent + CHUNK_BYTES) + 1
+        yield b"".join(pieces[start:end])
+        start = end
