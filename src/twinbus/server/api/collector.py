@@ -97,6 +97,10 @@ class Collector:
         for start in range(0, len(entities), ENTITIES_PER_CALL):
             await time_slice.pause_if_over()
             chunk = entities[start : start + ENTITIES_PER_CALL]
+            if len(self.peers.numbers) == 1:
+                collected += await self._process.figures(chunk, max_reads)
+                max_reads = max(0, max_reads - len(chunk))
+                continue
             call = GetFigures([entity.entity_id for entity in chunk], max_reads)
             max_reads = max(0, max_reads - len(chunk))
             answers = await self.call_all(call, silent)
@@ -110,14 +114,7 @@ class Collector:
         answers: dict[int, list[EntityFigures]],
         silent: set[int],
     ) -> list[EntityFigures]:
-        if len(self.peers.numbers) == 1:
-            (own,) = answers.values()
-            if len(own) == len(entities):  # in the same order
-                return own
         by_process = {number: {one.entity_id: one for one in answer} for number, answer in answers.items()}
-        if len(self.peers.numbers) == 1:
-            by_id = by_process[self.peers.number]
-            return [by_id.get(entity.entity_id) or _missing(entity.entity_id) for entity in entities]
         for number, answer in by_process.items():
             self._last_figures.setdefault(number, {}).update(answer)
         return [self._merge_entity(entity, by_process, silent) for entity in entities]

@@ -60,17 +60,17 @@ MAX_GROUP_SIZE: Final = 4 * GROUP_SIZE
 
 
 class _Group:
-    """A group of entities: everything that its lines depend on, and the lines for each family."""
+    """A group of entities: their positions, their figures at the last scrape, and the lines for each family."""
 
-    __slots__ = ("figures", "lines", "statuses", "updates")
+    __slots__ = ("end", "figures", "lines", "start", "versions")
 
-    def __init__(
-        self, figures: list[EntityFigures], statuses: list[str], updates: list[int], lines: list[bytes]
-    ) -> None:
-        self.figures = figures
-        self.statuses = statuses
-        self.updates = updates
-        self.lines = lines
+    def __init__(self, start: int, end: int, versions: list[tuple[int, int, str]]) -> None:
+        self.start = start
+        self.end = end
+        self.versions = versions
+        """Everything of the entities that changes the lines, besides figures."""
+        self.figures: list[EntityFigures] | None = None
+        self.lines: list[bytes] = []
 
 
 class EntityMetrics:
@@ -78,28 +78,42 @@ class EntityMetrics:
 
     def __init__(self) -> None:
         """Create lines for no entity."""
-        self._groups: dict[int, _Group] = {}
-        """By the id of the first entity: those after a new or deleted entity keep their groups."""
+        self._version = -1
+        self._groups: list[_Group] = []
 
-    async def render(self, entities: list[Queue | Topic | Subscription], figures: list[EntityFigures]) -> list[bytes]:
-        """Return the text of each family in pieces, in order."""
-        groups: dict[int, _Group] = {}
+    async def render(
+        self, entities: list[Queue | Topic | Subscription], figures: list[EntityFigures], version: int
+    ) -> list[bytes]:
+        """Return the text of each family in pieces, in order. `version` is that of the index with these entities."""
         time_slice = TimeSlice()
-        for start, end in _group_bounds(entities):
-            own, collected = entities[start:end], figures[start:end]
-            statuses, updates = [entity.status for entity in own], [entity.updated_ms for entity in own]
-            group = self._groups.get(own[0].entity_id)
-            if group is None or group.figures != collected or group.statuses != statuses or group.updates != updates:
-                group = _Group(collected, statuses, updates, _render_group(own, collected))
-            groups[own[0].entity_id] = group
+        if version != self._version:
+            self._groups = await self._regroup(entities, time_slice)
+            self._version = version
+        for group in self._groups:
+            collected = figures[group.start : group.end]
+            if group.figures != collected:
+                group.lines = _render_group(entities[group.start : group.end], collected)
+                group.figures = collected
             await time_slice.pause_if_over()
-        self._groups = groups
         pieces: list[bytes] = []
         for number, family in enumerate(FAMILIES):
-            lines = [group.lines[number] for group in groups.values()]
+            lines = [group.lines[number] for group in self._groups]
             if any(lines):
                 pieces += [family.head.encode(), *lines]
         return pieces
+
+    async def _regroup(self, entities: list[Queue | Topic | Subscription], time_slice: TimeSlice) -> list[_Group]:
+        """Return groups of these entities, with the lines of those groups that have not changed."""
+        known = {group.versions[0][0]: group for group in self._groups}
+        groups: list[_Group] = []
+        for start, end in _group_bounds(entities):
+            versions = [(entity.entity_id, entity.updated_ms, entity.status) for entity in entities[start:end]]
+            group, before = _Group(start, end, versions), known.get(versions[0][0])
+            if before is not None and before.versions == versions:
+                group.figures, group.lines = before.figures, before.lines
+            groups.append(group)
+            await time_slice.pause_if_over()
+        return groups
 
 
 def _group_bounds(entities: list[Queue | Topic | Subscription]) -> Iterator[tuple[int, int]]:

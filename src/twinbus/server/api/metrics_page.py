@@ -69,10 +69,10 @@ class MetricsPage:
     async def render(self) -> list[bytes]:
         """Return the page in pieces."""
         async with self._lock:
-            entities = self._index.all()
+            entities, version = self._index.all(), self._index.version
             self._collector.forget(self._index.ids)
             figures = await self._collector.figures(entities)
-            pieces = await self._entity_metrics.render(entities, figures)
+            pieces = await self._entity_metrics.render(entities, figures, version)
         processes = await self._overview.processes()
         others = [self._render_processes(processes), self._render_stores(processes), await self._render_namespace()]
         return [*pieces, *[text.encode() for text in others]]

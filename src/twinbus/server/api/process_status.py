@@ -28,8 +28,9 @@ from twinbus.server.api.time_slices import in_slices
 
 if TYPE_CHECKING:
     import logging
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from twinbus.broker.namespace import Topic
     from twinbus.broker.ports.inspection import PartInspection
     from twinbus.model.status import ConnectionDetails, ConnectionStatus, Holder
     from twinbus.server.amqp.gateway import Gateway
@@ -85,12 +86,15 @@ class ProcessStatus:
 
     # --- figures ------------------------------------------------------------------------------------------------------
 
-    async def _get_figures(self, call: calls.GetFigures) -> list[calls.EntityFigures]:
+    async def figures(
+        self, entities: Sequence[Queue | Topic | Subscription], max_reads: int
+    ) -> list[calls.EntityFigures]:
+        """Return the figures of entities, in the same order; `max_reads` as in `GetFigures`."""
         self._watches.forget_deleted(len(self._namespace.entities))
         self._oldest.forget_deleted(len(self._namespace.entities))
         found: list[calls.EntityFigures] = []
         active: list[tuple[int, EntityWatch]] = []
-        async for chunk in in_slices(self._index.find_ids(call.entity_ids)):
+        async for chunk in in_slices(entities):
             rates = self._rates.by_entity
             for entity in chunk:
                 watch = self._watches.of(entity)
@@ -99,11 +103,14 @@ class ProcessStatus:
                     active.append((len(found), watch))
                 found.append(figures)
         if active:
-            await self._oldest.read([part for _, watch in active for part in watch.parts], call.max_reads)
+            await self._oldest.read([part for _, watch in active for part in watch.parts], max_reads)
             async for positions in in_slices(active):
                 for position, watch in positions:
                     found[position] = watch.read(self._rates.by_entity, self._oldest)
         return found
+
+    async def _get_figures(self, call: calls.GetFigures) -> list[calls.EntityFigures]:
+        return await self.figures(self._index.find_ids(call.entity_ids), call.max_reads)
 
     async def _get_fragments(self, call: calls.GetFragments) -> list[calls.FragmentFigures]:
         entities = self._index.find_ids([call.entity_id])
