@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from twinbus.model.path import SubQueue
     from twinbus.store.protocol import Row
 
+NO_FIGURES: Final = PartFigures()
 _MAX_READ_BYTES: Final = 1
 """The scan for the oldest message ends after the first record, whatever its size."""
 
@@ -40,7 +41,7 @@ class TopicInspection(PartInspection):
         """Create an inspection."""
         super().__init__(part.entity.entity_id, part.number)
         self._part = part
-        self._figures = PartFigures()
+        self._figures = NO_FIGURES
 
     def figures(self) -> PartFigures:
         """Return the message counts and sizes: the same object as before, unless a figure has changed."""
@@ -96,7 +97,7 @@ class ReceivableInspection(PartInspection):
         self._dead_table = part.dead_letters.message_table
         self._locks = part.main.locks.by_number
         self._dead_locks = part.dead_letters.locks.by_number
-        self._figures = PartFigures()
+        self._figures = NO_FIGURES
         self._locked = 0
         self._is_available = True
         self._counters: MessageCounters | None = None

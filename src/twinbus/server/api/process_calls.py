@@ -114,8 +114,8 @@ ProcessCall: TypeAlias = (
 )
 
 
-class EntityFigures(_Result, frozen=True):
-    """An entity, as one process sees it."""
+class EntityFigures(_Result, frozen=True, gc=False):
+    """An entity, as one process sees it. There are thousands: garbage collection skips them (they have no cycles)."""
 
     entity_id: int
     figures: PartFigures | None
