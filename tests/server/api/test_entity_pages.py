@@ -33,9 +33,8 @@ async def test_other_work_runs_while_the_entities_of_a_page_are_looked_for(monke
 
     async def change_entities() -> None:
         while not is_finished:
-            entities.popitem()
-            index.invalidate()
-            index.keys()
+            path, _ = entities.popitem()
+            index.update(path)
             await asyncio.sleep(0)
 
     changing = asyncio.create_task(change_entities())

@@ -22,11 +22,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twinbus.broker.entities.local_parts import ReceivablePart, TopicPart
+    from twinbus.broker.fragment.forwarding import Forwarder
     from twinbus.broker.fragment.fragment import Fragment
     from twinbus.broker.fragment.locks import Lock
     from twinbus.broker.fragment.message_table import MessageCounters
     from twinbus.store.protocol import Row
 
+NO_FIGURES: Final = PartFigures()
 _MAX_READ_BYTES: Final = 1
 """The scan for the oldest message ends after the first record, whatever its size."""
 
@@ -34,32 +36,54 @@ _MAX_READ_BYTES: Final = 1
 class TopicInspection(PartInspection):
     """The inspection of a part of a topic, whose fragment holds only scheduled messages."""
 
+    __slots__ = ("_figures", "_part")
+
     def __init__(self, part: TopicPart) -> None:
         """Create an inspection."""
         super().__init__(part.entity.entity_id, part.number)
         self._part = part
+        self._figures = NO_FIGURES
 
     def figures(self) -> PartFigures:
-        """Return the message counts and sizes."""
+        """Return the message counts and sizes: the same object as before, unless a figure has changed."""
         main = self._part.main
         table = main.message_table
         counters = table.committed
         enqueued = counters.next_sequence - table.first_sequence
-        return PartFigures(
+        figures = PartFigures(
             enqueued=enqueued,
             removed=enqueued - counters.scheduled_count,
             scheduled=counters.scheduled_count,
             size_bytes=self._part.stored_bytes(),
             is_available=main.is_available,
         )
+        if figures != self._figures:
+            self._figures = figures
+        return self._figures
 
 
 class ReceivableInspection(PartInspection):
     """The inspection of a part of a queue or subscription.
 
     Most entities do not change between two inspections, so figures are computed again only if the counters changed.
-    Every commit replaces the `MessageCounters` object of a fragment: the same object means the same figures.
+    Every commit replaces the `MessageCounters` object of a fragment: the same object means the same figures. The
+    objects to compare are attributes of the inspection, because following references costs most of the time.
     """
+
+    __slots__ = (
+        "_commit_log",
+        "_counters",
+        "_dead_counters",
+        "_dead_letters",
+        "_dead_table",
+        "_figures",
+        "_forwarder",
+        "_is_available",
+        "_locked",
+        "_main",
+        "_part",
+        "_table",
+    )
 
     def __init__(self, part: ReceivablePart) -> None:
         """Create an inspection."""
@@ -67,26 +91,37 @@ class ReceivableInspection(PartInspection):
         self._part = part
         self._main = part.main
         self._dead_letters = part.dead_letters
-        self._figures = PartFigures()
+        self._commit_log = part.main.commit_log
+        self._table = part.main.message_table
+        self._dead_table = part.dead_letters.message_table
+        self._figures = NO_FIGURES
+        self._locked = 0
+        self._is_available = True
         self._counters: MessageCounters | None = None
         """The counters from which the figures were computed."""
         self._dead_counters: MessageCounters | None = None
+        self._forwarder: Forwarder | None = None
 
     def figures(self) -> PartFigures:
-        """Return the message counts and sizes."""
-        main, dead_letters, last = self._main, self._dead_letters, self._figures
-        locked = len(main.locks.by_number) + len(dead_letters.locks.by_number)
+        """Return the message counts and sizes: the same object as before, unless a figure has changed."""
+        main, part = self._main, self._part
+        is_available = main.is_loaded and self._commit_log.unavailable_reason is None  # a property would be slower
+        locked = len(main.locks.by_number) + len(self._dead_letters.locks.by_number)
         if (
-            main.message_table.committed is self._counters
-            and dead_letters.message_table.committed is self._dead_counters
-            and locked == last.locked
-            and main.is_available == last.is_available
-            and self._part.transfer_dead_letters is None
-            and (main.forwarder is None or not last.active)
+            self._table.committed is self._counters
+            and self._dead_table.committed is self._dead_counters
+            and locked == self._locked
+            and is_available == self._is_available
+            and main.forwarder is self._forwarder
+            and part.transfers is None
+            and part.transfer_dead_letters is None
         ):
-            return last
-        self._counters, self._dead_counters = main.message_table.committed, dead_letters.message_table.committed
-        self._figures = self._compute_figures(self._counters, self._dead_counters, locked)
+            return self._figures
+        self._counters, self._dead_counters = self._table.committed, self._dead_table.committed
+        self._locked, self._is_available, self._forwarder = locked, is_available, main.forwarder
+        figures = self._compute_figures(self._counters, self._dead_counters, locked)
+        if figures != self._figures:
+            self._figures = figures
         return self._figures
 
     def _compute_figures(self, counters: MessageCounters, dead: MessageCounters, locked: int) -> PartFigures:

@@ -67,6 +67,8 @@ class HeldSession(NamedTuple):
 class PartInspection:
     """The inspection of one part that this process owns."""
 
+    __slots__ = ("entity_id", "number")
+
     def __init__(self, entity_id: int, number: int) -> None:
         """Create the inspection of fragment `number` of an entity."""
         self.entity_id = entity_id

@@ -16,6 +16,7 @@ import msgspec
 
 from twinbus.broker.ports.inspection import add_figures
 from twinbus.server.api.process_calls import RESULT_TYPES, EntityFigures, GetFigures, ProcessCall
+from twinbus.server.api.time_slices import TimeSlice
 from twinbus.server.api.usage_rates import NO_RATES
 
 if TYPE_CHECKING:
@@ -95,6 +96,9 @@ class Collector:
     async def call_all(self, call: ProcessCall, excluded: Collection[int] = ()) -> dict[int, Any]:
         """Return the answers of all processes that reply in time, by process number."""
         numbers = [number for number in self.peers.numbers if number not in excluded]
+        if len(numbers) == 1:  # without a task, which would wait for its turn
+            answer = await self.call(numbers[0], call)
+            return {numbers[0]: answer} if answer is not None else {}
         answers = await asyncio.gather(*[self.call(number, call) for number in numbers])
         return {number: answer for number, answer in zip(numbers, answers, strict=True) if answer is not None}
 
@@ -104,8 +108,13 @@ class Collector:
         silent: set[int] = set()
         starts = range(0, len(entities), ENTITIES_PER_CALL)
         max_reads = max(1, MAX_READS // max(1, len(starts)))
+        time_slice = TimeSlice()
         for start in starts:
+            await time_slice.pause_if_over()
             chunk = entities[start : start + ENTITIES_PER_CALL]
+            if len(self.peers.numbers) == 1:
+                collected += await self._process.figures(chunk, max_reads)
+                continue
             call = GetFigures([entity.entity_id for entity in chunk], max_reads)
             answers = await self.call_all(call, silent)
             silent |= set(self.peers.numbers) - set(answers)
@@ -119,9 +128,6 @@ class Collector:
         silent: set[int],
     ) -> list[EntityFigures]:
         by_process = {number: {one.entity_id: one for one in answer} for number, answer in answers.items()}
-        if len(self.peers.numbers) == 1:
-            own = by_process[self.peers.number]
-            return [own.get(entity.entity_id) or _missing(entity.entity_id) for entity in entities]
         now_s = time.monotonic()
         for number, answer in answers.items():
             self._last_figures.setdefault(number, {}).update({one.entity_id: (one, now_s) for one in answer})

@@ -35,6 +35,7 @@ from twinbus.server.api import process_calls as calls
 from twinbus.server.api.openapi import OPENAPI_DOCUMENT
 from twinbus.server.api.pairing_summary import summarise
 from twinbus.server.api.parameters import Parameters, parse_connection_id
+from twinbus.server.api.pieces_response import PiecesResponse
 from twinbus.server.auth.keys import Right
 from twinbus.server.http import error_responses
 from twinbus.server.http.namespace_endpoints import JSON_MEDIA_TYPE
@@ -154,7 +155,7 @@ class StatusEndpoints:
     async def _list_entities(self, call: Call, access: Access) -> Response:
         parameters = Parameters(call, "prefix", "kind", "top", "after")
         page = await self._entities.page(
-            access.may_read,
+            None if access.allows_namespace(Right.LISTEN) else access.may_read,
             access.scopes,
             prefix=parameters.text("prefix"),
             kind=parameters.kind,
@@ -248,7 +249,7 @@ class StatusEndpoints:
         return _json_response(FailedLogins(failed_logins=failed[:MAX_FAILED_LOGINS]))
 
     async def _get_metrics(self, _: Call) -> Response:
-        return Response(await self._metrics.render(), media_type=METRICS_MEDIA_TYPE)
+        return PiecesResponse(await self._metrics.render(), METRICS_MEDIA_TYPE)
 
 
 async def _get_openapi(_: Call) -> Response:

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Final
 
 from twinbus.server.api.entity_status import kind_of, max_size_bytes
 from twinbus.server.api.metrics_format import Family, escape
-from twinbus.server.api.time_slices import CHUNK_SIZE, in_slices
+from twinbus.server.api.time_slices import TimeSlice
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from twinbus.broker.namespace import Queue, Subscription, Topic
     from twinbus.server.api.process_calls import EntityFigures
 
@@ -52,14 +54,23 @@ FAMILIES: Final = (
 )
 
 
+GROUP_SIZE: Final = 16
+"""The usual number of entities in a group: all of them are rendered again if a figure of one has changed."""
+MAX_GROUP_SIZE: Final = 4 * GROUP_SIZE
+
+
 class _Group:
-    """A group of entities: their figures at the last scrape, and the lines for each family."""
+    """A group of entities: their positions, their figures at the last scrape, and the lines for each family."""
 
-    __slots__ = ("key", "lines")
+    __slots__ = ("end", "figures", "lines", "start", "versions")
 
-    def __init__(self, key: list[tuple[object, ...]], lines: list[str]) -> None:
-        self.key = key
-        self.lines = lines
+    def __init__(self, start: int, end: int, versions: list[tuple[int, int, str, int]]) -> None:
+        self.start = start
+        self.end = end
+        self.versions = versions
+        """Everything of the entities that changes the lines, besides figures."""
+        self.figures: list[EntityFigures] | None = None
+        self.lines: list[bytes] = []
 
 
 class EntityMetrics:
@@ -67,45 +78,66 @@ class EntityMetrics:
 
     def __init__(self) -> None:
         """Create lines for no entity."""
+        self._version = -1
         self._groups: list[_Group] = []
 
-    async def render(self, entities: list[Queue | Topic | Subscription], figures: list[EntityFigures]) -> list[str]:
-        """Return the text of each family in pieces, in order."""
-        groups: list[_Group] = []
-        async for chunk in in_slices(zip(entities, figures, strict=True), CHUNK_SIZE):
-            key = [_key_of(entity, collected) for entity, collected in chunk]
-            before = self._groups[len(groups)] if len(groups) < len(self._groups) else None
-            if before is not None and before.key == key:
-                groups.append(before)
-            else:
-                groups.append(_Group(key, _render_group(chunk)))
-        self._groups = groups
-        pieces: list[str] = []
+    async def render(
+        self, entities: list[Queue | Topic | Subscription], figures: list[EntityFigures], version: int
+    ) -> list[bytes]:
+        """Return the text of each family in pieces, in order. `version` is that of the index with these entities."""
+        time_slice = TimeSlice()
+        if version != self._version:
+            self._groups = await self._regroup(entities, time_slice)
+            self._version = version
+        for group in self._groups:
+            collected = figures[group.start : group.end]
+            if group.figures != collected:
+                group.lines = _render_group(entities[group.start : group.end], collected)
+                group.figures = collected
+            await time_slice.pause_if_over()
+        pieces: list[bytes] = []
         for number, family in enumerate(FAMILIES):
-            lines = "".join([group.lines[number] for group in groups])
-            if lines:
-                pieces += [family.head, lines]
+            lines = [group.lines[number] for group in self._groups]
+            if any(lines):
+                pieces += [family.head.encode(), *lines]
         return pieces
 
-
-def _key_of(entity: Queue | Topic | Subscription, collected: EntityFigures) -> tuple[object, ...]:
-    """Return everything that the lines of an entity depend on."""
-    return (
-        entity.entity_id,
-        entity.updated_ms,
-        entity.status,
-        max_size_bytes(entity),  # a subscription has the size of its topic
-        collected.figures,
-        collected.oldest_ms,
-        collected.senders,
-        collected.receivers,
-        collected.is_complete,
-    )
+    async def _regroup(self, entities: list[Queue | Topic | Subscription], time_slice: TimeSlice) -> list[_Group]:
+        """Return groups of these entities, with the lines of those groups that have not changed."""
+        known = {group.versions[0][0]: group for group in self._groups}
+        groups: list[_Group] = []
+        for start, end in _group_bounds(entities):
+            versions = [_version_of(entity) for entity in entities[start:end]]
+            group, before = _Group(start, end, versions), known.get(versions[0][0])
+            if before is not None and before.versions == versions:
+                group.figures, group.lines = before.figures, before.lines
+            groups.append(group)
+            await time_slice.pause_if_over()
+        return groups
 
 
-def _render_group(chunk: list[tuple[Queue | Topic | Subscription, EntityFigures]]) -> list[str]:
-    rendered = [_render_entity(entity, collected) for entity, collected in chunk]
-    return ["".join(lines) for lines in zip(*rendered, strict=True)]
+def _version_of(entity: Queue | Topic | Subscription) -> tuple[int, int, str, int]:
+    # A subscription has the size of its topic, which changes without an update of the subscription.
+    return entity.entity_id, entity.updated_ms, entity.status, max_size_bytes(entity)
+
+
+def _group_bounds(entities: list[Queue | Topic | Subscription]) -> Iterator[tuple[int, int]]:
+    """Yield the first position of each group, and the position after it.
+
+    The bounds depend on the ids, so that a new or deleted entity changes one group, and not all groups after it.
+    """
+    start = 0
+    for position, entity in enumerate(entities):
+        if position > start and (entity.entity_id % GROUP_SIZE == 0 or position - start == MAX_GROUP_SIZE):
+            yield start, position
+            start = position
+    if entities:
+        yield start, len(entities)
+
+
+def _render_group(entities: list[Queue | Topic | Subscription], figures: list[EntityFigures]) -> list[bytes]:
+    rendered = [_render_entity(entity, collected) for entity, collected in zip(entities, figures, strict=True)]
+    return ["".join(lines).encode() for lines in zip(*rendered, strict=True)]
 
 
 def _render_entity(entity: Queue | Topic | Subscription, collected: EntityFigures) -> tuple[str, ...]:

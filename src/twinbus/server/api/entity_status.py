@@ -52,6 +52,21 @@ class EncodedPage(msgspec.Struct, frozen=True):
     next: str | None
 
 
+class _EncodedEntity:
+    """An entity as JSON, with everything that the JSON depends on."""
+
+    __slots__ = ("accessed_ms", "entity", "figures", "json", "max_size_bytes", "status", "updated_ms")
+
+    def __init__(self, entity: Queue | Topic | Subscription, figures: EntityFigures, json: msgspec.Raw) -> None:
+        self.entity = entity
+        self.figures = figures
+        self.json = json
+        self.accessed_ms = entity.accessed_ms
+        self.updated_ms = entity.updated_ms
+        self.status = entity.status
+        self.max_size_bytes = max_size_bytes(entity)
+
+
 class EntityReader:
     """Reads entities with their figures."""
 
@@ -60,12 +75,12 @@ class EntityReader:
         self._namespace = namespace
         self._index = index
         self._collector = collector
-        self._encoded: dict[int, tuple[tuple[object, ...], msgspec.Raw]] = {}
-        """Entities as JSON, with everything that the JSON depends on: most entities do not change between two pages."""
+        self._encoded: dict[int, _EncodedEntity] = {}
+        """Entities as JSON: most entities do not change between two pages."""
 
     async def page(
         self,
-        may_read: Callable[[str], bool],
+        may_read: Callable[[str], bool] | None,
         scopes: Sequence[str],
         *,
         prefix: str,
@@ -73,10 +88,15 @@ class EntityReader:
         after: str,
         top: int,
     ) -> EncodedPage:
-        """Return a page of the entities that the caller may read, all of which are within `scopes`."""
+        """Return a page of the entities that the caller may read, all of which are within `scopes`.
+
+        `may_read` is None if the caller may read all of them.
+        """
         found: list[Queue | Topic | Subscription] = []
         async for part in in_slices(self._index.iterate(prefix, after, scopes)):  # few may match `kind` or the scopes
-            found += [one for one in part if (kind is None or kind_of(one) == kind) and may_read(one.path)]
+            if kind is not None:
+                part = [entity for entity in part if kind_of(entity) == kind]  # noqa: PLW2901  # the rest of the part
+            found += part if may_read is None else [entity for entity in part if may_read(entity.path)]
             if len(found) > top:
                 del found[top + 1 :]
                 break
@@ -90,15 +110,23 @@ class EntityReader:
     def _encode(self, entity: Queue | Topic | Subscription, collected: EntityFigures) -> msgspec.Raw:
         """Return an entity as JSON: as before, if nothing has changed."""
         known = self._encoded.get(entity.entity_id)
-        key = (entity, entity.updated_ms, entity.status, max_size_bytes(entity), entity.accessed_ms, collected)
-        if known is not None and known[0] == key and collected.oldest_ms is None:
-            return known[1]
+        if (
+            known is not None
+            and (known.figures is collected or known.figures == collected)
+            and collected.oldest_ms is None  # otherwise the age grows
+            and known.accessed_ms == entity.accessed_ms
+            and known.updated_ms == entity.updated_ms
+            and known.status == entity.status
+            and known.max_size_bytes == max_size_bytes(entity)  # a subscription has the size of its topic
+            and known.entity is entity
+        ):
+            return known.json
         now_ms = self._namespace.clock.wall_ms()
         content = EntityStatus(**_fields_of(entity, collected, now_ms))  # type: ignore[arg-type]  # fields by name
         encoded = msgspec.Raw(msgspec.json.encode(content))
         if len(self._encoded) > 2 * len(self._namespace.entities):
             self._encoded.clear()  # most of it belongs to deleted entities
-        self._encoded[entity.entity_id] = (key, encoded)
+        self._encoded[entity.entity_id] = _EncodedEntity(entity, collected, encoded)
         return encoded
 
     async def details(self, path: str) -> EntityDetails:

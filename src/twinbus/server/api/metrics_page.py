@@ -66,15 +66,15 @@ class MetricsPage:
         self._lock = asyncio.Lock()
         """Held while a page is rendered: concurrent scrapes would do the same work twice."""
 
-    async def render(self) -> bytes:
-        """Return the page."""
+    async def render(self) -> list[bytes]:
+        """Return the page in pieces."""
         async with self._lock:
-            entities = self._index.all()
+            entities, version = self._index.all(), self._index.version
             figures = await self._collector.figures(entities)
-            pieces = await self._entity_metrics.render(entities, figures)
+            pieces = await self._entity_metrics.render(entities, figures, version)
         processes = await self._overview.processes()
-        pieces += [self._render_processes(processes), self._render_stores(processes), await self._render_namespace()]
-        return b"".join([piece.encode() for piece in pieces])
+        others = [self._render_processes(processes), self._render_stores(processes), await self._render_namespace()]
+        return [*pieces, *[text.encode() for text in others]]
 
     def _render_processes(self, processes: dict[int, ProcessFigures]) -> str:
         by_label = [({"worker": number}, figures) for number, figures in processes.items()]

@@ -115,8 +115,11 @@ ProcessCall: TypeAlias = (
 )
 
 
-class EntityFigures(_Result, frozen=True):
-    """The figures of an entity in one process, or in all processes after their answers were combined."""
+class EntityFigures(_Result, frozen=True, gc=False):
+    """The figures of an entity in one process, or in all processes after their answers were combined.
+
+    There are thousands. They have no reference cycles, so the garbage collector skips them.
+    """
 
     entity_id: int
     figures: PartFigures | None

@@ -15,58 +15,35 @@ import msgspec
 
 from twinbus.amqp.codec.performatives import Error
 from twinbus.amqp.errors import CONNECTION_FORCED
-from twinbus.broker.namespace import Queue, Subscription, Topic
-from twinbus.broker.ports.inspection import PartFigures, add_figures
+from twinbus.broker.namespace import Queue, Subscription
 from twinbus.broker.ports.peer_protocol import SUB_QUEUES
-from twinbus.model.path import SubQueue, canonical_key
 from twinbus.model.status import DiskStatus, FailedLogin, WorkerStatus
 from twinbus.model.times import datetime_of
-from twinbus.server.amqp.outgoing_link import OutgoingLink
 from twinbus.server.amqp.session_link import SessionLink
 from twinbus.server.api import process_calls as calls
 from twinbus.server.api.connection_status import make_connection_details, make_connection_status, make_holder
+from twinbus.server.api.entity_watch import EntityWatches, own_receivers
 from twinbus.server.api.oldest_messages import OldestMessages
 from twinbus.server.api.time_slices import in_slices
-from twinbus.server.api.usage_rates import NO_RATES
 
 if TYPE_CHECKING:
     import logging
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from twinbus.broker.namespace import Topic
     from twinbus.broker.ports.inspection import PartInspection
     from twinbus.model.status import ConnectionDetails, ConnectionStatus, Holder
     from twinbus.server.amqp.gateway import Gateway
     from twinbus.server.amqp.open_connections import OpenConnection
+    from twinbus.server.amqp.outgoing_link import OutgoingLink
     from twinbus.server.api.entity_index import EntityIndex
+    from twinbus.server.api.entity_watch import EntityWatch
     from twinbus.server.api.process_calls import ProcessCall
     from twinbus.server.api.usage_rates import UsageRates
 
-MIN_KEPT_INSPECTIONS: Final = 100
 RECENT_S: Final = 300.0
 """Failed logins in this time count as recent."""
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
-
-
-class Inspections:
-    """The inspections of this process's parts, which are kept with the figures that they computed last."""
-
-    def __init__(self) -> None:
-        """Create an empty table."""
-        self._by_id: dict[int, tuple[Queue | Topic | Subscription, list[PartInspection]]] = {}
-
-    def of(self, entity: Queue | Topic | Subscription) -> list[PartInspection]:
-        """Return the inspections of those parts of an entity that this process owns."""
-        entry = self._by_id.get(entity.entity_id)
-        if entry is None or entry[0] is not entity:
-            inspections = [part.inspect() for part in entity.parts]
-            entry = (entity, [one for one in inspections if one is not None])
-            self._by_id[entity.entity_id] = entry
-        return entry[1]
-
-    def forget_deleted(self, entity_count: int) -> None:
-        """Drop everything if most of it belongs to deleted entities."""
-        if len(self._by_id) > 2 * entity_count + MIN_KEPT_INSPECTIONS:
-            self._by_id.clear()
 
 
 class ProcessStatus:
@@ -85,7 +62,7 @@ class ProcessStatus:
         self._log = log
         self._started_ms = gateway.namespace.clock.wall_ms()
         self._oldest = OldestMessages()
-        self._inspections = Inspections()
+        self._watches = EntityWatches()
         self._handlers: dict[type, Any] = {
             calls.GetFigures: self._get_figures,
             calls.GetFragments: self._get_fragments,
@@ -109,43 +86,38 @@ class ProcessStatus:
 
     # --- figures ------------------------------------------------------------------------------------------------------
 
-    async def _get_figures(self, call: calls.GetFigures) -> list[calls.EntityFigures]:
-        entities = self._index.find_ids(call.entity_ids)
-        self._inspections.forget_deleted(len(self._namespace.entities))
+    async def figures(
+        self, entities: Sequence[Queue | Topic | Subscription], max_reads: int
+    ) -> list[calls.EntityFigures]:
+        """Return the figures of entities, in the same order; `max_reads` as in `GetFigures`."""
+        self._watches.forget_deleted(len(self._namespace.entities))
         self._oldest.forget_deleted(len(self._namespace.entities))
-        summed: list[PartFigures | None] = []
-        active_parts: list[PartInspection] = []
+        found: list[calls.EntityFigures] = []
+        active: list[tuple[int, EntityWatch]] = []
         async for chunk in in_slices(entities):
+            rates = self._rates.by_entity
             for entity in chunk:
-                parts = self._inspections.of(entity)
-                figures = add_figures([part.figures() for part in parts]) if parts else None
-                summed.append(figures)
-                if figures is not None and figures.active:
-                    active_parts += parts
-        await self._oldest.read(active_parts, call.max_reads)
-        return [self._describe(entity, figures) for entity, figures in zip(entities, summed, strict=True)]
+                watch = self._watches.of(entity)
+                figures = watch.read(rates)
+                if watch.is_active:
+                    active.append((len(found), watch))
+                found.append(figures)
+        if active:
+            await self._oldest.read([part for _, watch in active for part in watch.parts], max_reads)
+            async for positions in in_slices(active):
+                for position, watch in positions:
+                    found[position] = watch.read(self._rates.by_entity, self._oldest)
+        return found
 
-    def _describe(self, entity: Queue | Topic | Subscription, figures: PartFigures | None) -> calls.EntityFigures:
-        oldest_ms = None
-        if figures is not None and figures.active:
-            known = [self._oldest.known(part) for part in self._inspections.of(entity)]
-            oldest_ms = min([one for one in known if one is not None], default=None)
-        return calls.EntityFigures(
-            entity.entity_id,
-            figures,
-            oldest_ms,
-            sum([link.is_sender for link in entity.links]) if entity.links else 0,
-            _count_own_receivers(entity),
-            entity.accessed_ms,
-            self._rates.by_entity.get(canonical_key(entity.path), NO_RATES) if self._rates.by_entity else NO_RATES,
-        )
+    async def _get_figures(self, call: calls.GetFigures) -> list[calls.EntityFigures]:
+        return await self.figures(self._index.find_ids(call.entity_ids), call.max_reads)
 
     async def _get_fragments(self, call: calls.GetFragments) -> list[calls.FragmentFigures]:
         entities = self._index.find_ids([call.entity_id])
         return [
             calls.FragmentFigures(part.number, part.figures())
             for entity in entities
-            for part in self._inspections.of(entity)
+            for part in self._watches.of(entity).parts
         ]
 
     # --- locks and sessions -------------------------------------------------------------------------------------------
@@ -173,7 +145,7 @@ class ProcessStatus:
         for entity in self._index.find_ids([call.entity_id]):
             if not isinstance(entity, Queue | Subscription):
                 continue
-            async for links in in_slices(_own_receivers(entity, SUB_QUEUES[call.sub_queue]), 1):
+            async for links in in_slices(own_receivers(entity, SUB_QUEUES[call.sub_queue]), 1):
                 for receiver in links:
                     holder = self._holder_of(receiver)
                     if holder is None:
@@ -191,7 +163,7 @@ class ProcessStatus:
         return make_holder(connection, self.number, receiver.link) if connection is not None else None
 
     def _own_parts(self, entity_id: int) -> list[PartInspection]:
-        return [part for entity in self._index.find_ids([entity_id]) for part in self._inspections.of(entity)]
+        return [part for entity in self._index.find_ids([entity_id]) for part in self._watches.of(entity).parts]
 
     # --- connections --------------------------------------------------------------------------------------------------
 
@@ -273,25 +245,6 @@ class ProcessStatus:
             )
             for record in list(self._gateway.login_log.last)[: -call.limit - 1 : -1]
         ]
-
-
-def _count_own_receivers(entity: Queue | Topic | Subscription) -> int:
-    if isinstance(entity, Topic):
-        return 0
-    if len(entity.parts) == 1 and not entity.parts[0].main.dispatcher.consumers:
-        return 0  # the usual case
-    return len(_own_receivers(entity, SubQueue.MAIN))
-
-
-def _own_receivers(entity: Queue | Subscription, sub_queue: SubQueue) -> set[OutgoingLink]:
-    """Return the links of this process's clients that receive from an entity, whoever owns its fragments."""
-    fragments = [part.main for part in entity.parts] if sub_queue is SubQueue.MAIN else entity.fragments_of(sub_queue)
-    receivers: set[OutgoingLink] = set()
-    for fragment in fragments:
-        consumers = fragment.dispatcher.consumers
-        if consumers:
-            receivers.update(consumer for consumer in consumers if isinstance(consumer, OutgoingLink))
-    return receivers
 
 
 def _resident_bytes(peak_kilobytes: int) -> int:

@@ -76,7 +76,8 @@ class StatusApi:
         task.add_done_callback(self._on_answered)
 
     def start(self, stack: contextlib.AsyncExitStack) -> None:
-        """Start sampling rates until `stack` is closed."""
+        """Order the entities, and start sampling rates until `stack` is closed."""
+        self.index.fill()
         sampling = asyncio.get_running_loop().create_task(self._rates.run())
         stack.callback(sampling.cancel)
 

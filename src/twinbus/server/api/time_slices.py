@@ -21,11 +21,23 @@ CHUNK_SIZE: Final = 50
 """How many items are handled before the clock is read again."""
 
 
+class TimeSlice:
+    """The slice of time that the caller has now."""
+
+    def __init__(self) -> None:
+        """Begin a slice."""
+        self._started_s = time.perf_counter()
+
+    async def pause_if_over(self) -> None:
+        """Let other work run if the slice is over, and then begin the next slice."""
+        if time.perf_counter() - self._started_s >= SLICE_S:
+            await asyncio.sleep(0)
+            self._started_s = time.perf_counter()
+
+
 async def in_slices(items: Iterable[T], chunk_size: int = CHUNK_SIZE) -> AsyncIterator[list[T]]:
     """Yield the items in chunks, and let other work run whenever a slice is over."""
-    iterator, started_s = iter(items), time.perf_counter()
+    iterator, time_slice = iter(items), TimeSlice()
     while chunk := list(islice(iterator, chunk_size)):
         yield chunk
-        if time.perf_counter() - started_s >= SLICE_S:
-            await asyncio.sleep(0)
-            started_s = time.perf_counter()
+        await time_slice.pause_if_over()

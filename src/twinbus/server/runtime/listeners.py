@@ -121,7 +121,7 @@ class Listeners:
 
     def _on_entity_changed(self, key: str) -> None:
         self.key_registry.refresh(key)
-        self.status_api.index.invalidate()
+        self.status_api.index.update(key)
 
     def replace_keys(self, keys: KeyRing) -> None:
         """Replace the keys of the namespace; links whose rights are revoked are closed soon."""
