@@ -93,6 +93,21 @@ def test_figures_of_clients_are_on_the_page(api: ApiClient, queue: str, sdk: Ser
     assert after.total("twinbus_opened_connections_total") > before.total("twinbus_opened_connections_total")
 
 
+def test_changes_of_entities_are_on_the_next_page(server: ServerProcess, api: ApiClient, queue: str) -> None:
+    def infos() -> list[str]:
+        family = scrape(api).families.get("twinbus_entity_info")  # missing if there is no entity at all
+        labels = [dict(sample.labels) for sample in family.samples] if family is not None else []
+        return [one["status"] for one in labels if one["entity"] == queue]
+
+    assert infos() == ["Active"]
+    server.update_queue(queue, Status="SendDisabled")
+    assert infos() == ["SendDisabled"]
+    server.delete_queue(queue)
+    assert infos() == []
+    server.create_entity(queue, "QueueDescription")
+    assert infos() == ["Active"]
+
+
 def test_a_queue_called_metrics_can_be_managed(server: ServerProcess, api: ApiClient) -> None:
     server.create_entity("metrics", "QueueDescription")
     assert "QueueDescription" in server.request("GET", "metrics", expected=200)  # with an api-version
