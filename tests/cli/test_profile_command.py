@@ -56,6 +56,7 @@ def test_list_and_show_print_endpoints_but_no_keys() -> None:
     assert listed.output == "NAME  ENDPOINT  KEY   DEFAULT\none   host      root  no\ntwo   host      root  yes\n"
     shown = invoke("profile", "show", "one")
     assert "endpoint    host\n" in shown.output
+    assert "is default  no\n" in shown.output
     rows = json.loads(invoke("profile", "list", "--json").output)
     assert [row["is_default"] for row in rows] == [False, True]
     assert json.loads(invoke("profile", "show", "one", "--json").output) == rows[0]

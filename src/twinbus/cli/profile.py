@@ -115,7 +115,7 @@ def show(name: NameArgument, *, as_json: JsonOption = False) -> None:
             print_json(row)
         else:
             row["ca_files"] = ", ".join(map(str, row["ca_files"])) or None  # type: ignore[call-overload]
-            print_table(("property", "value"), row.items())
+            print_table(("property", "value"), [(key.replace("_", " "), value) for key, value in row.items()])
 
     run_command("profile show", run)
 

@@ -272,7 +272,8 @@ def _run_with_progress(rehearsal: Rehearsal) -> bool:
     )  # SIGTERM stops the rehearsal cleanly, like Ctrl-C
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:.0f} s"))
     try:
-        with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        console = Console(stderr=True)
+        with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
             task = progress.add_task("outage", total=rehearsal.seconds)
             rehearsal.run(lambda stage, elapsed_s: progress.update(task, description=stage, completed=elapsed_s))
     except KeyboardInterrupt:

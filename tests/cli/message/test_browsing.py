@@ -30,6 +30,15 @@ def test_a_table_fits_the_terminal_and_shows_what_differs(run: MessageCommands, 
     assert "xxxxxxxxxxxxxxxx…" in lines[2]
 
 
+def test_full_messages_show_when_they_are_due_and_why_they_are_dead_letters(run: MessageCommands, queue: str) -> None:
+    run("send", queue, "later", "--at", "2090-01-02T03:04:05Z", "--id", "one")
+    assert run("peek", queue, "--full").splitlines()[0].endswith("  one  scheduled for 2090-01-02 03:04:05")
+    run("send", queue, "wrong", "--id", "two")
+    run("receive", queue, "--settle", "dead-letter", "--reason", "late")
+    shown = run("peek", queue, "--dead-letter", "--full")
+    assert shown.splitlines()[0].endswith("  two  dead-lettered: late")
+
+
 def test_peeked_messages_are_chosen_by_number_filter_and_state(run: MessageCommands, queue: str) -> None:
     send_orders(run, queue, 30)
     run("send", queue, "later", "--in", "1h")

@@ -45,13 +45,23 @@ def print_message(message: BrokeredMessage, body_format: BodyFormat) -> None:
     """Print a message: a headline, a line for each property, and the body."""
     session = None if message.session_id is None else f"session {message.session_id}"
     parts = (f"#{message.sequence_number}", format_time(message.enqueued_time_utc), message.message_id, message.label)
-    typer.echo("  ".join(printable(str(part)) for part in (*parts, session) if part is not None))
+    typer.echo("  ".join(printable(str(part)) for part in (*parts, session, _state(message)) if part is not None))
     for name, value in message.properties.items():
         typer.echo(f"  {printable(name)}: {printable(str(value))}")
     text = body_text(message, body_format)
     if text:
         typer.echo(text)
     typer.echo("")
+
+
+def _state(message: BrokeredMessage) -> str | None:
+    """Return the state of a message that is not active, or the reason why it was dead-lettered."""
+    if message.state == "scheduled":
+        return f"scheduled for {format_time(message.scheduled_enqueue_time_utc)}"
+    if message.dead_letter_reason is not None:
+        reasons = (message.dead_letter_reason, message.dead_letter_error_description)
+        return f"dead-lettered: {', '.join(filter(None, reasons))}"
+    return None if message.state == "active" else message.state
 
 
 def body_text(message: BrokeredMessage, body_format: BodyFormat = BodyFormat.AUTO) -> str:
