@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twinbus.broker.namespace import Namespace
-    from twinbus.server.api.process_calls import EntityFigures, GetFigures
+    from twinbus.server.api.process_calls import EntityFigures
     from twinbus.server.api.process_status import ProcessStatus
 
 
@@ -42,8 +42,8 @@ async def test_the_reads_of_a_request_are_shared_by_all_entities() -> None:
     limits: list[int] = []
 
     class Process:
-        async def handle(self, call: GetFigures) -> list[EntityFigures]:
-            limits.append(call.max_reads)
+        async def figures(self, _entities: list[object], max_reads: int) -> list[EntityFigures]:
+            limits.append(max_reads)
             return []
 
     index = EntityIndex(cast("Namespace", SimpleNamespace(entities={})))
