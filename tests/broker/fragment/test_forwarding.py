@@ -306,6 +306,51 @@ def test_pending_transfers_survive_a_restart() -> None:
     assert harness.queue.runtime().transfer_count == 0
 
 
+def test_an_inspection_sees_messages_that_are_sent_via_a_queue_and_wait() -> None:
+    harness = TwoStoreHarness()
+    harness.add("target")
+    inspection = local_part(harness.queue).inspect()
+    assert inspection is not None
+    assert inspection.figures().transfer == 0
+    harness.commit_logs[1].unavailable_reason = "its disk hangs"
+    for number in (1, 2):
+        harness.queue.send_via(records(harness, b"x"), "target", Results())
+        harness.run_until_idle()
+        assert inspection.figures().transfer == number
+    harness.commit_logs[1].unavailable_reason = None
+    harness.advance(6)
+    assert inspection.figures().transfer == 0
+
+
+def test_an_inspection_keeps_its_figures_until_one_changes() -> None:
+    harness = TwoStoreHarness()
+    inspection = local_part(harness.queue).inspect()
+    assert inspection is not None
+    before = inspection.figures()
+    assert inspection.figures() is before
+    harness.send(b"1", to=harness.queue)
+    harness.run_until_idle()
+    after = inspection.figures()
+    assert after.active == before.active + 1
+    assert inspection.figures() is after
+
+
+def test_an_inspection_sees_when_forwarding_begins_and_ends() -> None:
+    harness = TwoStoreHarness()
+    harness.add("target")
+    inspection = local_part(harness.queue).inspect()
+    assert inspection is not None
+    harness.commit_logs[1].unavailable_reason = "its disk hangs"
+    harness.send(b"1", to=harness.queue)
+    harness.run_until_idle()
+    assert (inspection.figures().active, inspection.figures().transfer) == (1, 0)
+    harness.forward(harness.queue, "target")
+    harness.run_until_idle()
+    assert (inspection.figures().active, inspection.figures().transfer) == (0, 1)
+    harness.namespace.update_queue("orders", QueueDescription(), updated_ms=0)
+    assert (inspection.figures().active, inspection.figures().transfer) == (1, 0)
+
+
 def test_a_message_sent_via_to_a_missing_entity_goes_to_the_transfer_dead_letters() -> None:
     harness = TwoStoreHarness()
     harness.queue.send_via(records(harness, b"1"), "nowhere", Results())
