@@ -1,4 +1,4 @@
-"""What to search for in a fragment, and what was found.
+"""Criteria and results of a message search in a fragment.
 
 Owns the criteria and the result of one request. `broker.fragment.message_search` searches.
 """
