@@ -308,7 +308,7 @@ def _entity_route(suffix: str, right: str, **handlers: Handler) -> Route:
 
 
 def _delay_if_silent(handler: Handler) -> Handler:
-    """Return a handler that delays the error from a silent outage until the outage ends."""
+    """Return a handler that withholds its error response until a rehearsed outage of the kind `silent` ends."""
 
     async def handle(call: Call) -> Response:
         try:

@@ -52,7 +52,7 @@ class RollupProcess:
     def __init__(
         self, folder: Path, retention_days: int, run_rollup: Callable[[list[str]], object] | None = None
     ) -> None:
-        """Create a runner that starts no process yet. `run_rollup` replaces the program in tests."""
+        """Create a runner without starting a process. Tests pass `run_rollup` to replace the rollup program."""
         self._folder = folder
         self._retention_days = retention_days
         self._run_rollup = run_rollup or self._run_program
