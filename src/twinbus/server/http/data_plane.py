@@ -366,7 +366,10 @@ async def _settle_lock(settle: Callable[[OnDone], list[int]]) -> Response:
 
 
 async def _locks_message(fragment: FragmentPort, lock_number: int, id_or_sequence_number: str) -> bool:
-    """Return whether a lock belongs to the message with this sequence number or id. Raise LockNotFound if it has expired."""
+    """Return whether a lock belongs to the message with this sequence number or id.
+
+    Raise LockNotFound if the lock has expired.
+    """
     try:
         sequence, message_id = await wait_for_result(partial(fragment.settlement.find_locked_message, lock_number))
     except MessageLockLost as error:
