@@ -64,7 +64,7 @@ def test_the_secondary_of_make_run_keeps_running_when_the_primary_is_killed(dire
     os.kill(ready["contoso"]["pid"], signal.SIGKILL)
     output = directory / "output"
     wait_until(lambda: "To start it again" in output.read_text(), timeout_s=START_TIMEOUT_S)
-    (command,) = re.findall(r"^    (.* serve contoso --data .*)$", output.read_text(), re.MULTILINE)
+    (command,) = re.findall(r"^    (.* serve contoso --data=.*)$", output.read_text(), re.MULTILINE)
     backup = MessagingFactory.from_connection_string(ready["contoso-backup"]["connection_string"])
     with backup as factory, pytest.raises(EntityNotFound):
         factory.create_queue_client("missing").receive(1)

@@ -148,4 +148,4 @@ def test_an_unreachable_namespace_is_reported() -> None:
     nowhere = "Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=k;SharedAccessKey=s;UseDevelopmentEmulator=true"
     result = twinbus("rehearse", nowhere, "--namespace", "--for", "1")
     assert result.exit_code == 1
-    assert "127.0.0.1:1 does not answer" in result.output
+    assert "127.0.0.1:1 cannot be reached" in result.output

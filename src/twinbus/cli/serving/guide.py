@@ -101,7 +101,7 @@ def program() -> str:
         return _NAME if is_found else shlex.quote(sys.argv[0])
     interpreter = min(os.path.relpath(sys.executable), sys.executable, key=len)
     path = os.environ.get("PYTHONPATH")
-    return f"{f'PYTHONPATH={shlex.quote(path)} ' if path else ''}{shlex.quote(interpreter)} -m {_NAME}"
+    return f"{f'env PYTHONPATH={shlex.quote(path)} ' if path else ''}{shlex.quote(interpreter)} -m {_NAME}"
 
 
 def connection_lines(ready: ReadyFile, ready_file: Path | None, *, with_keys: bool) -> list[str]:

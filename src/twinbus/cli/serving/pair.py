@@ -151,14 +151,23 @@ class ServerPair:
 
     async def _wait_until_ready(self) -> None:
         """Wait for both ready files, and report them."""
-        while None in (ready := [server.read_ready_file() for server in self._servers]):  # noqa: ASYNC110  # files
+        while not self._check_ready():  # noqa: ASYNC110  # files
             await asyncio.sleep(POLL_INTERVAL_S)
-        self._ready_files = [file for file in ready if file is not None]
-        self._on_ready(self._ready_files)
+
+    def _check_ready(self) -> bool:
+        """Return whether both servers have been ready; report their ready files the first time."""
+        if not self._ready_files:
+            ready = [server.read_ready_file() for server in self._servers]
+            if None in ready:
+                return False
+            self._ready_files = [file for file in ready if file is not None]
+            self._on_ready(self._ready_files)
+        return True
 
     def _has_ended(self) -> bool:
         """Return whether a server ended before both were ready."""
-        return not self._ready_files and any(server.exit_code is not None for server in self._servers)
+        # A server that was killed since the last look at the files was ready: killed servers leave their files behind.
+        return not self._check_ready() and any(server.exit_code is not None for server in self._servers)
 
     def _startup_exit_code(self) -> int:
         return next((server.exit_code for server in self._servers if (server.exit_code or 0) > 0), None) or _FAILED
