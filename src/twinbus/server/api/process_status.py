@@ -95,7 +95,7 @@ class ProcessStatus:
         found: list[calls.EntityFigures] = []
         active: list[tuple[int, EntityWatch]] = []
         async for chunk in in_slices(entities):
-            rates = self._rates.by_entity
+            rates = self._rates.by_entity()
             for entity in chunk:
                 watch = self._watches.of(entity)
                 figures = watch.read(rates)
@@ -105,8 +105,9 @@ class ProcessStatus:
         if active:
             await self._oldest.read([part for _, watch in active for part in watch.parts], max_reads)
             async for positions in in_slices(active):
+                rates = self._rates.by_entity()
                 for position, watch in positions:
-                    found[position] = watch.read(self._rates.by_entity, self._oldest)
+                    found[position] = watch.read(rates, self._oldest)
         return found
 
     async def _get_figures(self, call: calls.GetFigures) -> list[calls.EntityFigures]:

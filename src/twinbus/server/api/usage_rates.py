@@ -8,6 +8,7 @@ the totals start at 0 in each process.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from functools import lru_cache
 from operator import add, sub
 from typing import TYPE_CHECKING, Final
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from twinbus.server.usage.meter import UsageMeter
 
 SAMPLE_INTERVAL_S: Final = 5.0
+IDLE_INTERVAL_S: Final = 30.0
+"""The interval while nobody reads the rates. The meter keeps an unused counter for a minute, so none is missed."""
+READER_TIMEOUT_S: Final = 60.0
+"""How long after a read the rates are sampled at the short interval."""
 OPERATIONS: Final = tuple(name for name in COUNTS if name != "connections")
 """The operations that are counted, in the order of `UsageCounter.counts`."""
 _SENDS, _RECEIVES, _SETTLEMENTS = (OPERATIONS.index(name) for name in ("sends", "receives", "settlements"))
@@ -34,8 +39,7 @@ class UsageRates:
 
     def __init__(self, meter: UsageMeter, clock: Clock) -> None:
         """Create rates of 0; the counters are read from now on."""
-        self.by_entity: dict[str, tuple[float, float, float]] = {}
-        """Messages sent, received and settled per second in the last interval, by the entity's canonical path."""
+        self._by_entity: dict[str, tuple[float, float, float]] = {}
         self.totals = [0] * len(OPERATIONS)
         self._meter = meter
         self._clock = clock
@@ -44,11 +48,25 @@ class UsageRates:
         """Messages sent, received and settled in the running interval, by the path in the counter."""
         self._interval_started_s = clock.monotonic_s()
         self._lock = asyncio.Lock()
+        self._last_read_s = float("-inf")
+        self._is_read = asyncio.Event()
+        """Set by a read, which ends the long interval."""
+
+    def by_entity(self) -> dict[str, tuple[float, float, float]]:
+        """Return the messages sent, received and settled per second in the last interval, by canonical path."""
+        self._last_read_s = self._clock.monotonic_s()
+        self._is_read.set()
+        return self._by_entity
 
     async def run(self) -> None:
         """Sample at every interval, until cancelled."""
         while True:
-            await asyncio.sleep(SAMPLE_INTERVAL_S)
+            if self._clock.monotonic_s() - self._last_read_s < READER_TIMEOUT_S:
+                await asyncio.sleep(SAMPLE_INTERVAL_S)
+            else:
+                self._is_read.clear()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._is_read.wait(), IDLE_INTERVAL_S)
             await self.end_interval()
 
     async def end_interval(self) -> None:
@@ -67,7 +85,7 @@ class UsageRates:
                 before[1] + receives / seconds,
                 before[2] + settlements / seconds,
             )
-        self.by_entity = rates
+        self._by_entity = rates
 
     async def refresh_totals(self) -> None:
         """Add the increments of all counters since the last call."""
